@@ -1,0 +1,80 @@
+//! When to try again.
+//!
+//! Guarantees: soon after an answer that is due does not come, seldom when it has not come
+//! for long, always spread, so that a fleet does not come back as one wave. Pure: chance is
+//! an argument.
+//! Does not: give up.
+
+use std::time::Duration;
+
+/// The longest wait, unless the control plane asks for more.
+const MAX: Duration = Duration::from_secs(30);
+
+/// The longest `Retry-After` that is honoured: a node must not be silenced for good.
+const MAX_ASKED: Duration = Duration::from_secs(300);
+
+/// How the calls have gone so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// Never answered; this many attempts failed.
+    Never {
+        /// At least 1.
+        attempts: u32,
+    },
+    /// Answered before; the next answer was due this long ago (zero: not due yet).
+    Overdue(Duration),
+}
+
+/// How long to wait after a failure. `chance` is in 0..1.
+pub fn delay(history: History, retry_after: Option<Duration>, chance: f64) -> Duration {
+    let wait = match history {
+        // 1 s, 1–2 s, 2–4 s … 15–30 s: a booting node is quick, a lost one modest.
+        History::Never { attempts } => {
+            let most = f64::from(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX.as_secs_f64());
+            (most * (1.0 + chance) / 2.0).max(1.0)
+        }
+        History::Overdue(by) if by <= MAX => 1.0 + chance,
+        History::Overdue(_) => 1.0 + chance * (MAX.as_secs_f64() - 1.0),
+    };
+    let wait = Duration::from_secs_f64(wait.clamp(1.0, MAX.as_secs_f64()));
+    // What is asked for is spread as well, upwards only.
+    let asked = retry_after.map_or(Duration::ZERO, |asked| asked.min(MAX_ASKED).mul_f64(1.0 + chance / 2.0));
+    wait.max(asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(history: History) -> (f64, f64) {
+        (delay(history, None, 0.0).as_secs_f64(), delay(history, None, 0.999_999).as_secs_f64().round())
+    }
+
+    #[test]
+    fn hb_23_never_answered_grows_to_15_to_30_s() {
+        assert_eq!(range(History::Never { attempts: 1 }), (1.0, 1.0));
+        assert_eq!(range(History::Never { attempts: 3 }), (2.0, 4.0));
+        assert_eq!(range(History::Never { attempts: 6 }), (15.0, 30.0));
+        assert_eq!(range(History::Never { attempts: u32::MAX }), (15.0, 30.0));
+    }
+
+    #[test]
+    fn hb_24_shortly_overdue_is_1_to_2_s() {
+        assert_eq!(range(History::Overdue(Duration::ZERO)), (1.0, 2.0));
+        assert_eq!(range(History::Overdue(Duration::from_secs(29))), (1.0, 2.0));
+    }
+
+    #[test]
+    fn hb_25_long_overdue_is_1_to_30_s() {
+        assert_eq!(range(History::Overdue(Duration::from_secs(31))), (1.0, 30.0));
+        assert_eq!(range(History::Overdue(Duration::from_secs(86_400))), (1.0, 30.0));
+    }
+
+    #[test]
+    fn retry_after_is_honoured_within_reason() {
+        let soon = History::Overdue(Duration::ZERO);
+        assert_eq!(delay(soon, Some(Duration::from_secs(60)), 0.0), Duration::from_secs(60));
+        assert_eq!(delay(soon, Some(Duration::from_secs(86_400)), 0.0), MAX_ASKED);
+        assert_eq!(delay(soon, Some(Duration::ZERO), 0.0), Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,83 @@
+//! `nodekeeper-agent`: reads the command line, the environment and the clock, and wires the rest.
+
+use clap::Parser;
+use nodekeeper_agent::agent::{self, AgentError, Config};
+use nodekeeper_agent::config::{self, Args, Internal};
+use nodekeeper_agent::shim::{self, Surroundings};
+use nodekeeper_agent::task::AllocDir;
+use shared::time::Time;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Where the kernel tells one boot from another.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let result = match args.internal.clone() {
+        None => run_agent(args),
+        Some(Internal::RunAlloc { dir }) => run_alloc(dir),
+        Some(Internal::AsUser { user, command }) => {
+            let error = shim::become_user(&user, &command);
+            eprintln!("nodekeeper-agent: cannot run {:?} as {user}: {error}", command.first().map_or("", String::as_str));
+            // As a shell would say it.
+            return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nodekeeper-agent: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_agent(args: Args) -> anyhow::Result<()> {
+    config::check(&args).map_err(AgentError::from)?;
+    let node = config::read_node_file(&args.config).map_err(AgentError::from)?;
+    let boot_id = match &args.boot_id {
+        Some(id) => id.clone(),
+        None => std::fs::read_to_string(BOOT_ID)
+            .map_err(|e| anyhow::anyhow!("cannot read {BOOT_ID}: {e}; give --boot-id"))?
+            .trim()
+            .to_owned(),
+    };
+    let config = Config { node, args, boot_id, program: program()? };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        agent::run(config, either(term, int)).await.map_err(anyhow::Error::from)
+    });
+    // A destroy that hangs must not hold up the end.
+    runtime.shutdown_background();
+    outcome.map(drop)
+}
+
+fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
+    let names = ["PATH", "HOME", "LANG"];
+    let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
+    let mut env: BTreeMap<String, String> = set.collect();
+    env.entry("PATH".into()).or_insert_with(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
+    let around = Surroundings { env, program: program()?, clock: Arc::new(Time::now) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(shim::run(AllocDir::at(dir), &around))?)
+}
+
+/// By name, so that after an upgrade the new one is started.
+fn program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().map_err(|e| anyhow::anyhow!("cannot find this program's own file: {e}"))
+}
+
+async fn either(mut term: Signal, mut int: Signal) {
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}

@@ -1,0 +1,279 @@
+//! What a node's orders mean on this machine: starting supervisors, stopping them, and
+//! seeing what became of them.
+//!
+//! Guarantees: an alloc is started at most once, also when the agent is killed between any
+//! two instructions; a supervisor that died leaves nothing running.
+//! Does not: remember anything that the alloc directories do not say, except what could not
+//! be written there.
+
+use crate::config::Runtime;
+use crate::docker;
+use crate::durable;
+use crate::process;
+use crate::protocol::{Ended, Seen, tail};
+use crate::state::DataDir;
+use crate::task::{AllocDir, Exit, Started, Task, is_cache_name};
+use nix::sys::signal::Signal;
+use shared::ids::{AllocId, NodeId};
+use shared::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// How often a supervisor that ends before it claims its alloc is started again.
+const MAX_TRIES: u32 = 3;
+
+/// How allocs are run here.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The node's own id, for labels.
+    pub node_id: NodeId,
+    /// This boot.
+    pub boot_id: String,
+    /// How commands are run.
+    pub runtime: Runtime,
+    /// As whom.
+    pub job_user: Option<String>,
+    /// This program, to start supervisors with.
+    pub program: PathBuf,
+}
+
+/// Starts, stops and looks.
+#[derive(Debug)]
+pub struct Runner {
+    setup: Setup,
+    allocs: PathBuf,
+    caches: PathBuf,
+    cache_labels: PathBuf,
+    /// Supervisors that this agent started, to wait for; those of an earlier one are init's.
+    children: BTreeMap<AllocId, Child>,
+    /// How often a supervisor was started and ended without a claim.
+    tries: BTreeMap<AllocId, u32>,
+    /// Ends that have no directory to be written in.
+    unwritten: BTreeMap<AllocId, Exit>,
+}
+
+impl Runner {
+    /// A runner in this data directory.
+    pub fn new(setup: Setup, data: &DataDir) -> Self {
+        let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
+        Self { setup, allocs, caches, cache_labels, children: BTreeMap::new(), tries: BTreeMap::new(), unwritten: BTreeMap::new() }
+    }
+
+    fn dir(&self, id: AllocId) -> AllocDir {
+        AllocDir::of(&self.allocs, id)
+    }
+
+    /// Starts a supervisor for this alloc, unless it has or had one.
+    pub fn run(&mut self, order: &AllocOrder) {
+        let id = order.alloc_id;
+        if self.children.contains_key(&id) || self.unwritten.contains_key(&id) {
+            return;
+        }
+        let tries = self.tries.entry(id).or_default();
+        *tries += 1;
+        if *tries > MAX_TRIES {
+            let log = self.dir(id).path().join("supervisor.log");
+            return self.never_ran(order, format!("the node could not supervise it: see {} there", log.display()));
+        }
+        match self.prepare(order).and_then(|dir| self.spawn(&dir)) {
+            Ok(None) => {}
+            Ok(Some(child)) => drop(self.children.insert(id, child)),
+            Err(e) => self.never_ran(order, format!("the node could not start it: {e}")),
+        }
+    }
+
+    fn prepare(&self, order: &AllocOrder) -> io::Result<AllocDir> {
+        let dir = self.dir(order.alloc_id);
+        if let Some(bad) = order.caches.iter().find(|name| !is_cache_name(name)) {
+            let plain = "letters, digits, '-', '_' and '.' only";
+            return Err(io::Error::other(format!("{bad:?} cannot be the name of a cache: {plain}")));
+        }
+        let caches: Vec<_> = order.caches.iter().map(|name| (name.clone(), self.caches.join(name))).collect();
+        for (name, path) in &caches {
+            let label = self.cache_labels.join(name);
+            if !path.exists() {
+                // The label first: what has none is never swept.
+                durable::replace(&label, self.setup.node_id.to_string().as_bytes())?;
+                fs::create_dir(path)?;
+            }
+        }
+        dir.create(&self.task(order, caches))?;
+        Ok(dir)
+    }
+
+    fn task(&self, order: &AllocOrder, caches: Vec<(String, PathBuf)>) -> Task {
+        Task {
+            node_id: self.setup.node_id,
+            order: order.clone(),
+            runtime: self.setup.runtime,
+            job_user: self.setup.job_user.clone(),
+            boot_id: self.setup.boot_id.clone(),
+            caches,
+        }
+    }
+
+    /// None if it was started before.
+    fn spawn(&self, dir: &AllocDir) -> io::Result<Option<Child>> {
+        if dir.started()?.is_some() {
+            return Ok(None);
+        }
+        let log = File::options().append(true).create(true).open(dir.path().join("supervisor.log"))?;
+        let mut command = Command::new(&self.setup.program);
+        command.arg("run-alloc").arg(dir.path()).current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map(Some)
+    }
+
+    /// Stops this alloc: TERM now, KILL after its kill timeout, both by its supervisor. If it
+    /// was not started, it never will be.
+    pub fn stop(&mut self, order: &AllocOrder, why: &str) {
+        let id = order.alloc_id;
+        if self.unwritten.contains_key(&id) {
+            return;
+        }
+        let dir = self.dir(id);
+        match dir.started() {
+            Ok(None) => self.never_ran(order, format!("not started: {why}")),
+            Ok(Some(started)) => {
+                let ordered = dir.order_stop(why);
+                if process::is_alive(started.pid, started.start_ticks) {
+                    process::send(started.pid, Signal::SIGTERM);
+                }
+                warn_of(id, "cannot order its stop", ordered);
+            }
+            Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot be stopped: its directory cannot be read"),
+        }
+    }
+
+    /// Makes sure that it is never started, and says why.
+    fn never_ran(&mut self, order: &AllocOrder, why: String) {
+        let id = order.alloc_id;
+        let dir = self.dir(id);
+        let exit = Exit::without_code(why);
+        let nobody = Started { pid: 0, start_ticks: 0, boot_id: self.setup.boot_id.clone() };
+        let task = self.task(order, Vec::new());
+        match dir.create(&task).and_then(|()| dir.claim(&nobody)) {
+            // A supervisor was faster: then it runs, and is stopped on the next look.
+            Ok(false) => {}
+            Ok(true) => {
+                if let Err(error) = dir.end(&exit) {
+                    tracing::warn!(alloc_id = %id, %error, "cannot write down how it ended");
+                    self.unwritten.insert(id, exit);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(alloc_id = %id, %error, "cannot write down how it ended");
+                self.unwritten.insert(id, exit);
+            }
+        }
+    }
+
+    /// How this alloc is now.
+    pub async fn observe(&mut self, id: AllocId) -> io::Result<Seen> {
+        let dir = self.dir(id);
+        let waited_for = match self.children.get_mut(&id) {
+            Some(child) => child.try_wait()?.is_some(),
+            None => true,
+        };
+        if waited_for {
+            self.children.remove(&id);
+        }
+        if let Some(exit) = self.unwritten.get(&id) {
+            return Ok(ended(&dir, exit.clone()));
+        }
+        if let Some(exit) = dir.exit()? {
+            return Ok(ended(&dir, exit));
+        }
+        let Some(started) = dir.started()? else {
+            // A supervisor that ended without a claim is tried again.
+            return Ok(Seen::Pending);
+        };
+        let same_boot = started.boot_id == self.setup.boot_id;
+        if same_boot && process::is_alive(started.pid, started.start_ticks) {
+            return Ok(Seen::Running);
+        }
+        if same_boot {
+            process::kill_session(started.pid, started.start_ticks);
+        }
+        if self.setup.runtime == Runtime::Docker {
+            docker::remove(&id.to_string()).await?;
+        }
+        // It may have written its end since we looked: then that stands.
+        let why = match (started.pid, same_boot) {
+            (0, _) => "not started: the agent was killed while it stopped it",
+            (_, true) => "its supervisor was killed, and everything it ran with it",
+            (_, false) => "the node was rebooted while it ran",
+        };
+        dir.end(&Exit::without_code(why))?;
+        Ok(dir.exit()?.map_or(Seen::Running, |exit| ended(&dir, exit)))
+    }
+
+    /// Kills what does not stop by itself.
+    pub fn kill(&self, id: AllocId) {
+        if let Ok(Some(started)) = self.dir(id).started() {
+            process::kill_session(started.pid, started.start_ticks);
+        }
+    }
+
+    /// Whether a supervisor of this alloc lives, whatever else is known of it.
+    pub fn is_running(allocs: &Path, id: AllocId) -> bool {
+        match AllocDir::of(allocs, id).started() {
+            Ok(None) => false,
+            Ok(Some(started)) => process::is_alive(started.pid, started.start_ticks),
+            // Unreadable means unknown, and what may be running is not touched.
+            Err(_) => true,
+        }
+    }
+
+    /// Forgets what is remembered of allocs that are over.
+    pub fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
+        self.unwritten.retain(|id, _| known(*id));
+        self.tries.retain(|id, _| known(*id));
+    }
+}
+
+fn warn_of(id: AllocId, what: &str, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(alloc_id = %id, %error, "{what}");
+    }
+}
+
+fn ended(dir: &AllocDir, exit: Exit) -> Seen {
+    let log_tail = output_tail(&dir.output(), MAX_LOG_TAIL_BYTES).ok().filter(|t| !t.is_empty());
+    Seen::Ended(Ended { exit_code: exit.exit_code, message: exit.message, log_tail })
+}
+
+/// The last at most `limit` bytes of a file, as text.
+pub fn output_tail(path: &Path, limit: usize) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let start = len.saturating_sub(limit as u64);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::with_capacity(limit);
+    file.take(limit as u64).read_to_end(&mut bytes)?;
+    // Where the cut went through a character, leave its rest out; at most three bytes are.
+    let cut = bytes.iter().take(3).take_while(|b| start > 0 && (0x80..0xC0).contains(*b)).count();
+    // What is not text becomes a sign of three bytes: cut again.
+    let text = String::from_utf8_lossy(bytes.get(cut..).unwrap_or_default());
+    Ok(tail(&text, limit).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_of_the_output_is_short_and_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("output");
+        fs::write(&path, "é".repeat(10_000)).unwrap();
+        assert_eq!(output_tail(&path, 101).unwrap(), "é".repeat(50));
+        fs::write(&path, b"\xFF".repeat(10_000)).unwrap();
+        let text = output_tail(&path, MAX_LOG_TAIL_BYTES).unwrap();
+        assert!(text.len() <= MAX_LOG_TAIL_BYTES && text.len() > MAX_LOG_TAIL_BYTES - 3);
+        fs::write(&path, "short\n").unwrap();
+        assert_eq!(output_tail(&path, 100).unwrap(), "short\n");
+    }
+}

@@ -1,0 +1,338 @@
+//! Records as rows: how the model's types become attributes and back, and what changed.
+//!
+//! Guarantees: optional attributes are absent, never null or empty; a write sets only what
+//! changed, so that it never touches the pulse it did not mean to touch.
+//! Does not: know conditions beyond the version.
+
+use crate::ids::{AllocId, JobId, NodeId, Slot};
+use crate::model::{Alloc, Handle, Job, JobState, NodeRecord, Version};
+use crate::store::db::DbError;
+use crate::store::tables::Table;
+use crate::store::write::{Cond, Effect, Item, Key, Write};
+use aws_sdk_dynamodb::types::AttributeValue;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
+
+/// Attributes that are sets, of texts or of numbers.
+const TEXT_SETS: &[&str] = &["allocs"];
+const NUMBER_SETS: &[&str] = &["done"];
+
+pub(crate) fn s(value: impl ToString) -> AttributeValue {
+    AttributeValue::S(value.to_string())
+}
+
+pub(crate) fn n(value: impl ToString) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}
+
+/// The row of a value that serializes to an object.
+pub(crate) fn to_item(value: &impl Serialize) -> Item {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(fields)) => fields.into_iter().filter_map(|(k, v)| Some((k.clone(), attribute(&k, v)?))).collect(),
+        // The model's types serialize to objects and have no map keys but texts.
+        _ => Item::new(),
+    }
+}
+
+fn attribute(name: &str, value: Value) -> Option<AttributeValue> {
+    match value {
+        Value::Null => None,
+        Value::String(text) if text.is_empty() => None,
+        Value::Array(list) if TEXT_SETS.contains(&name) => {
+            let texts: Vec<String> = list.into_iter().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+            (!texts.is_empty()).then_some(AttributeValue::Ss(texts))
+        }
+        Value::Array(list) if NUMBER_SETS.contains(&name) => {
+            let numbers: Vec<String> = list.iter().map(Value::to_string).collect();
+            (!numbers.is_empty()).then_some(AttributeValue::Ns(numbers))
+        }
+        Value::Array(list) if list.is_empty() => None,
+        Value::Object(map) if map.is_empty() => None,
+        other => Some(nested(other)),
+    }
+}
+
+fn nested(value: Value) -> AttributeValue {
+    match value {
+        Value::Null => AttributeValue::Null(true),
+        Value::Bool(b) => AttributeValue::Bool(b),
+        Value::Number(number) => AttributeValue::N(number.to_string()),
+        Value::String(text) => AttributeValue::S(text),
+        Value::Array(list) => AttributeValue::L(list.into_iter().map(nested).collect()),
+        Value::Object(map) => AttributeValue::M(map.into_iter().map(|(k, v)| (k, nested(v))).collect()),
+    }
+}
+
+/// A row as JSON: sets become lists.
+pub fn to_json(item: &Item) -> Value {
+    Value::Object(item.iter().map(|(k, v)| (k.clone(), plain(v))).collect::<Map<_, _>>())
+}
+
+fn plain(value: &AttributeValue) -> Value {
+    let number = |text: &str| -> Value {
+        if let Ok(whole) = text.parse::<i64>() {
+            return whole.into();
+        }
+        if let Ok(whole) = text.parse::<u64>() {
+            return whole.into();
+        }
+        text.parse::<f64>().ok().and_then(Number::from_f64).map_or(Value::Null, Value::Number)
+    };
+    match value {
+        AttributeValue::Bool(b) => Value::Bool(*b),
+        AttributeValue::N(text) => number(text),
+        AttributeValue::S(text) => Value::String(text.clone()),
+        AttributeValue::L(list) => list.iter().map(plain).collect(),
+        AttributeValue::M(map) => Value::Object(map.iter().map(|(k, v)| (k.clone(), plain(v))).collect()),
+        AttributeValue::Ss(texts) => {
+            let mut texts = texts.clone();
+            texts.sort_unstable();
+            texts.into()
+        }
+        AttributeValue::Ns(numbers) => numbers.iter().map(|t| number(t)).collect(),
+        _ => Value::Null,
+    }
+}
+
+/// A row as the model's type.
+pub(crate) fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
+    let mut json = to_json(item);
+    // The `live` index has no room for a copy of its own hash key.
+    if let Value::Object(fields) = &mut json
+        && !fields.contains_key("node_id")
+        && let Some(node) = fields.get("live_node").cloned()
+    {
+        fields.insert("node_id".into(), node);
+    }
+    serde_json::from_value(json).map_err(|e| DbError::Corrupt {
+        table: table.suffix(),
+        key: key_text(table, item),
+        detail: e.to_string(),
+    })
+}
+
+fn key_text(table: Table, item: &Item) -> String {
+    let schema = table.definition().key;
+    let value = |name: &str| item.get(name).map(|v| plain(v).to_string()).unwrap_or_default();
+    match schema.range {
+        Some(range) => format!("{} / {}", value(schema.hash.name), value(range.name)),
+        None => value(schema.hash.name),
+    }
+}
+
+/// A versioned row.
+pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
+    /// Its table.
+    const TABLE: Table;
+    /// Its key.
+    fn key(&self) -> Key;
+    /// As read.
+    fn version(&self) -> Version;
+    /// As a write makes it.
+    fn set_version(&mut self, version: Version);
+    /// The attributes that only indexes need.
+    fn index(&self, _item: &mut Item) {}
+}
+
+impl Record for NodeRecord {
+    const TABLE: Table = Table::Nodes;
+    fn key(&self) -> Key {
+        node_key(self.slot)
+    }
+    fn version(&self) -> Version {
+        self.version
+    }
+    fn set_version(&mut self, version: Version) {
+        self.version = version;
+    }
+}
+
+impl Record for Job {
+    const TABLE: Table = Table::Jobs;
+    fn key(&self) -> Key {
+        job_key(self.summary.job_id)
+    }
+    fn version(&self) -> Version {
+        self.summary.version
+    }
+    fn set_version(&mut self, version: Version) {
+        self.summary.version = version;
+    }
+    fn index(&self, item: &mut Item) {
+        let queue = match self.summary.state {
+            JobState::Queued => "queued",
+            JobState::Placed | JobState::Regrouping => "placed",
+            _ => return,
+        };
+        item.insert("queue".into(), s(queue));
+        item.insert("rank".into(), s(self.rank()));
+    }
+}
+
+impl Record for Alloc {
+    const TABLE: Table = Table::Allocs;
+    fn key(&self) -> Key {
+        alloc_key(self.id())
+    }
+    fn version(&self) -> Version {
+        self.summary.version
+    }
+    fn set_version(&mut self, version: Version) {
+        self.summary.version = version;
+    }
+    fn index(&self, item: &mut Item) {
+        if !self.summary.client.is_final() {
+            item.insert("live_node".into(), s(self.summary.node_id));
+        }
+    }
+}
+
+/// The key of a node record.
+pub fn node_key(slot: Slot) -> Key {
+    Key::hash(Table::Nodes, n(slot))
+}
+
+/// The key of a job.
+pub fn job_key(job: JobId) -> Key {
+    Key::hash(Table::Jobs, s(job))
+}
+
+/// The key of an alloc.
+pub fn alloc_key(alloc: AllocId) -> Key {
+    Key::hash(Table::Allocs, s(alloc))
+}
+
+/// The key of a handle.
+pub fn handle_key(node: NodeId, handle: &str) -> Key {
+    Key { table: Table::Handles, hash: s(node), range: Some(s(handle)) }
+}
+
+/// The whole row of a record, index attributes included.
+pub fn row<R: Record>(record: &R) -> Item {
+    let mut item = to_item(record);
+    record.index(&mut item);
+    item
+}
+
+/// The row of a handle.
+pub(crate) fn handle_row(handle: &Handle) -> Item {
+    let mut item = to_item(handle);
+    item.insert("due".into(), s("due"));
+    item
+}
+
+/// What must be written to turn one row into the other.
+pub(crate) fn difference(before: &Item, after: &Item) -> Effect {
+    let set: BTreeMap<String, AttributeValue> =
+        after.iter().filter(|(k, v)| before.get(*k) != Some(v)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let mut remove: Vec<String> = before.keys().filter(|k| !after.contains_key(*k)).cloned().collect();
+    remove.sort_unstable();
+    Effect::Update { set, remove }
+}
+
+/// The conditional write that makes `before` into `after`, and `after` as it will be.
+/// Conditional on the row not being there (`None`), or on its version as read.
+pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
+    let mut after = after.clone();
+    after.set_version(before.map_or(Version::UNWRITTEN, Record::version).next());
+    let key = after.key();
+    let write = match before {
+        None => {
+            let hash = R::TABLE.definition().key.hash.name;
+            Write { key, when: vec![Cond::Absent(hash)], effect: Effect::Put(row(&after)) }
+        }
+        Some(before) => Write {
+            key,
+            when: vec![as_read(before)],
+            effect: difference(&row(before), &row(&after)),
+        },
+    };
+    (write, after)
+}
+
+/// The condition that a record is as it was read.
+pub fn as_read<R: Record>(record: &R) -> Cond {
+    Cond::Eq("version", n(record.version().number()))
+}
+
+/// A check, in a transaction, that a record is as it was read.
+pub fn unchanged<R: Record>(record: &R) -> Write {
+    Write { key: record.key(), when: vec![as_read(record)], effect: Effect::Check }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::fixtures::{self, at};
+
+    #[test]
+    fn a_transition_writes_only_what_changed() {
+        let before = fixtures::ready(0);
+        let after = before.with_alloc(fixtures::alloc_id(0), at(90)).unwrap();
+        let (write, after) = change(Some(&before), &after);
+        let Effect::Update { set, remove } = &write.effect else { panic!("no update") };
+        let set: Vec<&str> = set.keys().map(String::as_str).collect();
+        assert_eq!(set, ["allocs", "modified_at", "reason", "seq", "version"]);
+        assert_eq!(remove, &["idle_since_at"]);
+        assert_eq!(write.when, [Cond::Eq("version", n(before.version.number()))]);
+        assert_eq!(after.version, before.version.next());
+    }
+
+    #[test]
+    fn rows_read_back_as_the_records_they_were() {
+        let node = fixtures::ready(3).with_alloc(fixtures::alloc_id(0), at(90)).unwrap();
+        assert_eq!(from_item::<NodeRecord>(Table::Nodes, &row(&node)).unwrap(), node);
+        let job = fixtures::job(1).with_placed(&[fixtures::alloc_id(1)]).unwrap();
+        assert_eq!(from_item::<Job>(Table::Jobs, &row(&job)).unwrap(), job);
+        let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
+        assert_eq!(from_item::<Alloc>(Table::Allocs, &row(&alloc)).unwrap(), alloc);
+    }
+
+    #[test]
+    fn an_empty_set_disappears_and_an_ended_job_leaves_the_queue() {
+        let job = fixtures::job(1);
+        assert!(!row(&job).contains_key("allocs"));
+        assert!(row(&job).contains_key("queue"));
+        let cancelled = job.cancel(crate::time::Span::from_s(1), at(1)).unwrap();
+        let (write, _) = change(Some(&job), &cancelled);
+        let Effect::Update { remove, .. } = write.effect else { panic!("no update") };
+        assert_eq!(remove, ["queue", "rank"]);
+    }
+
+    #[test]
+    fn a_node_record_without_many_allocs_stays_under_one_write_unit() {
+        // A write unit is 1 KiB of names and values (AWS: "DynamoDB item sizes and formats").
+        let mut offering = fixtures::offering();
+        offering.subnet_id = Some("subnet-0123456789abcdef0".into());
+        offering.zone = Some("ap-southeast-2a".into());
+        offering.template = "lt-0123456789abcdef0".into();
+        offering.template_version = Some(12);
+        offering.instance_type = "u7in-32tb.224xlarge".into();
+        let life = crate::model::NewLife { offering, request_digest: "0123456789abcdef".into(), ..fixtures::new_life(63) };
+        let caller = crate::model::Caller {
+            instance_id: "i-0123456789abcdef0",
+            boot_id: "123e4567-e89b-12d3-a456-426614174000",
+            busy: true,
+            address: Some("255.255.255.255"),
+        };
+        let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x").unwrap()
+            .register(&caller, "01JD0000000000000000000000", at(1), at(1)).unwrap()
+            .open_gate(at(2)).unwrap()
+            .with_alloc(fixtures::alloc_id(1), at(3)).unwrap()
+            .with_intent(crate::model::Intent::Drain, Some(at(9)), at(4)).unwrap()
+            .absent(Some(at(4)), at(4)).unwrap();
+        node.reason = "r".repeat(crate::model::MAX_REASON_BYTES);
+        let mut item = row(&node);
+        item.insert("settled".into(), s("123456#0123456789abcdef"));
+        let size = |v: &AttributeValue| match v {
+            AttributeValue::S(t) => t.len(),
+            AttributeValue::N(t) => t.len() / 2 + 2,
+            AttributeValue::Ss(l) => l.iter().map(String::len).sum::<usize>() + 3,
+            _ => 1,
+        };
+        let bytes: usize = item.iter().map(|(k, v)| k.len() + size(v)).sum();
+        assert!(bytes < 1024, "{bytes} bytes");
+    }
+}

@@ -1,0 +1,201 @@
+//! The tables: their keys, indexes and time to live, defined once.
+//!
+//! Local tables are made from these definitions and the template is checked against them.
+//! Guarantees: no index projects more than the 20 attributes DynamoDB takes for one.
+//! Does not: say what the other attributes are; the model's types do.
+
+use serde_json::{Value, json};
+
+/// One of the six tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "their names say it")]
+pub enum Table {
+    Nodes,
+    Jobs,
+    Allocs,
+    Handles,
+    Control,
+    Events,
+}
+
+/// The type of a key attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "their names say it")]
+pub enum KeyType {
+    Number,
+    Text,
+}
+
+/// A key attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyAttribute {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: KeyType,
+}
+
+/// A hash key and, mostly, a range key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeySchema {
+    /// What rows are found by.
+    pub hash: KeyAttribute,
+    /// What they are ordered by.
+    pub range: Option<KeyAttribute>,
+}
+
+/// A global secondary index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Index {
+    /// Its name.
+    pub name: &'static str,
+    /// Its key.
+    pub key: KeySchema,
+    /// Attributes besides the keys; `None` for the keys only.
+    pub projected: Option<&'static [&'static str]>,
+}
+
+/// A table's definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// Which.
+    pub table: Table,
+    /// Its key.
+    pub key: KeySchema,
+    /// Its indexes.
+    pub indexes: &'static [Index],
+    /// Whether rows with `expires_at` are deleted some time after.
+    pub expires: bool,
+}
+
+const fn text(name: &'static str) -> KeyAttribute {
+    KeyAttribute { name, kind: KeyType::Text }
+}
+
+const fn number(name: &'static str) -> KeyAttribute {
+    KeyAttribute { name, kind: KeyType::Number }
+}
+
+/// The attribute of the time to live, in epoch **seconds**.
+pub const EXPIRES: &str = "expires_at";
+
+/// Jobs that are queued or placed, in the order they are served.
+pub const QUEUE: Index = Index {
+    name: "queue",
+    key: KeySchema { hash: text("queue"), range: Some(text("rank")) },
+    projected: Some(&[
+        "version", "state", "name", "priority", "submitted_at", "vcpus", "memory_mib", "scratch_gib", "gpus",
+        "instance_type", "market", "exclusive", "nodes", "copies", "done", "allocs", "retry_failed", "retry_lost",
+        "failed_count", "lost_count",
+    ]),
+};
+
+/// Allocs that are not final, by node. DynamoDB takes at most 20 projected attributes an
+/// index: the node's id is the hash key itself.
+pub const LIVE: Index = Index {
+    name: "live",
+    key: KeySchema { hash: text("live_node"), range: Some(text("alloc_id")) },
+    projected: Some(&[
+        "version", "slot", "desired", "client", "placed_seq", "placed_at", "started_at", "awaiting",
+        "unknown_since_at", "replaces", "replaced_by", "vcpus", "memory_mib", "scratch_gib", "gpus", "exclusive",
+        "kill_timeout_s", "lost_after_s", "replace", "reconcile",
+    ]),
+};
+
+/// Handles in the order they are looked at.
+pub const DUE: Index = Index {
+    name: "due",
+    key: KeySchema { hash: text("due"), range: Some(number("due_at")) },
+    projected: None,
+};
+
+/// Every table.
+pub const TABLES: &[Definition] = &[
+    Definition { table: Table::Nodes, key: KeySchema { hash: number("slot"), range: None }, indexes: &[], expires: false },
+    Definition { table: Table::Jobs, key: KeySchema { hash: text("job_id"), range: None }, indexes: &[QUEUE], expires: true },
+    Definition { table: Table::Allocs, key: KeySchema { hash: text("alloc_id"), range: None }, indexes: &[LIVE], expires: true },
+    Definition {
+        table: Table::Handles,
+        key: KeySchema { hash: text("node_id"), range: Some(text("handle")) },
+        indexes: &[DUE],
+        expires: true,
+    },
+    Definition { table: Table::Control, key: KeySchema { hash: text("key"), range: None }, indexes: &[], expires: false },
+    Definition {
+        table: Table::Events,
+        key: KeySchema { hash: text("subject"), range: Some(text("id")) },
+        indexes: &[],
+        expires: true,
+    },
+];
+
+impl Table {
+    /// The part of its name after the cluster's.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Nodes => "nodes",
+            Self::Jobs => "jobs",
+            Self::Allocs => "allocs",
+            Self::Handles => "handles",
+            Self::Control => "control",
+            Self::Events => "events",
+        }
+    }
+
+    /// Its definition.
+    pub fn definition(self) -> Definition {
+        // Every variant has an entry: `every_table_is_defined` holds it.
+        TABLES.iter().copied().find(|d| d.table == self).unwrap_or(Definition {
+            table: self,
+            key: KeySchema { hash: text("key"), range: None },
+            indexes: &[],
+            expires: false,
+        })
+    }
+}
+
+/// The definitions as JSON, for the template's check.
+pub fn to_json() -> Value {
+    let attribute = |a: KeyAttribute| json!({"name": a.name, "type": match a.kind { KeyType::Number => "N", KeyType::Text => "S" }});
+    let key = |k: KeySchema| json!({"hash": attribute(k.hash), "range": k.range.map(attribute)});
+    let index = |i: &Index| {
+        let projection = match i.projected {
+            None => json!({"type": "KEYS_ONLY"}),
+            Some(names) => {
+                let mut names = names.to_vec();
+                names.sort_unstable();
+                json!({"type": "INCLUDE", "attributes": names})
+            }
+        };
+        json!({"name": i.name, "hash": attribute(i.key.hash), "range": i.key.range.map(attribute), "projection": projection})
+    };
+    TABLES
+        .iter()
+        .map(|d| {
+            json!({
+                "name": d.table.suffix(), "key": key(d.key),
+                "indexes": d.indexes.iter().map(index).collect::<Vec<_>>(),
+                "ttl": d.expires.then_some(EXPIRES),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_is_defined() {
+        for table in [Table::Nodes, Table::Jobs, Table::Allocs, Table::Handles, Table::Control, Table::Events] {
+            assert_eq!(TABLES.iter().filter(|d| d.table == table).count(), 1, "{table:?}");
+        }
+    }
+
+    #[test]
+    fn no_index_projects_more_than_dynamodb_takes() {
+        let projected: Vec<usize> =
+            TABLES.iter().flat_map(|d| d.indexes).filter_map(|i| i.projected).map(<[_]>::len).collect();
+        assert!(projected.iter().all(|n| *n <= 20) && projected.iter().sum::<usize>() <= 100, "{projected:?}");
+    }
+}
