@@ -218,22 +218,17 @@ async fn supervise(shared: &Shared, runner: &mut Runner, stop_after: Option<Dura
     loop {
         look(shared, runner).await;
         if let Some(limit) = stop_after
-            && silent_for(shared.last_heard(), Instant::now(), limit)
-            && shared.read(|n| n.work().len() < n.unfinished().len() || n.work().iter().any(|w| matches!(w, Work::Run(_))))
+            && shared.last_heard().elapsed() > limit
         {
             let why = format!("stopped: no answer from the control plane for {} s", limit.as_secs_f64());
-            tracing::error!("{why}");
-            if let Err(error) = shared.update(|n| n.stop_all(&why)) {
-                tracing::error!(%error, "cannot save");
+            match shared.update(|n| n.stop_all(&why)) {
+                Ok(0) => {}
+                Ok(allocs) => tracing::error!(allocs, "{why}"),
+                Err(error) => tracing::error!(%error, "cannot save"),
             }
         }
         sleep(LOOK).await;
     }
-}
-
-/// Whether the control plane has been silent for `limit`.
-fn silent_for(last_heard: Instant, now: Instant, limit: Duration) -> bool {
-    now.saturating_duration_since(last_heard) > limit
 }
 
 /// Asks EC2 whether it takes the instance, until it does.

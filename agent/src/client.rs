@@ -4,8 +4,8 @@
 //! *and* the status that belong to it, so that no proxy's 410 can end a node's work.
 //! Does not: retry; the loops do. Does not sign requests: in `iam` mode a signing proxy does.
 
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use shared::ids::NodeId;
 use shared::wire::{ErrorBody, ErrorCode};
 use std::error::Error;
@@ -72,7 +72,12 @@ impl Client {
     }
 
     /// `POST {base}/v1/nodes/{node_id}/{what}`.
-    pub async fn post<A: DeserializeOwned>(&self, base: &str, what: &str, body: &impl Serialize) -> Result<A, CallError> {
+    pub async fn post<A: DeserializeOwned>(
+        &self,
+        base: &str,
+        what: &str,
+        body: &impl Serialize,
+    ) -> Result<A, CallError> {
         let url = format!("{}/v1/nodes/{}/{what}", base.trim_end_matches('/'), self.node_id);
         let mut request = self.http.post(url).json(body);
         if let Some(token) = &self.token {
@@ -117,4 +122,3 @@ pub fn next_call(asked_s: f64) -> Duration {
     let sane = if asked_s.is_finite() { asked_s } else { 30.0 };
     Duration::from_secs_f64(sane.clamp(0.2, 3600.0))
 }
-

@@ -107,7 +107,9 @@ async fn heartbeat(shared: &Shared, client: &Client, url: &str, pace: &mut Pace)
             save(shared.update(Node::register_anew));
         }
         // Another instance holds the record: only an operator or time puts that right.
-        Some(ErrorCode::ForeignInstance) => wait = wait.max(backoff::delay(History::Never { attempts: 6 }, None, rand::random())),
+        Some(ErrorCode::ForeignInstance) => {
+            wait = wait.max(backoff::delay(History::Never { attempts: 6 }, None, rand::random()))
+        }
         _ => {}
     }
     // One line when it begins, and one now and then while it lasts.

@@ -125,8 +125,10 @@ impl Places {
             }
             Target::Cache(name) => {
                 let (dir, label) = (self.caches.join(name), self.cache_labels.join(name));
-                blocking(move || gone_is_fine(fs::remove_dir_all(&dir)).and_then(|()| gone_is_fine(fs::remove_file(&label))))
-                    .await
+                blocking(move || {
+                    gone_is_fine(fs::remove_dir_all(&dir)).and_then(|()| gone_is_fine(fs::remove_file(&label)))
+                })
+                .await
             }
             Target::Container(name) if self.runtime == Runtime::Docker => {
                 if docker::is_ours(name, self.node_id).await? { docker::remove(name).await } else { Ok(()) }
@@ -203,7 +205,9 @@ mod tests {
 
     #[test]
     fn a_handle_cannot_lead_out_of_the_data_directory() {
-        for bad in ["", "..", ".", "../x", "a/b", "/etc", "cache:", "cache:..", "cache:a/b", "cache:/", "a\0b", ".new-x"] {
+        for bad in
+            ["", "..", ".", "../x", "a/b", "/etc", "cache:", "cache:..", "cache:a/b", "cache:/", "a\0b", ".new-x"]
+        {
             assert_eq!(Target::parse(bad), None, "{bad:?}");
         }
         assert_eq!(Target::parse("cache:m2"), Some(Target::Cache("m2".into())));

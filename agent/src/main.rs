@@ -25,7 +25,10 @@ fn main() -> ExitCode {
         Some(Internal::RunAlloc { dir }) => run_alloc(dir),
         Some(Internal::AsUser { user, command }) => {
             let error = shim::become_user(&user, &command);
-            eprintln!("nodekeeper-agent: cannot run {:?} as {user}: {error}", command.first().map_or("", String::as_str));
+            eprintln!(
+                "nodekeeper-agent: cannot run {:?} as {user}: {error}",
+                command.first().map_or("", String::as_str)
+            );
             // As a shell would say it.
             return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
         }

@@ -245,13 +245,17 @@ impl Node {
         true
     }
 
-    /// Stops all work on the agent's own account. Not undone by anything.
-    pub fn stop_all(&mut self, why: &str) {
+    /// Stops all work on the agent's own account, and answers how much there was left to
+    /// stop. Not undone by anything.
+    pub fn stop_all(&mut self, why: &str) -> usize {
+        let mut stopped = 0;
         for id in self.unfinished() {
-            if let Some(alloc) = self.durable.allocs.get_mut(&id) {
-                alloc.stop.get_or_insert_with(|| why.to_owned());
+            if let Some(alloc) = self.durable.allocs.get_mut(&id).filter(|a| a.stop_reason().is_none()) {
+                alloc.stop = Some(why.to_owned());
+                stopped += 1;
             }
         }
+        stopped
     }
 
     /// The report to send now, if there is anything to say: the one whose fate is not known,

@@ -59,7 +59,15 @@ impl Runner {
     /// A runner in this data directory.
     pub fn new(setup: Setup, data: &DataDir) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
-        Self { setup, allocs, caches, cache_labels, children: BTreeMap::new(), tries: BTreeMap::new(), unwritten: BTreeMap::new() }
+        Self {
+            setup,
+            allocs,
+            caches,
+            cache_labels,
+            children: BTreeMap::new(),
+            tries: BTreeMap::new(),
+            unwritten: BTreeMap::new(),
+        }
     }
 
     fn dir(&self, id: AllocId) -> AllocDir {

@@ -116,18 +116,20 @@ fn program(
     match task.runtime {
         Runtime::Docker => {
             let image = task.order.image.as_deref();
-            let image = image.ok_or_else(|| Exit::without_code("the job names no image, and this node runs containers"))?;
+            let image =
+                image.ok_or_else(|| Exit::without_code("the job names no image, and this node runs containers"))?;
             let user = user.map(|u| format!("{}:{}", u.uid, u.gid));
             Ok(("docker".into(), docker::run_args(task, dir, env, image, user.as_deref())))
         }
         Runtime::Process => {
-            let (program, args) = task.order.command.split_first().ok_or_else(|| Exit::without_code("the command is empty"))?;
+            let (program, args) =
+                task.order.command.split_first().ok_or_else(|| Exit::without_code("the command is empty"))?;
             match user {
-                Some(user) if !nix::unistd::geteuid().is_root() || !user.uid.is_root() => {
+                Some(user) => {
                     let head = ["as-user".to_owned(), user.name.clone(), "--".to_owned(), program.clone()];
                     Ok((around.program.clone(), head.into_iter().chain(args.iter().cloned()).collect()))
                 }
-                _ => Ok((program.into(), args.to_vec())),
+                None => Ok((program.into(), args.to_vec())),
             }
         }
     }
@@ -150,11 +152,7 @@ fn output(dir: &AllocDir) -> io::Result<File> {
 
 /// The environment of the command: a little of ours, the job's, and who it is, in this
 /// order, so that no job can pretend to be another member.
-pub fn environment(
-    task: &Task,
-    inherited: &BTreeMap<String, String>,
-    user: Option<&User>,
-) -> BTreeMap<String, String> {
+pub fn environment(task: &Task, inherited: &BTreeMap<String, String>, user: Option<&User>) -> BTreeMap<String, String> {
     let order = &task.order;
     let mut env = match task.runtime {
         Runtime::Process => inherited.clone(),

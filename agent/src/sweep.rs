@@ -22,6 +22,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// How soon "soon" is: several ends close together make one report.
 const SOON: Duration = Duration::from_millis(500);
 
+/// What was listed, and what was answered.
+type Reported = (BTreeSet<String>, HandleReportAnswer);
+
 /// Reports handles and destroys them.
 #[derive(Debug)]
 pub struct Sweeper {
@@ -45,10 +48,12 @@ impl Sweeper {
         loop {
             let wait = match self.report(shared, client, url).await {
                 Ok(None) => Duration::from_secs(60),
-                Ok(Some(answer)) => {
+                Ok(Some((listed, answer))) => {
                     failures = 0;
                     say_what_is_wrong(&answer, &mut held);
-                    let destroyed = self.destroy_all(shared, &answer.destroy).await;
+                    // What was not there anyway is no news to report.
+                    let told = answer.destroy.iter().filter(|h| listed.contains(*h));
+                    let destroyed = self.destroy_all(shared, told).await;
                     let next = next_call(answer.next_report_s);
                     due_at = Some(Instant::now() + next);
                     // The receipt, and perhaps more to do.
@@ -85,18 +90,19 @@ impl Sweeper {
     }
 
     /// None while the node is not registered.
-    async fn report(&self, shared: &Shared, client: &Client, url: &str) -> Result<Option<HandleReportAnswer>, CallError> {
+    async fn report(&self, shared: &Shared, client: &Client, url: &str) -> Result<Option<Reported>, CallError> {
         let as_of = shared.read(|n| n.durable.as_of);
         let (handles, complete) = self.places.list().await;
+        let listed = handles.iter().map(|h| h.handle.clone()).collect();
         let report = shared.update(|n| n.handle_report(as_of, complete, handles));
         match report.map_err(|e| CallError::Failed { what: e.to_string(), retry_after: None })? {
             None => Ok(None),
-            Some(report) => client.post(url, "handles", &report).await.map(Some),
+            Some(report) => client.post(url, "handles", &report).await.map(|answer| Some((listed, answer))),
         }
     }
 
     /// Destroys these, as far as they may be, and answers how many are gone.
-    async fn destroy_all(&self, shared: &Shared, handles: &[String]) -> usize {
+    async fn destroy_all(&self, shared: &Shared, handles: impl Iterator<Item = &String>) -> usize {
         let gate = Arc::new(Semaphore::new(self.at_a_time));
         let mut tasks = JoinSet::new();
         for handle in handles {
@@ -144,9 +150,7 @@ impl Sweeper {
             Target::Alloc(id) => {
                 !shared.read(|n| n.durable.allocs.contains_key(id)) && !Runner::is_running(&self.places.allocs, *id)
             }
-            Target::Cache(name) => {
-                shared.read(|n| n.durable.allocs.values().all(|a| !a.order.caches.contains(name)))
-            }
+            Target::Cache(name) => shared.read(|n| n.durable.allocs.values().all(|a| !a.order.caches.contains(name))),
             Target::Container(_) => true,
         }
     }

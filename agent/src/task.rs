@@ -7,6 +7,7 @@
 //!                   stop        why it is to stop, if it is
 //!                   work/       where the command runs
 //!                   output      what it wrote
+//!                   supervisor.log  what went wrong with its supervisor, if anything
 //!                   exit.json   how it ended: made once
 //! ```
 //!

@@ -1,7 +1,24 @@
 //! map
-pub mod ids;
 pub mod auth;
+#[cfg(feature = "aws")]
+pub mod cloud;
+#[cfg(feature = "aws")]
+pub mod env;
+pub mod events;
+#[cfg(feature = "aws")]
+pub mod http;
+pub mod ids;
+#[cfg(feature = "aws")]
+pub mod lambda;
 pub mod model;
+#[cfg(feature = "aws")]
+pub mod observation;
 pub mod policy;
+#[cfg(feature = "aws")]
+pub mod run;
+#[cfg(feature = "aws")]
+pub mod steps;
+#[cfg(feature = "aws")]
+pub mod store;
 pub mod time;
 pub mod wire;

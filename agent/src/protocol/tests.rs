@@ -21,13 +21,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
 }
 
 fn taken(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
-    AllocReportAnswer {
-        status: NodeStatus::Ready,
-        seq,
-        accepted: accepted.to_vec(),
-        refused: Vec::new(),
-        allocs: None,
-    }
+    AllocReportAnswer { status: NodeStatus::Ready, seq, accepted: accepted.to_vec(), refused: Vec::new(), allocs: None }
 }
 
 fn ended(code: i32) -> Seen {

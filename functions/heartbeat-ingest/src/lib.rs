@@ -1,1 +1,190 @@
-//! x
+//! heartbeat-ingest: nodes register, heartbeat, and only then may update their allocs.
+//!
+//! Guarantees: a steady heartbeat is one conditional write and no read; alloc updates are
+//! refused until the node was heard from after its last miss; nothing a node sends changes
+//! another node's rows. Does not: decide that a node is silent, or place and stop anything:
+//! poll-and-scale does. Rule: Nomad PR 15068 (heartbeat first, then updates, then ready).
+
+mod allocs;
+mod heartbeat;
+mod orders;
+
+use rand::RngExt;
+use serde_json::Value;
+use shared::events::{Event, Subject};
+use shared::http::{Credentials, Refusal, Request, answer};
+use shared::ids::ClusterName;
+use shared::policy::Policy;
+use shared::store::{DbError, Memory, Store, WriteError};
+use shared::time::{Span, Time};
+use shared::wire::ErrorCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The function's name.
+pub const FUNCTION: &str = "heartbeat-ingest";
+
+/// How long policy and fleet size may be cached.
+const CACHE: Span = Span::from_s(60);
+/// How often a process writes its summary at most.
+const SUMMARY: Span = Span::from_s(30);
+/// How often a write that lost a race is decided anew before the node is told to come back.
+pub(crate) const RACES: u32 = 4;
+
+/// What the process keeps between requests: nothing it could not read again.
+#[derive(Debug)]
+pub struct Ingest {
+    store: Store,
+    credentials: Credentials,
+    cluster: ClusterName,
+    cached: Mutex<Option<(Time, Arc<Known>)>>,
+    summary: Mutex<(Option<Time>, u64)>,
+}
+
+/// The policy, and how large the fleet is.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) policy: Policy,
+    in_use: u64,
+}
+
+impl Known {
+    /// Seconds between a working node's heartbeats, before jitter: slower for a large fleet, so
+    /// that its cost is bounded.
+    fn interval_s(&self) -> f64 {
+        let policy = &self.policy.heartbeat;
+        (policy.ttl_s as f64).max(self.in_use as f64 / policy.max_per_second)
+    }
+}
+
+/// When the node calls next, and until when it is believed alive.
+///
+/// The lease is as long as a working node's interval although an idle node calls sooner:
+/// whether it is idle is known only after the one write that renews the lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beat {
+    jitter: f64,
+    interval_s: f64,
+    idle_s: f64,
+    pub(crate) lease_expires_at: Time,
+}
+
+impl Beat {
+    fn new(known: &Known, now: Time) -> Self {
+        let jitter = rand::rng().random_range(1.0..1.5);
+        let interval_s = known.interval_s();
+        let lease_ms = (interval_s * jitter * 1000.0).min(1e12) as i64;
+        Self {
+            jitter,
+            interval_s,
+            idle_s: (known.policy.heartbeat.idle_s as f64).min(interval_s),
+            lease_expires_at: now + Span::from_ms(lease_ms) + Span::from_s(known.policy.heartbeat.grace_s),
+        }
+    }
+
+    pub(crate) fn next_s(&self, idle: bool) -> f64 {
+        self.jitter * if idle { self.idle_s } else { self.interval_s }
+    }
+}
+
+impl Ingest {
+    /// An ingest on these tables.
+    pub const fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
+        Self { store, credentials, cluster, cached: Mutex::new(None), summary: Mutex::new((None, 0)) }
+    }
+
+    /// Answers one event. Whatever comes in, an HTTP answer goes out.
+    pub async fn handle(&self, event: &Value, now: Time) -> Value {
+        let Some(request) = Request::from_event(event) else {
+            let message = "this function answers HTTP requests of nodes: POST /v1/nodes/{node_id}/heartbeat";
+            return answer::<Value>(Err(Refusal::new(ErrorCode::BadRequest, message)));
+        };
+        match self.route(&request, now).await {
+            Ok(body) => answer(Ok(body)),
+            Err(refusal) => answer::<Value>(Err(refusal)),
+        }
+    }
+
+    async fn route(&self, request: &Request, now: Time) -> Result<Value, Refusal> {
+        let (node_id, what) = request.route(&["heartbeat", "allocs"])?;
+        let proven = self.credentials.check(request, &self.cluster, node_id)?;
+        if what == "heartbeat" {
+            let heartbeat = request.body()?;
+            let answer = self.heartbeat(node_id, &proven, &heartbeat, now).await?;
+            self.count(now).await;
+            Ok(serde_json::to_value(answer).unwrap_or_default())
+        } else {
+            let report = request.body()?;
+            let answer = self.report(node_id, &proven, &report, now).await?;
+            Ok(serde_json::to_value(answer).unwrap_or_default())
+        }
+    }
+
+    pub(crate) async fn known(&self, now: Time) -> Result<Arc<Known>, Refusal> {
+        if let Some((at, known)) = &*self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+            && now.since(*at) < CACHE
+        {
+            return Ok(Arc::clone(known));
+        }
+        let control = self.store.ingest_control().await.map_err(internal)?;
+        let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
+        let in_use = control.runs.get("poll-and-scale").and_then(|r| r.in_use).unwrap_or(0);
+        let known = Arc::new(Known { policy, in_use });
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Arc::clone(&known)));
+        Ok(known)
+    }
+
+    pub(crate) fn beat(known: &Known, now: Time) -> Beat {
+        Beat::new(known, now)
+    }
+
+    /// The watchdog's view of us: how many heartbeats were accepted, and when last.
+    async fn count(&self, now: Time) {
+        let count = {
+            let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
+            summary.1 = summary.1.saturating_add(1);
+            if summary.0.is_some_and(|at| now.since(at) < SUMMARY) {
+                return;
+            }
+            summary.0 = Some(now);
+            std::mem::take(&mut summary.1)
+        };
+        let written = async {
+            let before = self.store.memory("ingest").await?;
+            let after = Memory { since_at: Some(now), count: Some(count), ..before.clone() };
+            self.store.remember(&before, &after).await
+        };
+        // Another process wrote its own: that is as good.
+        if let Err(WriteError::Db(e)) = written.await {
+            tracing::warn!(error = %e, "the ingest's summary was not written");
+        }
+    }
+
+    pub(crate) async fn tell(&self, subject: &Subject, action: &str, reason: &str, known: &Known, now: Time) {
+        let keep = Span::from_s(known.policy.history.events_days.saturating_mul(86_400));
+        let event = Event::new(subject, action, reason, now, keep, shared::ids::random());
+        if let Err(e) = self.store.record(&event).await {
+            tracing::warn!(%subject, action, error = %e, "an event was not kept");
+        }
+    }
+}
+
+/// A fault of ours: said in full in the log, and shortly to the node, which tries again.
+pub(crate) fn internal(error: DbError) -> Refusal {
+    tracing::error!(%error, "a request failed");
+    match error {
+        DbError::Throttled { .. } | DbError::Unreachable { .. } => {
+            Refusal::new(ErrorCode::Busy, "the tables do not answer: try again")
+        }
+        _ => Refusal::new(ErrorCode::Internal, "the request failed: see the function's log"),
+    }
+}
+
+/// A write that lost too many races, or failed.
+pub(crate) fn unwritten(error: WriteError) -> Refusal {
+    match error {
+        WriteError::Db(e) => internal(e),
+        WriteError::Conflict(_) | WriteError::Contended => {
+            Refusal::new(ErrorCode::Busy, "others changed the same rows: try again")
+        }
+    }
+}

@@ -1,1 +1,106 @@
-//! x
+//! poll-and-scale: jobs and nodes in; launches, placements, lease expiry, reconnects and
+//! shutdowns out.
+//!
+//! One [`tick`] reads everything, decides purely ([`plan`]) and carries the decision out with
+//! conditional writes ([`act`]).
+//!
+//! Guarantees: killed at any instruction, run twice, late or beside itself, the next run puts
+//! everything right from DynamoDB and EC2 alone; no more than `nodes.max` records are ever not
+//! cleaned; no two instances for one node.
+//! Does not: keep anything between runs, repeat a failed action, or know what woke it, but for
+//! a spot interruption warning, whose drain is written first.
+
+pub mod act;
+pub mod plan;
+
+pub use plan::{Action, Plan, Planned, plan};
+
+use shared::cloud::{Cloud, LaunchSettings};
+use shared::ids::NodeId;
+use shared::model::Intent;
+use shared::observation::Observation;
+use shared::run::{ObserveError, RunAnswer, RunClock};
+use shared::store::{Memory, Store, WriteError};
+use shared::time::{Span, Time};
+use serde_json::Value;
+
+/// The function's name.
+pub const FUNCTION: &str = "poll-and-scale";
+
+/// How long a spot instance stays after its warning (EC2 user guide, "Spot Instance
+/// interruption notices").
+const SPOT_WARNING: Span = Span::from_s(120);
+
+/// One run.
+pub async fn tick(
+    store: &Store,
+    cloud: &dyn Cloud,
+    settings: &LaunchSettings,
+    input: &Value,
+    clock: RunClock,
+) -> Result<RunAnswer, ObserveError> {
+    let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
+    let now = clock.now();
+    if !dry_run && !take_turn(store, input, now).await? {
+        return Ok(RunAnswer::new(FUNCTION, now, shared::run::Observed::default(), Vec::new(), &clock));
+    }
+    if let (false, Some(instance_id)) = (dry_run, interrupted(input)) {
+        drain_interrupted(store, instance_id, now).await?;
+    }
+    let seen = Observation::read(store, cloud, now).await?;
+    let plan = plan(&seen, clock.now());
+    let actions = if dry_run { act::say(&plan) } else { act::act(store, cloud, settings, &seen, plan, clock).await };
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock))
+}
+
+/// At most one run in `poll.min_gap_s` is woken by events: whoever writes `last_run` runs. The
+/// schedule always runs: what it observes is what counts, and a lost minute would be late.
+async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<bool, ObserveError> {
+    let last = store.memory("last_run").await?;
+    let gap = match store.control().await?.checked_policy() {
+        Ok((policy, _)) => Span::from_s(policy.poll.min_gap_s),
+        Err(e) => return Err(e.into()),
+    };
+    if by_event(input) && last.since_at.is_some_and(|at| now.since(at) < gap) {
+        return Ok(false);
+    }
+    let mine = Memory { since_at: Some(now), ..last.clone() };
+    match store.remember(&last, &mine).await {
+        Ok(_) => Ok(true),
+        Err(WriteError::Db(e)) => Err(e.into()),
+        // Another run begins at this very moment.
+        Err(_) => Ok(!by_event(input)),
+    }
+}
+
+/// EventBridge and DynamoDB streams say what happened; a schedule and a person do not.
+fn by_event(input: &Value) -> bool {
+    input.get("Records").is_some()
+        || input.get("detail-type").and_then(Value::as_str).is_some_and(|t| t != "Scheduled Event")
+}
+
+fn interrupted(input: &Value) -> Option<&str> {
+    let kind = input.get("detail-type")?.as_str()?;
+    (kind == "EC2 Spot Instance Interruption Warning").then(|| input.get("detail")?.get("instance-id")?.as_str())?
+}
+
+async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Result<(), ObserveError> {
+    for record in store.nodes().await? {
+        let Some(life) = record.life().filter(|l| l.instance_id.as_deref() == Some(instance_id)) else { continue };
+        if life.intent == Intent::Drain && life.drain_by_at.is_some() {
+            continue;
+        }
+        let Ok(drained) = record.with_intent(Intent::Drain, Some(now + SPOT_WARNING), now) else { continue };
+        match store.write(Some(&record), &drained, Vec::new()).await {
+            Err(WriteError::Db(e)) => return Err(e.into()),
+            // Its next heartbeat says it again.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Mints node ids: the caller brings the randomness.
+pub(crate) fn mint(slot: shared::ids::Slot, now: Time) -> NodeId {
+    NodeId::new(slot, shared::ids::new_ulid(now))
+}

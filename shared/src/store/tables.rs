@@ -77,7 +77,7 @@ const fn number(name: &'static str) -> KeyAttribute {
 }
 
 /// The attribute of the time to live, in epoch **seconds**.
-pub const EXPIRES: &str = "expires_at";
+pub(super) const EXPIRES: &str = "expires_at";
 
 /// Jobs that are queued or placed, in the order they are served.
 pub const QUEUE: Index = Index {

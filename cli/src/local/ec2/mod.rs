@@ -41,7 +41,6 @@ pub use world::{Instance, State, StateReason};
 use shared::time::{Span, Time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use faults::LostAs as Lost;
 use refusal::Refusal;
 use wire::{Params, Xml};
 use world::{Leave, World};
@@ -204,8 +203,8 @@ impl Call<'_> {
         let xml = Xml::answer(action, request_id, |xml| act(&mut self, xml))?;
         match (action == "RunInstances").then(|| self.world.faults.lose_answer()).flatten() {
             None => Ok(Answer::Xml(xml)),
-            Some(Lost::Disconnect) => Ok(Answer::Cut),
-            Some(Lost::InternalError) => Err(Refusal::InternalError),
+            Some(LostAs::Disconnect) => Ok(Answer::Cut),
+            Some(LostAs::InternalError) => Err(Refusal::InternalError),
         }
     }
 

@@ -27,9 +27,9 @@ pub enum ConfigError {
     /// A schedule for a function that is not there.
     #[error("a schedule names function {0}, which is not configured: add the function or drop the schedule")]
     UnknownFunction(String),
-    /// The thread that starts processes, or the listener's address, could not be had.
-    #[error("cannot start the Lambda stand-in: {0}; check the limits on open files and processes")]
-    System(#[from] std::io::Error),
+    /// The listener does not know where it listens.
+    #[error("the local Lambda cannot tell its own address ({0}): bind its listener to a loopback address")]
+    Listener(#[from] std::io::Error),
 }
 
 /// Why an invocation gave no answer.

@@ -10,7 +10,7 @@
 //! Does not: run a function twice for one invocation (retries are `event.rs`), or end idle processes.
 
 use super::error::{FunctionError, InvokeError};
-use super::process::Launch;
+use super::process::{Launch, spawn};
 use super::stats::{Counts, Ended, Stats};
 use super::{FunctionConfig, Host};
 use axum::body::Bytes;
@@ -348,7 +348,7 @@ impl Function {
     async fn watch(self: Arc<Self>, number: u64) {
         let mut stop = self.host.stop_signal();
         let launch = Launch { program: self.config.program.clone(), env: self.environment(number) };
-        let mut running = match self.host.spawner.spawn(launch, &self.config.name, &self.host.log).await {
+        let mut running = match spawn(launch, &self.config.name, &self.host.log).await {
             Ok(running) => running,
             Err(error) => {
                 let program = self.config.program.display();
@@ -367,8 +367,7 @@ impl Function {
                     }
                 },
                 () = stop.raised() => {
-                    running.terminate(STOP_GRACE).await;
-                    break running.wait().await;
+                    break running.terminate(STOP_GRACE).await;
                 }
             }
         };

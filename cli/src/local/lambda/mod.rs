@@ -5,7 +5,8 @@
 //! function URLs (`url.rs`), by schedule (`event.rs`), or from this program ([`Lambda::invoke`]).
 //!
 //! Guarantees: one invocation at a time per process; true deadlines, kept by killing; function errors, time-outs and
-//! crashes look to the caller as in AWS; no process outlives [`Lambda::shutdown`] or this program.
+//! crashes look to the caller as in AWS; no process outlives
+//! [`Lambda::shutdown`] or this program.
 //!
 //! Deliberately absent: authorisation (every local caller may do everything), memory limits, response streaming,
 //! events for extensions (they may register and wait), versions and aliases (a qualifier is ignored), reserved
@@ -31,7 +32,6 @@ use axum::body::{Body, Bytes};
 use axum::serve::ListenerExt;
 use function::Function;
 use futures::StreamExt;
-use process::Spawner;
 use serde_json::Value;
 use shared::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,7 +107,6 @@ struct Host {
     event_retry_ms: [u64; 2],
     clock: Clock,
     log: LogSink,
-    spawner: Spawner,
     /// Turns true once.
     stop: watch::Sender<bool>,
 }
@@ -162,7 +161,6 @@ impl Lambda {
             event_retry_ms: config.event_retry_ms,
             clock,
             log,
-            spawner: Spawner::start()?,
             stop: watch::Sender::new(false),
         });
         let by_name = config

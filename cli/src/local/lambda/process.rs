@@ -1,10 +1,11 @@
 //! Starting, watching and ending the operating system's processes.
 //!
 //! Guarantees: every process leads a process group of its own, and ends with its group when asked to and when it is
-//! dropped. It also ends when this program dies in whatever way. That is the kernel's doing (`PR_SET_PDEATHSIG`, set
-//! by the wrapper `setpriv`, as safe Rust cannot do it between fork and exec). The kernel ties it to the *thread* that
-//! forked, and tokio's threads come and go; hence one thread that does nothing but start processes and lives as long
-//! as its [`Spawner`]. Where there is no `setpriv`, a function still ends once it finds the Runtime API gone.
+//! dropped, at whatever moment. It also ends when this program dies in whatever way. That is the kernel's doing
+//! (`PR_SET_PDEATHSIG`, set by the wrapper `setpriv`, as safe Rust cannot do it between fork and exec). The kernel
+//! ties it to the *thread* that forked, and tokio's threads come and go; hence each process has a thread of its own
+//! that starts it and waits for its end. Where there is no `setpriv`, a function still ends once it finds the Runtime
+//! API gone.
 //!
 //! Does not: limit memory or processor time, or reach what a process has started itself when this program is killed.
 
@@ -13,13 +14,13 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
-use tokio::process::{Child, Command};
-use tokio::runtime::Handle;
+use tokio::process::{ChildStderr, ChildStdout};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -38,62 +39,142 @@ pub(super) struct Launch {
     pub(super) env: BTreeMap<String, String>,
 }
 
-struct Order {
-    launch: Launch,
-    reply: oneshot::Sender<io::Result<Leader>>,
-}
-
-/// The handle of the thread that starts processes. When it is dropped the thread ends, and the kernel kills whatever
-/// is left.
+/// A started process. Dropping it kills it.
 #[derive(Debug)]
-pub(super) struct Spawner(mpsc::Sender<Order>);
+pub(super) struct Running {
+    group: Killed,
+    exit: oneshot::Receiver<io::Result<ExitStatus>>,
+    logs: Vec<JoinHandle<()>>,
+    last: Arc<Mutex<LastLines>>,
+}
 
-impl Spawner {
-    /// Starts the thread. To be called within a tokio runtime.
-    pub(super) fn start() -> io::Result<Self> {
-        let (orders, received) = mpsc::channel();
-        let runtime = Handle::current();
-        std::thread::Builder::new().name("lambda-spawner".to_owned()).spawn(move || serve(&received, &runtime))?;
-        Ok(Self(orders))
+/// What the thread of a process hands over.
+struct Started {
+    group: Killed,
+    stdout: Option<std::process::ChildStdout>,
+    stderr: Option<std::process::ChildStderr>,
+    exit: oneshot::Receiver<io::Result<ExitStatus>>,
+}
+
+/// Starts a process whose lines go to `log` under the name `function`. To be called within a tokio runtime.
+pub(super) async fn spawn(launch: Launch, function: &str, log: &LogSink) -> io::Result<Running> {
+    let (reply, started) = oneshot::channel();
+    std::thread::Builder::new().name("lambda-process".to_owned()).spawn(move || keep(&launch, reply))?;
+    let Started { group, stdout, stderr, exit } = started.await.unwrap_or_else(|_| Err(thread_is_gone()))?;
+    let last = Arc::new(Mutex::new(LastLines::default()));
+    let mut running = Running { group, exit, logs: Vec::with_capacity(2), last: Arc::clone(&last) };
+    if let Some(pipe) = stdout {
+        let (last, function, log) = (Arc::clone(&last), function.to_owned(), Arc::clone(log));
+        let note = move |line| LastLines::lock(&last).out = line;
+        running.logs.push(tokio::spawn(forward(ChildStdout::from_std(pipe)?, function, log, note)));
+    }
+    if let Some(pipe) = stderr {
+        let (function, log) = (function.to_owned(), Arc::clone(log));
+        let note = move |line| LastLines::lock(&last).err = line;
+        running.logs.push(tokio::spawn(forward(ChildStderr::from_std(pipe)?, function, log, note)));
+    }
+    Ok(running)
+}
+
+impl Running {
+    /// Waits for the end and gives the status, once; may be dropped before and called again.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        (&mut self.exit).await.unwrap_or_else(|_| Err(thread_is_gone()))
     }
 
-    /// Starts a process whose lines go to `log` under the name `function`.
-    pub(super) async fn spawn(&self, launch: Launch, function: &str, log: &LogSink) -> io::Result<Running> {
-        let (reply, started) = oneshot::channel();
-        let gone = || io::Error::other("the thread that starts processes is gone");
-        self.0.send(Order { launch, reply }).map_err(|_| gone())?;
-        let mut leader = started.await.map_err(|_| gone())??;
-        let last = Arc::new(Mutex::new(LastLines::default()));
-        let mut logs = Vec::with_capacity(2);
-        if let Some(pipe) = leader.child.stdout.take() {
-            let (last, function, log) = (Arc::clone(&last), function.to_owned(), Arc::clone(log));
-            logs.push(tokio::spawn(forward(pipe, function, log, move |line| LastLines::lock(&last).out = line)));
+    /// Kills the process and its descendants at once.
+    pub(super) fn kill(&self) {
+        self.group.0.signal(Signal::SIGKILL);
+    }
+
+    /// Asks the process to end, kills it when it has not within `grace`, and waits for the end.
+    pub(super) async fn terminate(&mut self, grace: Duration) -> io::Result<ExitStatus> {
+        self.group.0.signal(Signal::SIGTERM);
+        match tokio::time::timeout(grace, self.wait()).await {
+            Ok(status) => status,
+            Err(_) => {
+                self.kill();
+                self.wait().await
+            }
         }
-        if let Some(pipe) = leader.child.stderr.take() {
-            let (last, function, log) = (Arc::clone(&last), function.to_owned(), Arc::clone(log));
-            logs.push(tokio::spawn(forward(pipe, function, log, move |line| LastLines::lock(&last).err = line)));
+    }
+
+    /// The last line of an ended process: of its errors, else of its output.
+    pub(super) async fn last_line(self) -> Option<String> {
+        for mut log in self.logs {
+            if tokio::time::timeout(LAST_LINES, &mut log).await.is_err() {
+                log.abort();
+            }
         }
-        Ok(Running { leader, logs, last })
+        let last = LastLines::lock(&self.last);
+        [&last.err, &last.out].into_iter().find(|line| !line.is_empty()).cloned()
     }
 }
 
-fn serve(orders: &mpsc::Receiver<Order>, runtime: &Handle) {
-    let _within = runtime.enter();
-    let wrapper = SETPRIV.into_iter().find(|path| dies_with_parent(path));
-    if wrapper.is_none() {
-        tracing::warn!(
-            "no setpriv of util-linux at {}: if this program is killed, functions end only at their next poll; install util-linux",
-            SETPRIV.join(" or ")
-        );
-    }
-    for Order { launch, reply } in orders {
-        // Where the order was given up, the process is dropped and thereby killed.
-        let _ = reply.send(start(&launch, wrapper));
-    }
+fn thread_is_gone() -> io::Error {
+    io::Error::other("the thread that starts it and waits for it is gone")
 }
 
-fn dies_with_parent(setpriv: &str) -> bool {
-    let tried = std::process::Command::new(setpriv)
+/// The thread of a process.
+fn keep(launch: &Launch, reply: oneshot::Sender<io::Result<Started>>) {
+    let mut child = match start(launch) {
+        Ok(child) => child,
+        Err(error) => {
+            let _ = reply.send(Err(error));
+            return;
+        }
+    };
+    let group = Arc::new(Group(Mutex::new(i32::try_from(child.id()).ok().map(Pid::from_raw))));
+    let (ended, exit) = oneshot::channel();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    // Where nobody waits for it any more, it is dropped here, and thereby killed.
+    drop(reply.send(Ok(Started { group: Killed(Arc::clone(&group)), stdout, stderr, exit })));
+    let status = child.wait();
+    group.close();
+    let _ = ended.send(status);
+}
+
+fn start(launch: &Launch) -> io::Result<Child> {
+    // Said here because the wrapper would only say it in a log line.
+    if !launch.program.exists() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such file"));
+    }
+    let mut command = match wrapper() {
+        Some(setpriv) => {
+            let mut command = Command::new(setpriv);
+            command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.program);
+            command
+        }
+        None => Command::new(&launch.program),
+    };
+    command
+        .env_clear()
+        .envs(&launch.env)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+}
+
+/// The `setpriv` of this machine, if it has one that can do it.
+fn wrapper() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<&str>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let found = SETPRIV.into_iter().find(|path| can_set_death_signal(path));
+        if found.is_none() {
+            tracing::warn!(
+                "no setpriv of util-linux at {}: if this program is killed, functions end only at their next poll; \
+                 install util-linux",
+                SETPRIV.join(" or ")
+            );
+        }
+        found
+    })
+}
+
+fn can_set_death_signal(setpriv: &str) -> bool {
+    let tried = Command::new(setpriv)
         .args(["--pdeathsig", "KILL", "true"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -102,53 +183,37 @@ fn dies_with_parent(setpriv: &str) -> bool {
     tried.is_ok_and(|status| status.success())
 }
 
-fn start(launch: &Launch, wrapper: Option<&str>) -> io::Result<Leader> {
-    // Said here because the wrapper would only say it in a log line.
-    if !Path::new(&launch.program).exists() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such file"));
-    }
-    let mut command = match wrapper {
-        Some(setpriv) => {
-            let mut command = Command::new(setpriv);
-            command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.program);
-            command
-        }
-        None => Command::new(&launch.program),
-    };
-    let child = command
-        .env_clear()
-        .envs(&launch.env)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()?;
-    let id = child.id().and_then(|id| i32::try_from(id).ok());
-    let group = id.map(Pid::from_raw).ok_or_else(|| io::Error::other("it has no process id"))?;
-    Ok(Leader { child, group })
-}
-
-/// A process and its group, from the first moment on: wherever it is dropped, both are killed.
+/// A process group, until its leader has been waited for: from then on its number may be another's.
 #[derive(Debug)]
-struct Leader {
-    child: Child,
-    group: Pid,
-}
+struct Group(Mutex<Option<Pid>>);
 
-impl Leader {
+impl Group {
     fn signal(&self, signal: Signal) {
-        // No such group: it has ended by itself, which is what was wanted.
-        let _ = killpg(self.group, signal);
+        if let Some(group) = *self.lock() {
+            // It may have ended by itself just now, which is what was wanted.
+            let _ = killpg(group, signal);
+        }
+    }
+
+    /// Ends what an ended leader has left behind. As long as there is any, the number is not given to others.
+    fn close(&self) {
+        if let Some(group) = self.lock().take() {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Pid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Leader {
-    /// `kill_on_drop` knows the process alone.
+/// Kills a group when it is dropped.
+#[derive(Debug)]
+struct Killed(Arc<Group>);
+
+impl Drop for Killed {
     fn drop(&mut self) {
-        if self.child.id().is_some() {
-            self.signal(Signal::SIGKILL);
-        }
+        self.0.signal(Signal::SIGKILL);
     }
 }
 
@@ -162,47 +227,6 @@ struct LastLines {
 impl LastLines {
     fn lock(this: &Mutex<Self>) -> MutexGuard<'_, Self> {
         this.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A started process.
-#[derive(Debug)]
-pub(super) struct Running {
-    leader: Leader,
-    logs: Vec<JoinHandle<()>>,
-    last: Arc<Mutex<LastLines>>,
-}
-
-impl Running {
-    /// Waits for the end; may be dropped and called again.
-    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.leader.child.wait().await
-    }
-
-    /// Kills the process and its descendants at once.
-    pub(super) fn kill(&self) {
-        self.leader.signal(Signal::SIGKILL);
-    }
-
-    /// Asks the process to end, and kills it when it has not within `grace`.
-    pub(super) async fn terminate(&mut self, grace: Duration) {
-        self.leader.signal(Signal::SIGTERM);
-        if tokio::time::timeout(grace, self.wait()).await.is_err() {
-            self.kill();
-            let _ = self.wait().await;
-        }
-    }
-
-    /// Ends what an ended process has left in its group, and gives its last line: of its errors, else of its output.
-    pub(super) async fn last_line(self) -> Option<String> {
-        self.kill();
-        for mut log in self.logs {
-            if tokio::time::timeout(LAST_LINES, &mut log).await.is_err() {
-                log.abort();
-            }
-        }
-        let last = LastLines::lock(&self.last);
-        [&last.err, &last.out].into_iter().find(|line| !line.is_empty()).cloned()
     }
 }
 

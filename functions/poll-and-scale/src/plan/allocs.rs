@@ -1,0 +1,126 @@
+//! What follows for the allocs from their nodes' status and their jobs' state.
+//!
+//! Guarantees: an alloc is waited for exactly as long as its job says; what its job no longer
+//! wants is ordered to stop; of several copies after a return one stays.
+//! Does not: place copies (the demand stage does). Rules: Nomad PR 15068.
+
+use super::leases::window_over;
+use super::{Action, PERIOD_S, Plan, View};
+use shared::ids::{AllocId, JobId};
+use shared::model::{AllocSummary, ClientStatus, Desired, Intent, JobState, NodeRecord, NodeStatus, Reconcile};
+use shared::time::{Span, Time};
+use std::collections::BTreeMap;
+
+pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+    let mut back: BTreeMap<(JobId, u32), Vec<&AllocSummary>> = BTreeMap::new();
+    for alloc in &view.seen.allocs {
+        if view.is_unclear(alloc.node_id) || view.decided.contains(&alloc.node_id) {
+            continue;
+        }
+        match one(view, alloc) {
+            Some((action, reason)) => plan.add(action, reason),
+            None if alloc.awaiting && alloc.client != ClientStatus::Unknown => {
+                back.entry((alloc.alloc_id.job_id, alloc.alloc_id.member)).or_default();
+            }
+            None => {}
+        }
+    }
+    for alloc in &view.seen.allocs {
+        let member = (alloc.alloc_id.job_id, alloc.alloc_id.member);
+        let counts = alloc.desired == Desired::Run && alloc.client != ClientStatus::Unknown;
+        if let (true, Some(copies)) = (counts, back.get_mut(&member)) {
+            copies.push(alloc);
+        }
+    }
+    for copies in back.into_values() {
+        resolve(plan, &copies);
+    }
+    // A job whose sets are empty although it has not ended was forgotten by nobody we know:
+    // still, none may be.
+    for job in &view.seen.jobs {
+        if matches!(job.state, JobState::Placed | JobState::Regrouping) && job.allocs.is_empty() {
+            plan.add(Action::Requeue(job.job_id), "it is placed, but no alloc of it is left");
+        }
+    }
+}
+
+fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
+    let (id, node_id, now) = (alloc.alloc_id, alloc.node_id, view.now);
+    let lose = |reason: String| Some((Action::LoseAlloc(id, node_id), reason));
+    let Some(record) = view.node(node_id) else { return lose(format!("node {node_id} is no more")) };
+    if window_over(alloc, now) {
+        return lose(format!("unknown for {} s", alloc.terms.lost_after_s));
+    }
+    match record.status() {
+        Some(status @ (NodeStatus::Disconnected | NodeStatus::Down)) => match alloc.client {
+            ClientStatus::Running if alloc.terms.lost_after_s > 0 => {
+                let reason = format!("its node is {status}; waited for {} s", alloc.terms.lost_after_s);
+                return Some((Action::UnknownAlloc(id, node_id), reason));
+            }
+            ClientStatus::Unknown => return None,
+            _ => return lose(format!("its node is {status}, and it does not wait")),
+        },
+        Some(NodeStatus::Syncing) if stuck_syncing(view, record) => {
+            return lose("its node never said what runs on it".into());
+        }
+        _ => {}
+    }
+    if alloc.desired == Desired::Stop || alloc.client == ClientStatus::Unknown {
+        return None;
+    }
+    if let Some(reason) = unwanted(view, alloc) {
+        return Some((Action::StopAlloc(id, node_id), reason));
+    }
+    drain_ends(record, alloc, now).map(|reason| (Action::Drain(id, node_id), reason))
+}
+
+/// Why its job no longer wants it. The job's row is read again before it is believed: the
+/// queue index may be behind.
+fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<String> {
+    match view.jobs.get(&alloc.alloc_id.job_id) {
+        None => Some("its job has ended".into()),
+        Some(job) if job.state != JobState::Placed => Some(format!("its job is {}", job.state)),
+        Some(job) if job.done.contains(&alloc.alloc_id.member) => Some("another copy has done its work".into()),
+        Some(_) => None,
+    }
+}
+
+/// A node that stays `syncing` for the time a boot may take never becomes ready.
+pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
+    let limit = Span::from_s(view.seen.policy.boot.timeout_s);
+    record.status() == Some(NodeStatus::Syncing)
+        && record.contact().and_then(|c| c.syncing_since_at).is_some_and(|since| view.now.since(since) >= limit)
+}
+
+/// In the last run that leaves the alloc its kill time-out before the drain's deadline.
+fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<String> {
+    let life = record.life().filter(|l| l.intent == Intent::Drain)?;
+    let by = life.drain_by_at?;
+    let kill = Span::from_s(i64::try_from(alloc.terms.kill_timeout_s).unwrap_or(i64::MAX));
+    (now + Span::from_s(PERIOD_S) >= by - kill).then(|| format!("its node is drained until {by}"))
+}
+
+/// Of the copies that run, one stays: as the job says.
+fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
+    let Some(first) = copies.first() else { return };
+    let strategy = first.terms.reconcile;
+    let key = |a: &&&AllocSummary| {
+        let pending = a.client == ClientStatus::Pending;
+        let started = a.started_at.unwrap_or(Time::from_ms(i64::MAX));
+        let copy = a.alloc_id.copy;
+        match strategy {
+            Reconcile::Best => (pending, started, copy),
+            Reconcile::KeepOriginal => (false, Time::from_ms(0), copy),
+            Reconcile::KeepReplacement => (false, Time::from_ms(0), u32::MAX - copy),
+        }
+    };
+    let Some(keep) = copies.iter().min_by_key(key) else { return };
+    let stop: Vec<AllocId> =
+        copies.iter().map(|c| c.alloc_id).filter(|id| *id != keep.alloc_id).collect();
+    let reason = if stop.is_empty() {
+        "its node is back, and there is no other copy".to_owned()
+    } else {
+        format!("its node is back: {} stays of {} copies, by {strategy}", keep.alloc_id, copies.len())
+    };
+    plan.add(Action::ResolveReconnect { keep: keep.alloc_id, stop }, reason);
+}

@@ -1,0 +1,107 @@
+//! Which sizes fit a job, in which order they are tried, and what may be launched at all.
+//!
+//! Guarantees: cheapest first; equal price: more memory, then name.
+
+use super::View;
+use shared::model::{Capacity, JobSummary, Market, Offering};
+use shared::policy::{Fallback, Policy, Size};
+use shared::store::Control;
+use shared::time::Time;
+
+/// What jobs get of a machine: a share of its memory is the system's.
+pub(super) fn usable(capacity: Capacity, memory_usable: f64) -> Capacity {
+    let memory_mib = (capacity.memory_mib as f64 * memory_usable).floor().max(0.0) as u64;
+    Capacity { memory_mib, ..capacity }
+}
+
+/// Whether what is needed is within what there is.
+pub(super) const fn fits(need: Capacity, have: Capacity) -> bool {
+    need.vcpus <= have.vcpus
+        && need.memory_mib <= have.memory_mib
+        && need.scratch_gib <= have.scratch_gib
+        && need.gpus <= have.gpus
+}
+
+/// The sizes that fit a job, in the order to try.
+pub(super) fn fitting<'a>(policy: &'a Policy, job: &JobSummary) -> Vec<&'a Size> {
+    let mut sizes: Vec<&Size> = policy
+        .size
+        .iter()
+        .filter(|s| fits(job.capacity, usable(s.capacity, policy.nodes.memory_usable)))
+        .filter(|s| job.instance_type.as_ref().is_none_or(|t| *t == s.instance_type))
+        .filter(|s| job.market.is_none_or(|m| m == s.market))
+        .collect();
+    sizes.sort_by_key(|s| order(s));
+    sizes
+}
+
+/// Cheapest first; equal price: more memory, then name.
+pub(super) fn order(size: &Size) -> impl Ord + use<> {
+    (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.clone())
+}
+
+/// Where the shortage of an offering is remembered. The zone of a subnet is not known before
+/// an instance has told it, so the subnet stands for its zone.
+pub(crate) fn shortage_key(offering: &Offering) -> String {
+    let place = offering.subnet_id.as_deref().or(offering.zone.as_deref()).unwrap_or("any");
+    format!("shortage#{}#{}#{place}", offering.market, offering.instance_type)
+}
+
+/// Where a size that EC2 called wrong is remembered.
+pub(crate) fn bad_request_key(size: &str) -> String {
+    format!("bad_request#{size}")
+}
+
+/// The ways to launch a size now: in each subnet, then at the fixed price where it may fall
+/// back; without those that are short.
+pub(super) fn offerings(view: &View<'_>, size: &Size, may_fall_back: bool) -> Vec<Offering> {
+    let policy = &view.seen.policy;
+    let control = &view.seen.control;
+    if size_is_bad(control, size, view.seen.policy_version) {
+        return Vec::new();
+    }
+    let mut markets = vec![size.market];
+    if size.market == Market::Spot && size.fallback == Fallback::OnDemand && may_fall_back {
+        markets.push(Market::OnDemand);
+    }
+    let template = size.template.as_deref().or(policy.launch.template.as_deref()).unwrap_or_default();
+    let (template, version) = split_version(template);
+    let subnets: Vec<Option<&String>> =
+        if policy.launch.subnets.is_empty() { vec![None] } else { policy.launch.subnets.iter().map(Some).collect() };
+    let mut found = Vec::new();
+    for market in markets {
+        for subnet in &subnets {
+            let offering = Offering {
+                size: size.name.clone(),
+                instance_type: size.instance_type.clone(),
+                market,
+                subnet_id: subnet.cloned(),
+                zone: None,
+                template: template.to_owned(),
+                template_version: version,
+                price_per_hour: size.price_per_hour,
+                capacity: size.capacity,
+            };
+            if !is_short(control, &offering, view.now) {
+                found.push(offering);
+            }
+        }
+    }
+    found
+}
+
+/// `name:7` names version 7 of a template.
+fn split_version(template: &str) -> (&str, Option<u64>) {
+    match template.rsplit_once(':').and_then(|(name, v)| Some((name, v.parse().ok()?))) {
+        Some((name, version)) => (name, Some(version)),
+        None => (template, None),
+    }
+}
+
+fn is_short(control: &Control, offering: &Offering, now: Time) -> bool {
+    control.holding(&shortage_key(offering), now).is_some()
+}
+
+fn size_is_bad(control: &Control, size: &Size, policy_version: u64) -> bool {
+    control.memories.get(&bad_request_key(&size.name)).is_some_and(|m| m.policy_version == Some(policy_version))
+}

@@ -1,0 +1,183 @@
+//! What a run has read, before it decides anything.
+//!
+//! Guarantees: instances, allocs and handles are read **before** the node records, so that a
+//! record that is older than what runs on it cannot be mistaken for a dead one; a list that
+//! failed on any page fails the whole observation.
+//! Does not: decide.
+
+use crate::cloud::{Cloud, Instance};
+use crate::ids::{AllocId, NodeId};
+use crate::model::{AllocSummary, Handle, JobSummary, NodeRecord};
+use crate::policy::Policy;
+use crate::run::{ObserveError, Observed};
+use crate::store::{Control, Store};
+use crate::time::Time;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Everything one run has read.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// When reading began.
+    pub observed_at: Time,
+    /// Every node record.
+    pub nodes: Vec<NodeRecord>,
+    /// Every instance EC2 lists with our cluster tag.
+    pub instances: Vec<Instance>,
+    /// Jobs that are queued, placed or regrouping, in the order they are served.
+    pub jobs: Vec<JobSummary>,
+    /// Live allocs.
+    pub allocs: Vec<AllocSummary>,
+    /// Handles that are due; only sweep-dispatch reads them.
+    pub handles: Vec<Handle>,
+    /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
+    pub unclear: BTreeSet<NodeId>,
+    /// The control table.
+    pub control: Control,
+    /// The policy.
+    pub policy: Policy,
+    /// Its version.
+    pub policy_version: u64,
+}
+
+impl Observation {
+    /// Reads everything poll-and-scale and clean-stale-records decide from.
+    pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
+        let control = store.control().await?;
+        let (policy, policy_version) = control.checked_policy()?;
+        let instances = cloud.instances().await?;
+        let jobs = store.queue().await?;
+        let allocs = store.live_allocs().await?;
+        let nodes = store.nodes().await?;
+        let mut seen = Self {
+            observed_at: now,
+            nodes,
+            instances,
+            jobs,
+            allocs,
+            handles: Vec::new(),
+            unclear: BTreeSet::new(),
+            control,
+            policy,
+            policy_version,
+        };
+        seen.complete(store).await?;
+        seen.sort();
+        Ok(seen)
+    }
+
+    /// The `allocs` sets on the records say what the index missed; what it shows too much is
+    /// final by now, or newer than the record.
+    async fn complete(&mut self, store: &Store) -> Result<(), ObserveError> {
+        let mut shown: BTreeMap<NodeId, BTreeSet<AllocId>> = BTreeMap::new();
+        for alloc in &self.allocs {
+            shown.entry(alloc.node_id).or_default().insert(alloc.alloc_id);
+        }
+        let empty = BTreeSet::new();
+        let mut differing = BTreeSet::new();
+        let mut ask = BTreeSet::new();
+        for life in self.nodes.iter().filter_map(NodeRecord::life) {
+            let shown = shown.get(&life.node_id).unwrap_or(&empty);
+            if *shown != life.allocs {
+                differing.insert(life.node_id);
+                ask.extend(shown.symmetric_difference(&life.allocs).copied());
+            }
+        }
+        if ask.is_empty() {
+            return Ok(());
+        }
+        let read = store.allocs(ask.iter().copied()).await?;
+        self.allocs.retain(|a| !ask.contains(&a.alloc_id));
+        self.allocs.extend(read.into_iter().map(|a| a.summary).filter(|a| !a.client.is_final()));
+        for life in self.nodes.iter().filter_map(NodeRecord::life).filter(|l| differing.contains(&l.node_id)) {
+            let now: BTreeSet<AllocId> =
+                self.allocs.iter().filter(|a| a.node_id == life.node_id).map(|a| a.alloc_id).collect();
+            if now != life.allocs {
+                self.unclear.insert(life.node_id);
+            }
+        }
+        Ok(())
+    }
+
+    fn sort(&mut self) {
+        self.nodes.sort_by_key(|n| n.slot);
+        self.allocs.sort_by_key(|a| a.alloc_id);
+        self.jobs.sort_by_key(|j| (std::cmp::Reverse(j.priority), j.job_id));
+        self.instances.sort_by(|a, b| a.instance_id.cmp(&b.instance_id));
+    }
+
+    /// Reads what `plan --state` is given: one JSON object, rows as in the tables.
+    pub fn from_state(state: &Value, policy: Option<&Policy>) -> Result<(Self, Time), BadState> {
+        let state: State = serde_json::from_value(state.clone()).map_err(|e| BadState(e.to_string()))?;
+        let policy = match (policy, &state.policy) {
+            (Some(policy), _) => policy.clone(),
+            (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,
+            (None, None) => return Err(BadState("it has no policy: add \"policy\", or give --policy F".into())),
+        };
+        let rows = state.control.into_iter().map(|(key, mut row)| {
+            if let Value::Object(fields) = &mut row {
+                fields.entry("key").or_insert_with(|| Value::String(key));
+            }
+            row
+        });
+        let control = Control::from_rows(rows).map_err(|e| BadState(e.to_string()))?;
+        let policy_version = control.policy.as_ref().map_or(0, |p| p.version.number());
+        let mut seen = Self {
+            observed_at: state.now,
+            nodes: state.nodes,
+            instances: state.instances,
+            jobs: state.jobs.into_iter().filter(|j| !j.state.is_ended()).collect(),
+            allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
+            handles: state.handles,
+            unclear: BTreeSet::new(),
+            control,
+            policy,
+            policy_version,
+        };
+        let lives: Vec<(NodeId, BTreeSet<AllocId>)> =
+            seen.nodes.iter().filter_map(NodeRecord::life).map(|l| (l.node_id, l.allocs.clone())).collect();
+        for (node_id, allocs) in lives {
+            let shown: BTreeSet<AllocId> =
+                seen.allocs.iter().filter(|a| a.node_id == node_id).map(|a| a.alloc_id).collect();
+            if shown != allocs {
+                seen.unclear.insert(node_id);
+            }
+        }
+        seen.sort();
+        Ok((seen, state.now))
+    }
+
+    /// Counted, for a run's answer.
+    pub fn counts(&self) -> Observed {
+        Observed {
+            nodes: self.nodes.iter().filter(|n| !n.is_cleaned()).count(),
+            instances: self.instances.len(),
+            jobs: self.jobs.len(),
+            allocs: self.allocs.len(),
+        }
+    }
+}
+
+/// A state that cannot be planned from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the state cannot be read: {0}")]
+pub struct BadState(pub String);
+
+#[derive(Deserialize)]
+struct State {
+    now: Time,
+    #[serde(default)]
+    nodes: Vec<NodeRecord>,
+    #[serde(default)]
+    instances: Vec<Instance>,
+    #[serde(default)]
+    jobs: Vec<JobSummary>,
+    #[serde(default)]
+    allocs: Vec<AllocSummary>,
+    #[serde(default)]
+    handles: Vec<Handle>,
+    #[serde(default)]
+    control: BTreeMap<String, Value>,
+    policy: Option<Value>,
+}

@@ -1,0 +1,252 @@
+//! Sequences of writes that more than one function performs: placing, ending and stopping
+//! allocs, cleaning a node.
+//!
+//! Guarantees: an alloc's end, its leaving of the node's and the job's sets, the job's
+//! transition and its handles' next look are **one** transaction, which also checks the
+//! versions of the copies it counted on; a record is cleaned only after nothing points at
+//! its node any more; killed anywhere, the same call made again finishes the same work.
+//! Does not: decide that any of this is due.
+
+use crate::ids::AllocId;
+use crate::model::{
+    Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, NodeRecord, cache_handle, counts_for,
+};
+use crate::policy::Policy;
+use crate::store::{
+    Cond, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, no_job,
+    no_live_allocs, unchanged, usable_handle,
+};
+use crate::time::{Span, Time};
+
+/// What of the policy the steps need.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep {
+    /// How long ended jobs and allocs are kept.
+    pub finished: Span,
+    /// How long what a failed alloc left is kept.
+    pub failed_handles: Span,
+    /// How long a handle may take to appear.
+    pub creating: Span,
+}
+
+impl Keep {
+    /// As this policy says.
+    pub fn of(policy: &Policy) -> Self {
+        Self {
+            finished: Span::from_s(policy.history.finished_days.saturating_mul(86_400)),
+            failed_handles: Span::from_s(policy.sweep.failed_keep_s),
+            creating: Span::from_s(policy.sweep.creating_s),
+        }
+    }
+}
+
+/// Ends an alloc. `node` is its node's record as known, `None` if that life is over (then
+/// there is no set to leave). Returns the node's record as written.
+pub async fn end_alloc(
+    store: &Store,
+    node: Option<&NodeRecord>,
+    alloc: &Alloc,
+    ending: &Ending,
+    keep: Keep,
+    now: Time,
+) -> Result<Option<NodeRecord>, WriteError> {
+    let id = alloc.id();
+    let job = store.job(id.job_id).await?;
+    let mut writes = Vec::new();
+    match &job {
+        Some(job) => {
+            let others = other_copies(store, job, id).await?;
+            let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
+            let after = job.after_end(&alloc.summary, ending.client, &summaries, true, keep.finished, now);
+            writes.push(change(Some(job), &after).0);
+            writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));
+        }
+        None => writes.push(no_job(id.job_id)),
+    }
+    writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
+    let mut written = None;
+    if let Some(node) = node {
+        let tell = ending.client == ClientStatus::Lost;
+        let after = node.without_alloc(id, tell, now).map_err(|_| WriteError::CONFLICT)?;
+        let (write, after) = change(Some(node), &after);
+        writes.push(write);
+        written = Some(after);
+    }
+    if let Some(handle) = store.handle(alloc.summary.node_id, &id.to_string()).await? {
+        let wait = if ending.client == ClientStatus::Failed { keep.failed_handles } else { Span::ZERO };
+        writes.push(change_handle(&handle, &Handle { due_at: handle.due_at.min(now + wait), ..handle.clone() }));
+    }
+    store.transact(&writes).await?;
+    Ok(written)
+}
+
+async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Vec<Alloc>, WriteError> {
+    let ids = job.summary.allocs.iter().copied().filter(|other| *other != id);
+    Ok(store.allocs(ids).await?.into_iter().filter(|a| !a.summary.client.is_final()).collect())
+}
+
+/// Orders an alloc to stop: the alloc and the node's `seq`, one transaction.
+pub async fn stop_alloc(
+    store: &Store,
+    node: &NodeRecord,
+    alloc: &Alloc,
+    reason: &str,
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let stopped = alloc.stop(reason, now).ok_or(WriteError::CONFLICT)?;
+    change_with_news(store, node, &[(alloc, stopped)], now).await
+}
+
+/// Orders an alloc to stop at its node's drain deadline: its member is lost to the job now,
+/// while the alloc itself lives until its node says how it ended.
+pub async fn forsake_alloc(
+    store: &Store,
+    node: &NodeRecord,
+    alloc: &Alloc,
+    reason: &str,
+    keep: Keep,
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let id = alloc.id();
+    let stopped = alloc.stop(reason, now).ok_or(WriteError::CONFLICT)?;
+    let mut writes = vec![change(Some(alloc), &stopped).0];
+    if let Some(job) = store.job(id.job_id).await? {
+        let others = other_copies(store, &job, id).await?;
+        let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
+        let after = job.after_end(&alloc.summary, ClientStatus::Lost, &summaries, false, keep.finished, now);
+        writes.push(change(Some(&job), &after).0);
+        writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));
+    } else {
+        writes.push(no_job(id.job_id));
+    }
+    let told = node.with_news(now).map_err(|_| WriteError::CONFLICT)?;
+    let (write, told) = change(Some(node), &told);
+    writes.push(write);
+    store.transact(&writes).await?;
+    Ok(told)
+}
+
+/// Changes allocs of one node and raises the node's `seq`, one transaction.
+pub async fn change_with_news(
+    store: &Store,
+    node: &NodeRecord,
+    allocs: &[(&Alloc, Alloc)],
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let mut writes: Vec<Write> = allocs.iter().map(|(before, after)| change(Some(*before), after).0).collect();
+    let told = node.with_news(now).map_err(|_| WriteError::CONFLICT)?;
+    let (write, told) = change(Some(node), &told);
+    writes.push(write);
+    store.transact(&writes).await?;
+    Ok(told)
+}
+
+/// Places these members of a job, each on a node of its own, all of them or none: the nodes
+/// (ready, wanted, at their versions, into `allocs`, `seq`), the job, the allocs and their
+/// handle rows in one transaction. Returns the nodes as written.
+pub async fn place(
+    store: &Store,
+    job: &Job,
+    members: &[(u32, &NodeRecord)],
+    replaces: Option<&Alloc>,
+    keep: Keep,
+    now: Time,
+) -> Result<Vec<NodeRecord>, WriteError> {
+    let mut writes = Vec::new();
+    let mut nodes = Vec::new();
+    let mut placed = Vec::new();
+    for ((member, node), n) in members.iter().zip(0u32..) {
+        let id = AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.copies.saturating_add(n) };
+        let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
+        alloc.summary.replaces = replaces.map(Alloc::id);
+        let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        let (write, node_after) = change(Some(*node), &node_after);
+        writes.push(write);
+        nodes.push(node_after);
+        let handles = handle_rows(store, &alloc, keep, now).await?;
+        writes.extend(handles);
+        writes.push(change(None, &alloc).0);
+        placed.push(id);
+    }
+    if let (Some(original), Some(copy)) = (replaces, placed.first()) {
+        // Still unknown at the version read: a node that came back meanwhile needs no copy.
+        if original.summary.client != ClientStatus::Unknown {
+            return Err(WriteError::CONFLICT);
+        }
+        let mut after = original.clone();
+        after.summary.replaced_by = Some(*copy);
+        writes.push(change(Some(original), &after).0);
+    }
+    let job_after = job.with_placed(&placed).ok_or(WriteError::CONFLICT)?;
+    writes.push(change(Some(job), &job_after).0);
+    store.transact(&writes).await?;
+    Ok(nodes)
+}
+
+async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Result<Vec<Write>, WriteError> {
+    let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
+    let creating = |handle: String, kind, alloc_id| Handle {
+        node_id,
+        handle,
+        kind,
+        alloc_id,
+        parent: None,
+        state: HandleState::Creating,
+        seq,
+        deadline_at: Some(now + keep.creating),
+        missing_ms: None,
+        missing_seen_at: None,
+        unknown_report_no: None,
+        keep: false,
+        due_at: now + keep.creating,
+        expires_at: None,
+    };
+    let mut writes =
+        vec![insert_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
+    for cache in &alloc.work.caches {
+        let name = cache_handle(cache);
+        writes.push(match store.handle(node_id, &name).await? {
+            None => insert_handle(&creating(name, HandleKind::Volume, None)),
+            Some(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
+                let used = Handle { seq, due_at: row.due_at.max(now + keep.creating), ..row.clone() };
+                let mut write = change_handle(&row, &used);
+                write.when = usable_handle(&row);
+                write
+            }
+            // Being destroyed: the job is left for the next run.
+            Some(_) => return Err(WriteError::CONFLICT),
+        });
+    }
+    Ok(writes)
+}
+
+/// Cleans a record: first its allocs are lost, then its handles' rows go, then the slot is
+/// free. `more` must hold in the last write, besides the version.
+pub async fn clean_node(
+    store: &Store,
+    record: &NodeRecord,
+    reason: &str,
+    more: Vec<Cond>,
+    keep: Keep,
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let mut record = record.clone();
+    let Some(life) = record.life().cloned() else { return Err(WriteError::CONFLICT) };
+    let allocs = store.allocs(life.allocs.iter().copied()).await?;
+    for alloc in &allocs {
+        if alloc.summary.client.is_final() || alloc.summary.node_id != life.node_id {
+            continue;
+        }
+        if let Some(after) = end_alloc(store, Some(&record), alloc, &Ending::lost(reason), keep, now).await? {
+            record = after;
+        }
+    }
+    for handle in store.handles_of(life.node_id).await? {
+        store.apply(&delete_handle(&handle)).await?;
+    }
+    let cleaned = record.clean(now, reason).map_err(|_| WriteError::CONFLICT)?;
+    let mut more = more;
+    more.push(no_live_allocs());
+    store.write(Some(&record), &cleaned, more).await
+}
+
