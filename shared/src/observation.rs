@@ -67,6 +67,30 @@ impl Observation {
         Ok(seen)
     }
 
+    /// Reads what sweep-dispatch decides from: the handles that are due instead of instances and
+    /// jobs.
+    pub async fn read_for_sweep(store: &Store, now: Time) -> Result<Self, ObserveError> {
+        let control = store.control().await?;
+        let (policy, policy_version) = control.checked_policy()?;
+        let handles = store.handles_due(now).await?;
+        let allocs = store.live_allocs().await?;
+        let nodes = store.nodes().await?;
+        let mut seen = Self {
+            observed_at: now,
+            nodes,
+            instances: Vec::new(),
+            jobs: Vec::new(),
+            allocs,
+            handles,
+            unclear: BTreeSet::new(),
+            control,
+            policy,
+            policy_version,
+        };
+        seen.sort();
+        Ok(seen)
+    }
+
     /// The `allocs` sets on the records say what the index missed; what it shows too much is
     /// final by now, or newer than the record.
     async fn complete(&mut self, store: &Store) -> Result<(), ObserveError> {

@@ -8,8 +8,9 @@ use crate::policy::Policy;
 use crate::store::db::DbError;
 use crate::store::rows::{Record, s};
 use crate::store::tables::Table;
+use crate::run::{ActionAnswer, Done};
 use crate::store::write::Key;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -128,6 +129,26 @@ impl RunRow {
             actions: 0,
             left: 0,
             error: None,
+        }
+    }
+
+    /// What a run that could observe leaves, after the function's last one.
+    pub fn after(
+        function: &str,
+        before: Option<&Self>,
+        started_at: Time,
+        took: Span,
+        answers: &[ActionAnswer],
+    ) -> Self {
+        Self {
+            started_at,
+            duration_ms: took.as_ms(),
+            last_success_at: Some(started_at),
+            period_ms: before.map(|b| started_at.since(b.started_at).as_ms()),
+            actions: answers.iter().filter(|a| a.done).count() as u64,
+            left: answers.iter().filter(|a| a.outcome == Done::Left).count() as u64,
+            error: None,
+            ..before.cloned().unwrap_or_else(|| Self::new(format!("run#{function}")))
         }
     }
 }

@@ -429,19 +429,10 @@ impl Acting<'_> {
 
     /// What this run did, for the watchdog and for `status`.
     async fn write_run(&self, answers: &[ActionAnswer]) {
-        let key = format!("run#{}", crate::FUNCTION);
         let before = self.seen.control.runs.get(crate::FUNCTION);
-        let started_at = self.seen.observed_at;
         let row = RunRow {
-            started_at,
-            duration_ms: self.clock.elapsed().as_ms(),
-            last_success_at: Some(started_at),
-            period_ms: before.map(|b| started_at.since(b.started_at).as_ms()),
             in_use: Some(self.seen.nodes.iter().filter(|n| n.status().is_some()).count() as u64),
-            actions: answers.iter().filter(|a| a.done).count() as u64,
-            left: answers.iter().filter(|a| a.outcome == Done::Left).count() as u64,
-            error: None,
-            ..before.cloned().unwrap_or_else(|| RunRow::new(key))
+            ..RunRow::after(crate::FUNCTION, before, self.seen.observed_at, self.clock.elapsed(), answers)
         };
         // Another run wrote its own: that is as good.
         if let Err(WriteError::Db(e)) = self.store.write(before, &row, Vec::new()).await {

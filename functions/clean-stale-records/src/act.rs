@@ -1,0 +1,132 @@
+//! Carrying the decision out. Each action is tried once; the next run is the retry.
+
+use crate::FUNCTION;
+use crate::plan::{Action, Plan, Planned, is_orphan};
+use shared::cloud::{Cloud, CloudError};
+use shared::events::Event;
+use shared::observation::Observation;
+use shared::run::{ActionAnswer, Done, RunClock};
+use shared::steps::{self, Keep};
+use shared::store::{DbError, RunRow, Store, WriteError, delete_node, silent_since};
+use shared::time::Span;
+
+#[derive(Debug, thiserror::Error)]
+enum ActError {
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
+}
+
+impl From<DbError> for ActError {
+    fn from(e: DbError) -> Self {
+        Self::Write(e.into())
+    }
+}
+
+const CONFLICT: ActError = ActError::Write(WriteError::CONFLICT);
+
+/// What a dry run answers.
+pub(crate) fn say(plan: &Plan) -> Vec<ActionAnswer> {
+    plan.actions.iter().map(|p| answer(p, Done::Said, None)).collect()
+}
+
+fn answer(planned: &Planned, outcome: Done, error: Option<String>) -> ActionAnswer {
+    let row = planned.row();
+    let done = outcome == Done::Yes;
+    ActionAnswer { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
+}
+
+pub(crate) async fn act(
+    store: &Store,
+    cloud: &dyn Cloud,
+    seen: &Observation,
+    plan: &Plan,
+    clock: RunClock,
+) -> Vec<ActionAnswer> {
+    let mut answers = Vec::with_capacity(plan.actions.len());
+    for planned in &plan.actions {
+        let age = clock.now().since(seen.observed_at);
+        let fresh = age <= Span::from_s(seen.policy.poll.stale_after_s);
+        if !clock.has_left(seen.policy.watchdog.reserve_ms) || !fresh {
+            answers.push(answer(planned, Done::Left, None));
+            continue;
+        }
+        let (outcome, error) = match perform(store, cloud, seen, planned, clock).await {
+            Ok(done) => (done, None),
+            Err(ActError::Write(e)) if e.is_conflict() => (Done::Conflict, None),
+            Err(e) => {
+                tracing::warn!(action = planned.row().action, subject = %planned.subject(), error = %e, "not done");
+                (Done::Failed, Some(e.to_string()))
+            }
+        };
+        if matches!(outcome, Done::Yes | Done::Said) && planned.news {
+            tell(store, seen, planned, clock).await;
+        }
+        answers.push(answer(planned, outcome, error));
+    }
+    write_run(store, seen, &answers, clock).await;
+    answers
+}
+
+async fn perform(
+    store: &Store,
+    cloud: &dyn Cloud,
+    seen: &Observation,
+    planned: &Planned,
+    clock: RunClock,
+) -> Result<Done, ActError> {
+    let now = clock.now();
+    match &planned.action {
+        Action::Clean { node_id, stale } => {
+            let record = seen.nodes.iter().find(|r| r.node_id() == Some(*node_id)).ok_or(CONFLICT)?;
+            let mut more = Vec::new();
+            if *stale {
+                // The node that just spoke wins, and so does an instance EC2 knows by id.
+                more.push(silent_since(record));
+                if let Some(id) = record.life().and_then(|l| l.instance_id.as_deref())
+                    && cloud.instance(id).await?.is_some()
+                {
+                    return Err(CONFLICT);
+                }
+            }
+            steps::clean_node(store, record, &planned.reason, more, Keep::of(&seen.policy), now).await?;
+        }
+        Action::DeleteRecord(record) => store.apply(&delete_node(record)).await?,
+        Action::TerminateOrphan { instance_id, node_id } => {
+            // A consistent read just before proves it.
+            let record = store.node(node_id.slot()).await?;
+            if !is_orphan(record.as_ref(), *node_id, instance_id) {
+                return Err(CONFLICT);
+            }
+            cloud.terminate(std::slice::from_ref(instance_id)).await?;
+        }
+        Action::Warn(_) => {
+            tracing::warn!(subject = %planned.subject(), "{}", planned.reason);
+            return Ok(Done::Said);
+        }
+        Action::HoldBack(memory) => {
+            store.remember(&seen.control.memory(&memory.key), memory).await?;
+            return Ok(Done::Said);
+        }
+    }
+    Ok(Done::Yes)
+}
+
+async fn tell(store: &Store, seen: &Observation, planned: &Planned, clock: RunClock) {
+    let keep = Span::from_s(seen.policy.history.events_days.saturating_mul(86_400));
+    let (subject, action) = (planned.subject(), planned.row().action);
+    let event = Event::new(&subject, action, &planned.reason, clock.now(), keep, shared::ids::random());
+    if let Err(e) = store.record(&event).await {
+        tracing::warn!(%subject, action, error = %e, "an event was not kept");
+    }
+}
+
+async fn write_run(store: &Store, seen: &Observation, answers: &[ActionAnswer], clock: RunClock) {
+    let before = seen.control.runs.get(FUNCTION);
+    let row = RunRow::after(FUNCTION, before, seen.observed_at, clock.elapsed(), answers);
+    // Another run wrote its own: that is as good.
+    if let Err(WriteError::Db(e)) = store.write(before, &row, Vec::new()).await {
+        tracing::warn!(error = %e, "the run's row was not written");
+    }
+}

@@ -1,0 +1,115 @@
+//! Carrying the decision out. Each action is tried once; the next run is the retry.
+
+use crate::FUNCTION;
+use crate::plan::{Action, Plan, Planned};
+use shared::events::Event;
+use shared::ids::NodeId;
+use shared::model::{Handle, HandleState, MAX_DUE_S, NodeRecord};
+use shared::observation::Observation;
+use shared::run::{ActionAnswer, Done, RunClock};
+use shared::store::{DbError, RunRow, Store, WriteError, change, change_handle, delete_handle};
+use shared::time::{Span, Time};
+use std::collections::BTreeMap;
+
+/// What a dry run answers.
+pub(crate) fn say(plan: &Plan) -> Vec<ActionAnswer> {
+    plan.actions.iter().map(|p| answer(p, Done::Said, None)).collect()
+}
+
+fn answer(planned: &Planned, outcome: Done, error: Option<String>) -> ActionAnswer {
+    let row = planned.row();
+    let done = outcome == Done::Yes;
+    ActionAnswer { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
+}
+
+pub(crate) async fn act(store: &Store, seen: &Observation, plan: &Plan, clock: RunClock) -> Vec<ActionAnswer> {
+    let mut records: BTreeMap<NodeId, NodeRecord> =
+        seen.nodes.iter().filter_map(|r| Some((r.node_id()?, r.clone()))).collect();
+    let mut answers = Vec::with_capacity(plan.actions.len());
+    for planned in &plan.actions {
+        let fresh = clock.now().since(seen.observed_at) <= Span::from_s(seen.policy.poll.stale_after_s);
+        if !clock.has_left(seen.policy.watchdog.reserve_ms) || !fresh {
+            answers.push(answer(planned, Done::Left, None));
+            continue;
+        }
+        let result = perform(store, &mut records, planned, clock.now()).await;
+        let (outcome, error) = match result {
+            Ok(()) => (Done::Yes, None),
+            Err(e) if e.is_conflict() => (Done::Conflict, None),
+            Err(e) => {
+                tracing::warn!(action = planned.row().action, subject = %planned.subject(), error = %e, "not done");
+                (Done::Failed, Some(e.to_string()))
+            }
+        };
+        if outcome == Done::Yes && matches!(planned.action, Action::MarkDestroying(_)) {
+            tell(store, seen, planned, clock).await;
+        }
+        answers.push(answer(planned, outcome, error));
+    }
+    let before = seen.control.runs.get(FUNCTION);
+    let row = RunRow::after(FUNCTION, before, seen.observed_at, clock.elapsed(), &answers);
+    // Another run wrote its own: that is as good.
+    if let Err(WriteError::Db(e)) = store.write(before, &row, Vec::new()).await {
+        tracing::warn!(error = %e, "the run's row was not written");
+    }
+    answers
+}
+
+async fn perform(
+    store: &Store,
+    records: &mut BTreeMap<NodeId, NodeRecord>,
+    planned: &Planned,
+    now: Time,
+) -> Result<(), WriteError> {
+    match &planned.action {
+        Action::MarkDestroying(handle) => {
+            let record = records.get(&handle.node_id).ok_or(WriteError::CONFLICT)?;
+            let told = mark(store, record, handle, now).await?;
+            records.insert(handle.node_id, told);
+            Ok(())
+        }
+        Action::Wait(before, after) => store.apply(&change_handle(before, after)).await,
+        Action::ForgetHandle(handle) | Action::Purge(handle) => store.apply(&delete_handle(handle)).await,
+    }
+}
+
+/// Marks a handle: the row and the node's `seq` in one transaction, so that a report can be told
+/// to have known of it.
+pub(crate) async fn mark(
+    store: &Store,
+    record: &NodeRecord,
+    handle: &Handle,
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let told = record.with_news(now).map_err(|_| WriteError::CONFLICT)?;
+    let (write, told) = change(Some(record), &told);
+    let seq = told.life().map_or(0, |l| l.seq);
+    let after = Handle {
+        state: HandleState::Destroying,
+        seq,
+        due_at: now + Span::from_s(MAX_DUE_S),
+        deadline_at: None,
+        missing_ms: None,
+        missing_seen_at: None,
+        ..handle.clone()
+    };
+    store.transact(&[write, change_handle(handle, &after)]).await?;
+    Ok(told)
+}
+
+async fn tell(store: &Store, seen: &Observation, planned: &Planned, clock: RunClock) {
+    let keep = Span::from_s(seen.policy.history.events_days.saturating_mul(86_400));
+    let subject = planned.subject();
+    let row = planned.row();
+    let event = Event::new(&subject, row.action, &planned.reason, clock.now(), keep, shared::ids::random())
+        .with("handle", row.handle.unwrap_or_default());
+    let written: Result<(), WriteError> = store.record(&event).await;
+    if let Err(e) = written {
+        tracing::warn!(%subject, error = %e, "an event was not kept");
+    }
+}
+
+/// A read that failed fails the request.
+pub(crate) const fn unread(e: DbError) -> WriteError {
+    WriteError::Db(e)
+}

@@ -1,0 +1,322 @@
+//! `POST …/handles`: what a node has, and what it is told to destroy.
+//!
+//! Guarantees: presence counts; absence only in a complete report of the current incarnation
+//! whose `as_of` is not below the row's `seq`; `creating` is never missing; a report that asks
+//! for unusual destruction is held; one that equals what is settled costs one read and no write.
+
+use crate::Sweep;
+use crate::act::{mark, unread};
+use rand::RngExt;
+use shared::auth::hex;
+use shared::events::{Event, Subject};
+use shared::http::{Refusal, Request, standing};
+use shared::ids::NodeId;
+use shared::model::{Handle, HandleState, MAX_DUE_S, NodeRecord, NodeStatus};
+use shared::policy::Policy;
+use shared::store::{Memory, ReportCounter, WriteError, change_handle, insert_handle, unchanged};
+use shared::time::{Span, Time};
+use shared::wire::{ErrorCode, HandleReport, HandleReportAnswer, ReportedHandle};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+/// The longest handle name that is looked at, in bytes: DynamoDB's limit for a sort key.
+const MAX_HANDLE_BYTES: usize = 1024;
+
+/// What a report changes.
+#[derive(Default)]
+struct Verdict<'a> {
+    appeared: Vec<(&'a Handle, Handle)>,
+    gone: Vec<&'a Handle>,
+    missing: Vec<(&'a Handle, Handle)>,
+    dropped: Vec<&'a Handle>,
+    new_unknown: Vec<&'a ReportedHandle>,
+    twice_unknown: Vec<&'a Handle>,
+    back: Vec<&'a Handle>,
+    destroy: BTreeSet<String>,
+    conflicts: Vec<String>,
+}
+
+impl Sweep {
+    pub(crate) async fn report(&self, request: &Request, now: Time) -> Result<HandleReportAnswer, Refusal> {
+        let (node_id, _) = request.route(&["handles"])?;
+        let proven = self.credentials.check(request, &self.cluster, node_id)?;
+        let report: HandleReport = request.body()?;
+        if let Some(long) = report.handles.iter().find(|h| h.handle.is_empty() || h.handle.len() > MAX_HANDLE_BYTES) {
+            let message = format!("a handle has {} bytes: 1 to {MAX_HANDLE_BYTES} are allowed", long.handle.len());
+            return Err(Refusal::new(ErrorCode::BadRequest, message));
+        }
+        let record = self.store.node(node_id.slot()).await.map_err(|e| failed(unread(e)))?;
+        let record = qualified(standing(record, node_id, &proven)?, node_id, &report)?;
+        let seq = record.life().map_or(0, |l| l.seq);
+        let settled = format!("{seq}#{}", digest(&report.handles));
+        let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
+        if known && report.complete && report.as_of >= seq {
+            return Ok(answer(self.report_s.load(Ordering::Relaxed), seq, Vec::new(), false));
+        }
+        let control = self.store.ingest_control().await.map_err(|e| failed(unread(e)))?;
+        let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
+        self.report_s.store(policy.sweep.report_s, Ordering::Relaxed);
+        match self.apply(record, &report, &policy, settled, now).await {
+            Ok(answer) => Ok(answer),
+            Err(e) => Err(failed(e)),
+        }
+    }
+
+    async fn apply(
+        &self,
+        mut record: NodeRecord,
+        report: &HandleReport,
+        policy: &Policy,
+        settled: String,
+        now: Time,
+    ) -> Result<HandleReportAnswer, WriteError> {
+        let Some(node_id) = record.node_id() else { return Err(WriteError::CONFLICT) };
+        let rows = self.store.handles_of(node_id).await?;
+        let ready = record.status() == Some(NodeStatus::Ready);
+        let mut verdict = judge(&rows, report, node_id, policy, ready, now);
+        let held = self.brake(&mut verdict, &rows, policy, node_id, now).await?;
+        let quiet = verdict.is_quiet(&rows) && !held;
+        // The number first: from here on an older report is stale.
+        let note = quiet.then_some(settled.as_str());
+        let noted = self
+            .store
+            .note_report(node_id, &report.incarnation, ReportCounter::Handles, report.report_no, note)
+            .await;
+        match noted {
+            // An equal number is a repeat: what it changes was changed, or is changed now.
+            Ok(()) | Err(WriteError::Conflict(_)) => {}
+            Err(e) => return Err(e),
+        }
+        for (before, after) in verdict.appeared.iter().chain(&verdict.missing) {
+            ignore_race(self.store.apply(&change_handle(before, after)).await)?;
+        }
+        for row in verdict.gone.iter().chain(&verdict.dropped) {
+            let after = Handle {
+                state: HandleState::Gone,
+                due_at: now + Span::from_s(MAX_DUE_S),
+                expires_at: Some((now + Span::from_s(2 * MAX_DUE_S)).as_epoch_s()),
+                ..(*row).clone()
+            };
+            ignore_race(self.store.apply(&change_handle(row, &after)).await)?;
+        }
+        for dropped in &verdict.dropped {
+            self.tell(node_id, "forget_handle", &format!("{} was missing too long", dropped.handle), policy, now).await;
+        }
+        for unknown in &verdict.new_unknown {
+            let row = unknown_row(node_id, unknown, report.report_no, now);
+            // Only while the record is this node's.
+            ignore_race(self.store.transact(&[unchanged(&record), insert_handle(&row)]).await)?;
+        }
+        for row in verdict.twice_unknown.iter().chain(&verdict.back) {
+            match mark(&self.store, &record, row, now).await {
+                Ok(told) => {
+                    record = told;
+                    verdict.destroy.insert(row.handle.clone());
+                }
+                Err(e) => ignore_race(Err(e))?,
+            }
+        }
+        let most = policy.sweep.max_in_flight as usize;
+        let more = verdict.destroy.len() > most;
+        let destroy: Vec<String> = verdict.destroy.into_iter().take(most).collect();
+        let mut answer = answer(policy.sweep.report_s, record.life().map_or(0, |l| l.seq), destroy, more);
+        answer.conflicts = verdict.conflicts;
+        answer.held = held;
+        Ok(answer)
+    }
+
+    /// A report by which an unusual share would be destroyed as unknown or dropped as missing
+    /// waits for an operator.
+    async fn brake(
+        &self,
+        verdict: &mut Verdict<'_>,
+        rows: &[Handle],
+        policy: &Policy,
+        node_id: NodeId,
+        now: Time,
+    ) -> Result<bool, WriteError> {
+        let unusual = verdict.twice_unknown.len() + verdict.dropped.len();
+        let all = rows.iter().filter(|r| r.state != HandleState::Gone).count();
+        let over = unusual as f64 > policy.sweep.cap_fraction * all as f64 && unusual > policy.sweep.cap_min as usize;
+        if !over {
+            return Ok(false);
+        }
+        let before = self.store.memory("brake#handles").await?;
+        let release = self.store.memory("release#handles").await?;
+        let since = before.since_at.filter(|_| before.holds(now)).unwrap_or(now);
+        if release.holds(now) && release.since_at.is_some_and(|at| at >= since) {
+            return Ok(false);
+        }
+        verdict.twice_unknown.clear();
+        verdict.dropped.clear();
+        let reason = format!("node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing; held until `nodekeeper release handles`");
+        let after = Memory {
+            since_at: Some(since),
+            until_at: Some(now + Span::from_s(900)),
+            count: Some(unusual as u64),
+            message: Some(reason.clone()),
+            ..before.clone()
+        };
+        if !before.holds(now) {
+            self.tell(node_id, "hold_back", &reason, policy, now).await;
+        }
+        ignore_race(self.store.remember(&before, &after).await.map(|_| ()))?;
+        Ok(true)
+    }
+
+    async fn tell(&self, node_id: NodeId, action: &str, reason: &str, policy: &Policy, now: Time) {
+        let keep = Span::from_s(policy.history.events_days.saturating_mul(86_400));
+        let subject = Subject::Slot(node_id.slot());
+        let event = Event::new(&subject, action, reason, now, keep, shared::ids::random());
+        if let Err(e) = self.store.record(&event).await {
+            tracing::warn!(%subject, error = %e, "an event was not kept");
+        }
+    }
+}
+
+impl Verdict<'_> {
+    /// Whether nothing is pending: the same report again needs no look at the rows.
+    fn is_quiet(&self, rows: &[Handle]) -> bool {
+        let settled = |r: &Handle| matches!(r.state, HandleState::Live | HandleState::Gone);
+        rows.iter().all(settled)
+            && self.appeared.is_empty()
+            && self.missing.is_empty()
+            && self.dropped.is_empty()
+            && self.new_unknown.is_empty()
+            && self.back.is_empty()
+            && self.conflicts.is_empty()
+    }
+}
+
+/// The caller's record, if it may report: heartbeat first.
+fn qualified(record: NodeRecord, node_id: NodeId, report: &HandleReport) -> Result<NodeRecord, Refusal> {
+    let wrong = |why: &str| {
+        let message = format!("{why}: register again with a heartbeat without incarnation");
+        Err(Refusal::new(ErrorCode::WrongIncarnation, message))
+    };
+    let not_ready = |status: &str| {
+        let message = format!("node {node_id} may not report handles while {status}: heartbeat first");
+        Err(Refusal::new(ErrorCode::NotReady, message))
+    };
+    let Some(contact) = record.contact() else { return not_ready(record.state_name().as_str()) };
+    if contact.incarnation != report.incarnation {
+        return wrong("the report is of another incarnation");
+    }
+    if record.life().is_some_and(|l| report.as_of > l.seq) {
+        return wrong("the agent knows more than the table: it was restored");
+    }
+    if report.report_no < contact.handle_report_no {
+        let message = format!("report {} is older than {}, which was taken", report.report_no, contact.handle_report_no);
+        return Err(Refusal::new(ErrorCode::StaleReport, message));
+    }
+    if !record.may_update_allocs() {
+        return not_ready(contact.status.as_str());
+    }
+    Ok(record)
+}
+
+/// What the report says of each row, and of what has none. Pure.
+fn judge<'a>(
+    rows: &'a [Handle],
+    report: &'a HandleReport,
+    node_id: NodeId,
+    policy: &Policy,
+    ready: bool,
+    now: Time,
+) -> Verdict<'a> {
+    let mut verdict = Verdict::default();
+    let listed: BTreeMap<&str, &ReportedHandle> = report.handles.iter().map(|h| (h.handle.as_str(), h)).collect();
+    for row in rows {
+        let present = listed.contains_key(row.handle.as_str());
+        let proves_absence = !present && report.complete && report.as_of >= row.seq;
+        match row.state {
+            HandleState::Creating if present => {
+                let unused = Span::from_s(policy.sweep.cache_unused_s.min(MAX_DUE_S));
+                let due_at = if row.alloc_id.is_some() { row.due_at } else { now + unused };
+                let after = Handle { state: HandleState::Live, deadline_at: None, due_at, ..row.clone() };
+                verdict.appeared.push((row, after));
+            }
+            HandleState::Destroying if present => _ = verdict.destroy.insert(row.handle.clone()),
+            HandleState::Destroying if proves_absence => verdict.gone.push(row),
+            HandleState::Live if present && row.missing_ms.is_some() => {
+                let after = Handle { missing_ms: None, missing_seen_at: None, ..row.clone() };
+                verdict.appeared.push((row, after));
+            }
+            // The missing clock runs only across accepted reports while the node is ready.
+            HandleState::Live if proves_absence && ready && !row.keep => {
+                let more = row.missing_seen_at.map_or(0, |at| now.since(at).as_ms().max(0));
+                let missing = row.missing_ms.unwrap_or(0).saturating_add(more);
+                if Span::from_ms(missing) >= Span::from_s(policy.sweep.missing_grace_s) && row.missing_ms.is_some() {
+                    verdict.dropped.push(row);
+                } else {
+                    let after = Handle { missing_ms: Some(missing), missing_seen_at: Some(now), ..row.clone() };
+                    verdict.missing.push((row, after));
+                }
+            }
+            HandleState::Unknown if present => {
+                if row.unknown_report_no.is_none_or(|first| report.report_no > first) && !row.keep {
+                    verdict.twice_unknown.push(row);
+                }
+            }
+            HandleState::Unknown if proves_absence => verdict.gone.push(row),
+            // Back from the dead: the report is newer than the one that buried it.
+            HandleState::Gone if present && report.as_of >= row.seq => verdict.back.push(row),
+            _ => {}
+        }
+    }
+    let rows: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
+    for handle in listed.values().filter(|h| !rows.contains(h.handle.as_str())) {
+        match &handle.label {
+            Some(label) if *label == node_id.to_string() => verdict.new_unknown.push(handle),
+            // A cloned disk, a moved volume: named, and left alone.
+            Some(_) => verdict.conflicts.push(handle.handle.clone()),
+            None => {}
+        }
+    }
+    verdict
+}
+
+fn unknown_row(node_id: NodeId, handle: &ReportedHandle, report_no: u64, now: Time) -> Handle {
+    Handle {
+        node_id,
+        handle: handle.handle.clone(),
+        kind: handle.kind,
+        alloc_id: None,
+        parent: None,
+        state: HandleState::Unknown,
+        seq: 0,
+        deadline_at: None,
+        missing_ms: None,
+        missing_seen_at: None,
+        unknown_report_no: Some(report_no),
+        keep: false,
+        due_at: now + Span::from_s(MAX_DUE_S),
+        expires_at: None,
+    }
+}
+
+fn digest(handles: &[ReportedHandle]) -> String {
+    let mut sorted: Vec<&ReportedHandle> = handles.iter().collect();
+    sorted.sort_unstable();
+    let json = serde_json::to_vec(&sorted).unwrap_or_default();
+    hex(Sha256::digest(json).get(..8).unwrap_or_default())
+}
+
+fn answer(report_s: i64, seq: u64, destroy: Vec<String>, more: bool) -> HandleReportAnswer {
+    let next_report_s = report_s as f64 * rand::rng().random_range(1.0..1.5);
+    HandleReportAnswer { seq, destroy, more, conflicts: Vec::new(), held: false, next_report_s }
+}
+
+fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {
+    match result {
+        // Somebody else changed that row: the next report sees what it is now.
+        Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(()),
+        other => other,
+    }
+}
+
+fn failed(error: WriteError) -> Refusal {
+    tracing::error!(%error, "a report failed");
+    Refusal::new(ErrorCode::Busy, "the tables do not answer: try again")
+}
