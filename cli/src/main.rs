@@ -1,2 +1,102 @@
-//! x
-fn main() {}
+//! The `nodekeeper` command: reads arguments, environment and clock, and runs a command.
+
+#![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
+
+use anyhow::bail;
+use clap::{Parser, Subcommand};
+use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Usage};
+use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
+use shared::cloud::Ec2;
+use shared::ids::ClusterName;
+use shared::store::{Dynamo, Store};
+use shared::time::Time;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Keeps EC2 nodes matched to a queue of jobs, with four functions and no server.
+#[derive(Parser, Debug)]
+#[command(name = "nodekeeper", version, after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+struct Cli {
+    /// The deployment: names its tables and instances
+    #[arg(long, global = true, env = "NODEKEEPER_CLUSTER", hide_env_values = true, value_name = "NAME")]
+    cluster: Option<ClusterName>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Run the whole system on this machine, without AWS
+    Local(LocalArgs),
+    #[command(flatten)]
+    Operate(Command),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()),
+        )
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .init();
+    match run(cli).await {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(1),
+        // Whoever read the output has seen enough of it.
+        Err(e) if closed(&e) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("nodekeeper: {e:#}");
+            ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<Outcome> {
+    let clock: Arc<dyn Fn() -> Time + Send + Sync> = Arc::new(Time::now);
+    match cli.what {
+        What::Local(args) => {
+            let env = |name: &str| std::env::var(name).ok();
+            let exe = std::env::current_exe()?;
+            let env = LocalEnv { path: env("PATH"), home: env("HOME"), rust_log: env("RUST_LOG"), exe, clock };
+            local::run(args, env).await?;
+            Ok(Outcome::Done)
+        }
+        What::Operate(command) => {
+            let cluster = cli.cluster;
+            let mut context = Context {
+                connect: Box::new(move || Box::pin(connect(cluster.clone()))),
+                clock,
+                input: &mut io::BufReader::new(io::stdin()),
+                out: &mut io::stdout(),
+                err: &mut io::stderr(),
+            };
+            commands::run(command, &mut context).await
+        }
+    }
+}
+
+async fn connect(cluster: Option<ClusterName>) -> anyhow::Result<Cluster> {
+    let Some(name) = cluster else {
+        return Err(Usage("no cluster is named: give --cluster NAME, or set NODEKEEPER_CLUSTER".into()).into());
+    };
+    let config = shared::lambda::sdk_config().await;
+    if config.region().is_none() {
+        bail!("no region is set, so it is not known where the tables are: set AWS_REGION (any, with a local endpoint)");
+    }
+    let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
+    let cloud = Ec2::new(aws_sdk_ec2::Client::new(&config), name);
+    Ok(Cluster { store: Store::new(Arc::new(dynamo.clone())), dynamo, cloud: Arc::new(cloud) })
+}
+
+/// Whether the reader of the output is gone.
+fn closed(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.map(io::Error::kind).or(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}

@@ -1,1 +1,171 @@
-//! Operators commands.
+//! The operators' commands: submit and look, hold and release, ask why.
+//!
+//! One file a group of commands. A command reads what it needs, writes what it is told, and
+//! prints: tables for people, `--json` for programs.
+//!
+//! Guarantees: every write is conditional like the functions' own, and leaves an event that
+//! says an operator did it; nothing is printed as done before it is written; an error is one
+//! line that says what, why and what to do.
+//! Does not: read the clock or the environment (`main.rs` does), or act for the functions:
+//! what follows from a command is theirs to do, in their next run.
+
+mod handles;
+mod history;
+mod init;
+mod jobs;
+mod nodes;
+mod operate;
+mod plan;
+mod policy;
+mod show;
+mod status;
+mod submit;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use clap::Subcommand;
+use futures::future::BoxFuture;
+use shared::cloud::Cloud;
+use shared::store::{Dynamo, Store};
+use shared::time::Time;
+use std::fmt;
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+
+/// The cluster a command works on.
+#[derive(Clone)]
+pub struct Cluster {
+    /// Its tables.
+    pub store: Store,
+    /// The database they are in.
+    pub dynamo: Dynamo,
+    /// Its instances.
+    pub cloud: Arc<dyn Cloud>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cluster({:?})", self.dynamo)
+    }
+}
+
+/// Reaches the cluster: asked only by commands that need one.
+pub type Connect = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<Cluster>> + Send + Sync>;
+
+/// What a command works with.
+pub struct Context<'a> {
+    /// Reaches the cluster.
+    pub connect: Connect,
+    /// Where the time comes from.
+    pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
+    /// Standard input.
+    pub input: &'a mut (dyn BufRead + Send),
+    /// Standard output: what was asked for.
+    pub out: &'a mut (dyn Write + Send),
+    /// Standard error: what went wrong on the way.
+    pub err: &'a mut (dyn Write + Send),
+}
+
+impl fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Context")
+    }
+}
+
+impl Context<'_> {
+    fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    async fn cluster(&self) -> anyhow::Result<Cluster> {
+        (self.connect)().await
+    }
+}
+
+/// How a command that could do its work came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As asked: exit code 0.
+    Done,
+    /// Not as asked, and said so already: exit code 1.
+    Failed,
+}
+
+impl Outcome {
+    const fn done_if(done: bool) -> Self {
+        if done { Self::Done } else { Self::Failed }
+    }
+}
+
+/// The command line itself is wrong: exit code 2.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// What an operator can say.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Make the tables at a local or test endpoint (in AWS the stack does it)
+    Init(init::InitArgs),
+    /// Check, store and show the policy
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    /// Submit a job; prints its id
+    Submit(Box<submit::SubmitArgs>),
+    /// List jobs
+    Jobs(jobs::JobsArgs),
+    /// Show a job, its allocs, and why it waits
+    Job(jobs::JobArgs),
+    /// Show the end of what a job or an alloc wrote
+    Logs(jobs::LogsArgs),
+    /// Cancel jobs: their allocs are stopped
+    Cancel(jobs::CancelArgs),
+    /// List nodes
+    Nodes(nodes::NodesArgs),
+    /// Show a node
+    Node(nodes::NodeArgs),
+    /// Keep nodes up, and give them no new work
+    Hold(nodes::IntentArgs),
+    /// Give nodes no new work, and shut them down as soon as they are idle
+    Drain(nodes::IntentArgs),
+    /// Let nodes work again after a hold or a drain
+    Resume(nodes::IntentArgs),
+    /// List the containers and volumes of a node
+    Handles(handles::HandlesArgs),
+    /// Keep a container or volume from being destroyed
+    Keep(handles::KeepArgs),
+    /// Let go, once, what a brake holds back now
+    Release(handles::ReleaseArgs),
+    /// Show what the next run would do and why, doing nothing
+    Plan(plan::PlanArgs),
+    /// Show what happened to something, and why
+    History(history::HistoryArgs),
+    /// Say whether all is well, and what to do when not (then the exit code is 1)
+    Status(status::StatusArgs),
+}
+
+/// Carries a command out.
+pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Outcome> {
+    use shared::model::Intent;
+    match command {
+        Command::Init(args) => init::run(context, &args).await,
+        Command::Policy(command) => policy::run(context, &command).await,
+        Command::Submit(args) => submit::run(context, &args).await,
+        Command::Jobs(args) => jobs::list(context, &args).await,
+        Command::Job(args) => jobs::show(context, &args).await,
+        Command::Logs(args) => jobs::logs(context, &args).await,
+        Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Nodes(args) => nodes::list(context, &args).await,
+        Command::Node(args) => nodes::show(context, &args).await,
+        Command::Hold(args) => nodes::intend(context, &args, Intent::Hold).await,
+        Command::Drain(args) => nodes::intend(context, &args, Intent::Drain).await,
+        Command::Resume(args) => nodes::intend(context, &args, Intent::Run).await,
+        Command::Handles(args) => handles::list(context, &args).await,
+        Command::Keep(args) => handles::keep(context, &args).await,
+        Command::Release(args) => handles::release(context, &args).await,
+        Command::Plan(args) => plan::run(context, &args).await,
+        Command::History(args) => history::run(context, &args).await,
+        Command::Status(args) => status::run(context, &args).await,
+    }
+}

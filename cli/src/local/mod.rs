@@ -25,7 +25,6 @@ pub use error::LocalError;
 use clap::Args;
 use shared::ids::ClusterName;
 use shared::time::Time;
-use std::future::Future;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -95,9 +94,110 @@ impl std::fmt::Debug for LocalEnv {
     }
 }
 
+impl LocalArgs {
+    /// The tick as given, or as is right.
+    fn tick_s(&self) -> u64 {
+        self.tick_s.unwrap_or(if self.demo { 1 } else { 2 })
+    }
+}
+
 /// Runs the system until it is told to end, or the demonstration is over. An error is one line
 /// for people; a demonstration that went wrong is one too.
+///
+/// Ends every process that descends from this one when it returns: it is to be all that a
+/// program does.
 pub async fn run(args: LocalArgs, env: LocalEnv) -> Result<(), LocalError> {
-    let _ = (args, env);
-    Ok(())
+    let system = |what| move |source| LocalError::System { what, source };
+    processes::adopt_orphans().map_err(system("adopt processes that lose their parents"))?;
+    let mut signals = Signals::listen().map_err(system("listen to signals"))?;
+    let outcome = live(&args, &env, &mut signals).await;
+    let left = tokio::task::spawn_blocking(|| processes::kill_all(processes::of_ours)).await.unwrap_or(0);
+    processes::bury_orphans();
+    match outcome {
+        Ok(()) if left > 0 => Err(LocalError::LeftBehind(left)),
+        outcome => outcome,
+    }
+}
+
+async fn live(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) -> Result<(), LocalError> {
+    let stack = tokio::select! {
+        stack = start(args, env) => stack?,
+        () = signals.next() => return if args.demo { Err(LocalError::Interrupted) } else { Ok(()) },
+    };
+    say(&welcome(args, &stack));
+    let shown = tokio::select! {
+        () = signals.next() => {
+            say("ending everything; once more to end it at once");
+            None
+        }
+        shown = demo::run(&stack), if args.demo => Some(shown),
+    };
+    tokio::select! {
+        () = stack.shut_down() => {}
+        () = signals.next() => stack.machines.kill(),
+    }
+    if !args.demo {
+        return Ok(());
+    }
+    let mut checks = shown.ok_or(LocalError::Interrupted)??;
+    checks.push(demo::Check::nothing_left(processes::of_ours().len()));
+    demo::judge(&checks, &stack.places.logs)
+}
+
+async fn start(args: &LocalArgs, env: &LocalEnv) -> Result<Stack, LocalError> {
+    let binaries = Binaries::find(&env.exe, !args.no_build, args.functions_url.is_none()).await?;
+    Stack::start(args, env, &binaries).await
+}
+
+fn welcome(args: &LocalArgs, stack: &Stack) -> String {
+    let places = &stack.places;
+    let tables = args.data.as_ref().map_or_else(|| "in memory".to_owned(), |file| format!("in {}", file.display()));
+    let functions = match &stack.lambda {
+        Some(_) => format!("run here, every {} s", args.tick_s()),
+        None => format!("run elsewhere, woken every {} s", args.tick_s()),
+    };
+    let env_file = args.dir.join("env");
+    let (page, dynamo, ec2, logs) = (places.page, places.dynamo, places.ec2, places.logs.display());
+    let mut text = format!(
+        "nodekeeper local: the whole system on this machine
+  page       http://{page}/
+  DynamoDB   http://{dynamo}   {tables}, tables {cluster}-…
+  EC2        http://{ec2}   faults: GET, POST http://{ec2}/_stand-in/faults
+  functions  {url}   {functions}
+  logs       {logs}
+  commands   set -a; . {env}; set +a; nodekeeper submit -- echo hello\n",
+        cluster = args.cluster,
+        url = places.functions,
+        env = env_file.display(),
+    );
+    if stack.lambda.is_none() {
+        text.push_str(&format!("  elsewhere  cargo lambda watch --env-file {}\n", env_file.display()));
+    }
+    text.push_str(if args.demo { "" } else { "Ctrl-C ends it all." });
+    text.trim_end().to_owned()
+}
+
+/// One line, or a few, for whoever started this. Without a reader it goes on all the same.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// Being told to end: by Ctrl-C, by TERM, or because the terminal is gone.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        let [int, term, hup] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        Ok(Self([int?, term?, hup?]))
+    }
+
+    async fn next(&mut self) {
+        let Self([int, term, hup]) = self;
+        tokio::select! {
+            _ = int.recv() => {}
+            _ = term.recv() => {}
+            _ = hup.recv() => {}
+        }
+    }
 }

@@ -25,6 +25,7 @@ mod url;
 
 pub use error::{ConfigError, FunctionError, InvokeError};
 pub use event::Schedule;
+pub(super) use process::wrapper as death_signal_wrapper;
 pub use stats::{LastRun, Stats};
 
 use axum::Router;

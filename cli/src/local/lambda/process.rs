@@ -158,7 +158,7 @@ fn start(launch: &Launch) -> io::Result<Child> {
 }
 
 /// The `setpriv` of this machine, if it has one that can do it.
-fn wrapper() -> Option<&'static str> {
+pub(in crate::local) fn wrapper() -> Option<&'static str> {
     static FOUND: OnceLock<Option<&str>> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let found = SETPRIV.into_iter().find(|path| can_set_death_signal(path));

@@ -1,0 +1,188 @@
+//! `handles`, `keep`, `release`: what lives on nodes, and what brakes hold back.
+//!
+//! Guarantees: what is kept is not marked for destruction any more; a release is for what a
+//! brake has held up to now, and ends by itself.
+//! Does not: destroy anything, or lift a brake that begins later.
+
+use super::operate::{BY_OPERATOR, Keeps, retried, tell};
+use super::show::{self, Rows, or_blank, when};
+use super::{Cluster, Context, Outcome, nodes};
+use clap::{Args, ValueEnum};
+use shared::events::Subject;
+use shared::ids::{NodeId, Slot};
+use shared::model::{Handle, HandleState, NodeRecord, NodeState};
+use shared::store::{Memory, change_handle};
+use shared::time::Span;
+
+/// How long a release is remembered: long enough for the next run of every function.
+const RELEASE: Span = Span::from_s(3600);
+
+/// `handles`
+#[derive(Args, Clone, Debug)]
+pub struct HandlesArgs {
+    /// The slot's number
+    slot: Slot,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `keep`
+#[derive(Args, Clone, Debug)]
+pub struct KeepArgs {
+    /// The handle's name, as `nodekeeper handles SLOT` shows it
+    handle: String,
+    /// On this slot's node; may be left out where only one node has a handle of that name
+    #[arg(long)]
+    slot: Option<Slot>,
+    /// Keep it no longer
+    #[arg(long)]
+    undo: bool,
+}
+
+/// `release`
+#[derive(Args, Clone, Debug)]
+pub struct ReleaseArgs {
+    /// Which brake
+    #[arg(value_enum)]
+    kind: Brake,
+}
+
+/// What a brake holds back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Brake {
+    /// Leases that are over, of an unusual share of the fleet at once
+    Leases,
+    /// Records whose instances EC2 no longer lists, unusually many at once
+    Missing,
+    /// Instances that no record claims, more than a few at once
+    Orphans,
+    /// Handles that a report would destroy or drop, an unusual share of a node's at once
+    Handles,
+}
+
+impl Brake {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Leases => "leases",
+            Self::Missing => "missing",
+            Self::Orphans => "orphans",
+            Self::Handles => "handles",
+        }
+    }
+}
+
+/// The node whose handles a slot's record stands for: the current one, or the last.
+fn node_of(record: &NodeRecord) -> Option<NodeId> {
+    match &record.state {
+        NodeState::Cleaned { last_node_id } => *last_node_id,
+        _ => record.node_id(),
+    }
+}
+
+pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let record = cluster.store.node(args.slot).await?.ok_or_else(|| nodes::no_node(args.slot))?;
+    let handles = match node_of(&record) {
+        Some(node) => cluster.store.handles_of(node).await?,
+        None => Vec::new(),
+    };
+    if args.json {
+        show::json(context.out, &handles)?;
+        return Ok(Outcome::Done);
+    }
+    if handles.is_empty() {
+        writeln!(context.out, "no handles on slot {}", args.slot)?;
+    }
+    let mut rows = Rows::new(&["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "LOOKED AT"]);
+    for handle in &handles {
+        rows.row([
+            handle.handle.clone(),
+            handle.kind.to_string(),
+            handle.state.to_string(),
+            or_blank(handle.alloc_id),
+            if handle.keep { "kept" } else { "" }.to_owned(),
+            when(handle.due_at, now),
+        ]);
+    }
+    rows.print(context.out)?;
+    Ok(Outcome::Done)
+}
+
+pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let node = match args.slot {
+        Some(slot) => {
+            let record = cluster.store.node(slot).await?.ok_or_else(|| nodes::no_node(slot))?;
+            node_of(&record).ok_or_else(|| nodes::no_node(slot))?
+        }
+        None => find(&cluster, &args.handle).await?,
+    };
+    let (name, slot, wanted) = (show::one_line(&args.handle), node.slot(), !args.undo);
+    let changed = retried(async || {
+        let handle = cluster.store.handle(node, &args.handle).await?;
+        let handle = handle.ok_or_else(|| {
+            anyhow::anyhow!("slot {slot} has no handle {name}: `nodekeeper handles {slot}` lists them")
+        })?;
+        if handle.keep == wanted {
+            return Ok(false);
+        }
+        if matches!(handle.state, HandleState::Destroying | HandleState::Gone) {
+            anyhow::bail!("handle {name} cannot be kept: it is {} already", handle.state);
+        }
+        // Let go, it is looked at in the next run rather than in a day.
+        let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
+        let after = Handle { keep: wanted, due_at, ..handle.clone() };
+        cluster.store.apply(&change_handle(&handle, &after)).await?;
+        Ok(true)
+    })
+    .await?;
+    let said = if wanted { "kept" } else { "not kept" };
+    if !changed {
+        writeln!(context.out, "nothing changed: handle {name} on slot {slot} is {said} already")?;
+        return Ok(Outcome::Done);
+    }
+    let action = if wanted { "keep" } else { "keep_undone" };
+    let reason = format!("handle {name} {BY_OPERATOR}");
+    tell(&cluster, &Subject::Slot(slot), action, &reason, Keeps::read(&cluster).await?, now).await?;
+    writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?;
+    Ok(Outcome::Done)
+}
+
+/// The one node that has a handle of this name.
+async fn find(cluster: &Cluster, handle: &str) -> anyhow::Result<NodeId> {
+    let mut found = Vec::new();
+    for node in cluster.store.nodes().await?.iter().filter_map(NodeRecord::node_id) {
+        if cluster.store.handle(node, handle).await?.is_some() {
+            found.push(node);
+        }
+    }
+    let name = show::one_line(handle);
+    match found.as_slice() {
+        [node] => Ok(*node),
+        [] => anyhow::bail!("no node has a handle {name}: `nodekeeper handles SLOT` lists a node's"),
+        several => {
+            let slots: Vec<String> = several.iter().map(|n| n.slot().to_string()).collect();
+            anyhow::bail!("slots {} each have a handle {name}: say which with --slot", slots.join(", "))
+        }
+    }
+}
+
+pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let kind = args.kind.as_str();
+    let key = format!("release#{kind}");
+    retried(async || {
+        let before = cluster.store.memory(&key).await?;
+        let message = Some(BY_OPERATOR.to_owned());
+        let after = Memory { since_at: Some(now), until_at: Some(now + RELEASE), message, ..before.clone() };
+        Ok(cluster.store.remember(&before, &after).await?)
+    })
+    .await?;
+    let reason = format!("{kind}, {BY_OPERATOR}");
+    tell(&cluster, &Subject::Cluster, "release", &reason, Keeps::read(&cluster).await?, now).await?;
+    let held = cluster.store.memory(&format!("brake#{kind}")).await?;
+    let held = held.message.as_ref().filter(|_| held.holds(now)).map(|m| format!(" ({})", show::one_line(m)));
+    writeln!(context.out, "what is held back of {kind} is let go in the next run{}", held.unwrap_or_default())?;
+    Ok(Outcome::Done)
+}

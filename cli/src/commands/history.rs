@@ -1,0 +1,104 @@
+//! `history`: what happened to something, and why, newest first.
+//!
+//! Does not: show what was never an event: an alloc's own history is on the alloc (`job ID`).
+
+use super::show::{self, Rows, moment};
+use super::{Context, Outcome, Usage};
+use clap::Args;
+use serde_json::Value;
+use shared::events::{Event, Subject};
+use shared::ids::{AllocId, JobId, NodeId, Slot};
+
+/// The functions, as subjects know them.
+const FUNCTIONS: &[&str] = &["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch"];
+
+/// `history`
+#[derive(Args, Clone, Debug)]
+pub struct HistoryArgs {
+    /// A slot, node, job or alloc by its number or id, a function by its name, or `cluster`
+    #[arg(value_name = "SUBJECT")]
+    subject: String,
+    /// At most so many
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1000))]
+    limit: i32,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a person means: `7` and `slot#7` are the same.
+pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
+    let (kind, name) = text.split_once('#').map_or((None, text), |(kind, name)| (Some(kind), name));
+    let is = |wanted: &str| kind.is_none_or(|k| k == wanted);
+    if let Some(slot) = name.parse::<Slot>().ok().filter(|_| is("slot")) {
+        Ok(Subject::Slot(slot))
+    } else if let Some(node) = name.parse::<NodeId>().ok().filter(|_| is("slot")) {
+        Ok(Subject::Slot(node.slot()))
+    } else if let Some(job) = name.parse::<JobId>().ok().filter(|_| is("job")) {
+        Ok(Subject::Job(job))
+    } else if let Some(alloc) = name.parse::<AllocId>().ok().filter(|_| is("alloc")) {
+        Ok(Subject::Alloc(alloc))
+    } else if FUNCTIONS.contains(&name) && is("function") {
+        Ok(Subject::Function(name.to_owned()))
+    } else if text == "cluster" {
+        Ok(Subject::Cluster)
+    } else {
+        let given: String = show::one_line(text).chars().take(80).collect();
+        let functions = FUNCTIONS.join(", ");
+        Err(Usage(format!("{given} is no subject: give a slot, the id of a node, job or alloc, cluster, or one of {functions}")))
+    }
+}
+
+pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<Outcome> {
+    let subject = subject(&args.subject)?;
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let events = cluster.store.history(&subject.to_string(), args.limit).await?;
+    if args.json {
+        show::json(context.out, &events)?;
+        return Ok(Outcome::Done);
+    }
+    if events.is_empty() {
+        writeln!(context.out, "no events of {subject}")?;
+    }
+    let mut rows = Rows::new(&["WHEN", "ACTION", "REASON"]);
+    for event in &events {
+        rows.row([moment(event.at(), now), event.action.clone(), reason(event)]);
+    }
+    rows.print(context.out)?;
+    Ok(Outcome::Done)
+}
+
+fn reason(event: &Event) -> String {
+    let mut text = event.reason.clone();
+    for (name, value) in &event.detail {
+        let value = value.as_str().map_or_else(|| Value::to_string(value), str::to_owned);
+        text.push_str(&format!(" {name}={value}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_are_known_by_their_plain_names() {
+        let job = "01JD0000000000000000000000";
+        for (said, meant) in [
+            ("7", "slot#7".to_owned()),
+            ("slot#7", "slot#7".to_owned()),
+            ("7-01JD0000000000000000000000", "slot#7".to_owned()),
+            (job, format!("job#{job}")),
+            ("job#01JD0000000000000000000000", format!("job#{job}")),
+            ("01JD0000000000000000000000.0.1", format!("alloc#{job}.0.1")),
+            ("sweep-dispatch", "function#sweep-dispatch".to_owned()),
+            ("function#sweep-dispatch", "function#sweep-dispatch".to_owned()),
+            ("cluster", "cluster".to_owned()),
+        ] {
+            assert_eq!(subject(said).unwrap().to_string(), meant, "{said}");
+        }
+        for bad in ["", "slot#x", "job#7", "sweep", "10000", "x#cluster"] {
+            assert!(subject(bad).is_err(), "{bad}");
+        }
+    }
+}

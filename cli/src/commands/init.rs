@@ -1,0 +1,31 @@
+//! `init`: the tables, at a local or test endpoint.
+//!
+//! Does not: change a table that is there. In AWS the stack makes them.
+
+use super::{Context, Outcome, show};
+use clap::Args;
+use shared::store::tables_json;
+
+/// `init`
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    /// Print the definitions as JSON instead; needs no cluster
+    #[arg(long)]
+    print_tables: bool,
+}
+
+pub(super) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
+    if args.print_tables {
+        show::json(context.out, &tables_json())?;
+        return Ok(Outcome::Done);
+    }
+    let cluster = context.cluster().await?;
+    let made = cluster.dynamo.create_tables().await?;
+    for name in &made {
+        writeln!(context.out, "{name}")?;
+    }
+    if made.is_empty() {
+        writeln!(context.out, "nothing changed: every table is there")?;
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,323 @@
+//! `jobs`, `job`, `logs`, `cancel`.
+//!
+//! Guarantees: what is shown of one job is read consistently; a list comes from the index and
+//! may be a moment behind.
+//! Does not: stop allocs: the next run derives that from the cancelled job.
+
+use super::operate::{BY_OPERATOR, Keeps, retried, tell};
+use super::show::{self, Rows, moment, or_blank, when, when_known};
+use super::{Cluster, Context, Outcome, Usage, waiting};
+use clap::Args;
+use serde::Serialize;
+use shared::events::Subject;
+use shared::ids::{AllocId, JobId};
+use shared::model::{Alloc, Job, JobState, JobSummary};
+use shared::observation::Observation;
+use shared::time::Time;
+
+/// `jobs`
+#[derive(Args, Clone, Debug)]
+pub struct JobsArgs {
+    /// Also those that have ended and are still kept
+    #[arg(long)]
+    all: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `job`
+#[derive(Args, Clone, Debug)]
+pub struct JobArgs {
+    /// The job's id
+    #[arg(value_name = "ID")]
+    job: JobId,
+    /// As JSON: the job's row, with its allocs' rows as `all_allocs`
+    #[arg(long)]
+    json: bool,
+}
+
+/// `logs`
+#[derive(Args, Clone, Debug)]
+pub struct LogsArgs {
+    /// The id of a job or of one alloc
+    #[arg(value_name = "ID")]
+    id: String,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `cancel`
+#[derive(Args, Clone, Debug)]
+pub struct CancelArgs {
+    /// The jobs' ids
+    #[arg(value_name = "ID", required = true)]
+    jobs: Vec<JobId>,
+}
+
+fn no_job(id: JobId) -> anyhow::Error {
+    anyhow::anyhow!("there is no job {id}: `nodekeeper jobs --all` lists those that are kept")
+}
+
+pub(super) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    if !args.all {
+        let jobs = cluster.store.queue().await?;
+        if args.json {
+            show::json(context.out, &jobs)?;
+        } else if jobs.is_empty() {
+            writeln!(context.out, "no jobs are queued or placed (--all shows those that have ended)")?;
+        } else {
+            let mut rows = Rows::new(&["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"]);
+            for job in &jobs {
+                rows.row(cells(job, now));
+            }
+            rows.print(context.out)?;
+        }
+        return Ok(Outcome::Done);
+    }
+    let mut jobs = cluster.store.jobs().await?;
+    jobs.sort_by_key(|j| j.summary.job_id);
+    if args.json {
+        show::json(context.out, &jobs)?;
+    } else if jobs.is_empty() {
+        writeln!(context.out, "no jobs")?;
+    } else {
+        let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED", "ENDED", "REASON"];
+        let mut rows = Rows::new(&heads);
+        for job in &jobs {
+            let ended = [when_known(job.finished_at, now), job.reason.clone().unwrap_or_default()];
+            rows.row(cells(&job.summary, now).into_iter().chain(ended));
+        }
+        rows.print(context.out)?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn cells(job: &JobSummary, now: Time) -> [String; 7] {
+    [
+        job.job_id.to_string(),
+        or_blank(job.name.as_ref()),
+        job.state.to_string(),
+        job.priority.to_string(),
+        needs(job),
+        job.allocs.len().to_string(),
+        when(job.submitted_at, now),
+    ]
+}
+
+fn needs(job: &JobSummary) -> String {
+    let mut needs = show::capacity(job.capacity);
+    if job.nodes > 1 {
+        needs.push_str(&format!(" on each of {} nodes", job.nodes));
+    }
+    for narrowed in [job.instance_type.clone(), job.market.map(|m| m.to_string())].into_iter().flatten() {
+        needs.push_str(&format!(", {narrowed}"));
+    }
+    if job.exclusive {
+        needs.push_str(", exclusive");
+    }
+    needs
+}
+
+/// A job as programs get it: its row, and what belongs to it.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    job: &'a Job,
+    all_allocs: &'a [Alloc],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_because: Option<&'a str>,
+}
+
+pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let job = cluster.store.job(args.job).await?.ok_or_else(|| no_job(args.job))?;
+    let allocs = cluster.store.allocs_of(&job).await?;
+    let waits = waits(&cluster, &job, now).await;
+    if args.json {
+        show::json(context.out, &Whole { job: &job, all_allocs: &allocs, waits_because: waits.as_deref() })?;
+        return Ok(Outcome::Done);
+    }
+    let latest = cluster.store.history(&Subject::Job(args.job).to_string(), 1).await?;
+    let latest = latest.first().map(|e| format!("{}: {} ({})", e.action, e.reason, when(e.at(), now)));
+    fields(&job, waits, latest, now).print(context.out)?;
+    if !allocs.is_empty() {
+        writeln!(context.out)?;
+        alloc_rows(&allocs, now).print(context.out)?;
+        writeln!(context.out)?;
+        history_rows(&allocs, now).print(context.out)?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Why it waits; the cloud may be out of reach, and the job is shown nevertheless.
+async fn waits(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
+    if !matches!(job.summary.state, JobState::Queued | JobState::Regrouping) {
+        return None;
+    }
+    match Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await {
+        Ok(seen) => waiting::because(&seen, job.summary.job_id, now),
+        Err(e) => Some(format!("not known, because the next run could not observe: {e}")),
+    }
+}
+
+fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -> Rows {
+    let Job { summary, work, terms, .. } = job;
+    let mut rows = Rows::new(&[]);
+    rows.field("job", Some(summary.job_id));
+    rows.field("name", summary.name.as_ref());
+    rows.field("state", Some(summary.state));
+    rows.field("reason", job.reason.as_ref());
+    rows.field("waits because", waits);
+    rows.field("latest event", latest);
+    rows.field("command", Some(show::command(&work.command)));
+    let env: Vec<String> = work.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
+    rows.field("image", work.image.as_ref());
+    rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
+    rows.field("needs", Some(needs(summary)));
+    rows.field("priority", Some(summary.priority));
+    rows.field("submitted", Some(moment(summary.submitted_at, now)));
+    rows.field("ended", job.finished_at.map(|at| moment(at, now)));
+    rows.field("failed", Some(format!("{} times, {} retries allowed", job.failed_count, job.retry_failed)));
+    rows.field("lost", Some(format!("{} times, {} retries allowed", job.lost_count, job.retry_lost)));
+    rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
+    let replace = if terms.replace { format!(", a copy meanwhile ({})", terms.reconcile) } else { String::new() };
+    rows.field("silent node", Some(format!("waited for {} s{replace}", terms.lost_after_s)));
+    rows
+}
+
+fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
+    let mut rows = Rows::new(&["ALLOC", "SLOT", "DESIRED", "CLIENT", "PLACED", "ENDED", "EXIT", "MESSAGE"]);
+    for alloc in allocs {
+        let seen = &alloc.summary;
+        rows.row([
+            seen.alloc_id.to_string(),
+            seen.slot.to_string(),
+            seen.desired.to_string(),
+            seen.client.to_string(),
+            when(seen.placed_at, now),
+            when_known(alloc.finished_at, now),
+            or_blank(alloc.exit_code),
+            or_blank(alloc.message.as_ref()),
+        ]);
+    }
+    rows
+}
+
+fn history_rows(allocs: &[Alloc], now: Time) -> Rows {
+    let mut rows = Rows::new(&["WHEN", "ALLOC", "BECAME", "REASON"]);
+    for alloc in allocs {
+        for entry in &alloc.history {
+            let became = format!("{} {}", entry.field, entry.value);
+            rows.row([when(entry.at, now), alloc.id().to_string(), became, entry.reason.clone()]);
+        }
+    }
+    rows
+}
+
+/// The end of an alloc's output, as programs get it.
+#[derive(Serialize)]
+struct Log<'a> {
+    alloc_id: AllocId,
+    client: shared::model::ClientStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_tail: Option<&'a str>,
+}
+
+pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let allocs = if let Ok(id) = args.id.parse::<JobId>() {
+        let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+        cluster.store.allocs_of(&job).await?
+    } else if let Ok(id) = args.id.parse::<AllocId>() {
+        let alloc = cluster.store.alloc(id).await?;
+        vec![alloc.ok_or_else(|| anyhow::anyhow!("there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id))?]
+    } else {
+        let message = format!("{} is neither a job's id nor an alloc's: `nodekeeper jobs --all` lists jobs", args.id);
+        return Err(Usage(show::one_line(&message)).into());
+    };
+    if args.json {
+        let logs: Vec<Log<'_>> = allocs.iter().map(log).collect();
+        show::json(context.out, &logs)?;
+        return Ok(Outcome::Done);
+    }
+    if allocs.is_empty() {
+        writeln!(context.out, "nothing has run yet: `nodekeeper job {}` says why", args.id)?;
+    }
+    for alloc in &allocs {
+        let seen = &alloc.summary;
+        let exit = alloc.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+        let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
+        writeln!(context.out, "== {} on slot {} ({}{exit}{ended})", seen.alloc_id, seen.slot, seen.client)?;
+        if let Some(message) = &alloc.message {
+            writeln!(context.out, "== message: {}", show::one_line(message))?;
+        }
+        let node = seen.node_id;
+        match &alloc.log_tail {
+            Some(tail) => {
+                writeln!(context.out, "== the end of its output (8 KiB at most), as node {node} reported it:")?;
+                write!(context.out, "{tail}")?;
+                if !tail.ends_with('\n') {
+                    writeln!(context.out)?;
+                }
+            }
+            None if seen.client.is_final() => writeln!(context.out, "== node {node} reported no output")?,
+            None => writeln!(context.out, "== its output is on node {node} until it ends")?,
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn log(alloc: &Alloc) -> Log<'_> {
+    Log {
+        alloc_id: alloc.id(),
+        client: alloc.summary.client,
+        exit_code: alloc.exit_code,
+        message: alloc.message.as_deref(),
+        log_tail: alloc.log_tail.as_deref(),
+    }
+}
+
+pub(super) async fn cancel(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let keeps = Keeps::read(&cluster).await?;
+    let mut all = true;
+    for id in &args.jobs {
+        let now = context.now();
+        let cancelled = retried(async || {
+            let job = cluster.store.job(*id).await?.ok_or_else(|| no_job(*id))?;
+            match job.cancel(keeps.finished, now) {
+                Some(after) => Ok(Ok(cluster.store.write(Some(&job), &after, Vec::new()).await?)),
+                None => Ok(Err(job.summary.state)),
+            }
+        });
+        match cancelled.await {
+            Ok(Ok(job)) => {
+                tell(&cluster, &Subject::Job(*id), "cancel", BY_OPERATOR, keeps, now).await?;
+                let stopping = match job.summary.allocs.len() {
+                    0 => String::new(),
+                    n => format!(": its {n} allocs are told to stop in the next run"),
+                };
+                writeln!(context.out, "{id} cancelled{stopping}")?;
+            }
+            Ok(Err(JobState::Cancelled)) => writeln!(context.out, "{id} was cancelled already")?,
+            Ok(Err(state)) => {
+                all = false;
+                writeln!(context.err, "nodekeeper: job {id} cannot be cancelled: it has ended already ({state})")?;
+            }
+            // One that is not there does not keep the others from being cancelled.
+            Err(e) => {
+                all = false;
+                writeln!(context.err, "nodekeeper: {e:#}")?;
+            }
+        }
+    }
+    Ok(Outcome::done_if(all))
+}

@@ -1,0 +1,184 @@
+//! `nodes`, `node`, `hold`, `drain`, `resume`.
+//!
+//! Guarantees: an intent belongs to the life that has the slot now and ends with it.
+//! Does not: shut anything down: poll-and-scale does, by the intent.
+
+use super::operate::{BY_OPERATOR, Keeps, retried, tell};
+use super::show::{self, Rows, moment, or_blank, when, when_known};
+use super::{Context, Outcome};
+use clap::Args;
+use shared::events::Subject;
+use shared::ids::Slot;
+use shared::model::{Intent, NodeRecord};
+use shared::time::Time;
+
+/// `nodes`
+#[derive(Args, Clone, Debug)]
+pub struct NodesArgs {
+    /// Also slots that are free
+    #[arg(long)]
+    all: bool,
+    /// As JSON: every record, free ones included
+    #[arg(long)]
+    json: bool,
+}
+
+/// `node`
+#[derive(Args, Clone, Debug)]
+pub struct NodeArgs {
+    /// The slot's number
+    slot: Slot,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `hold`, `drain`, `resume`
+#[derive(Args, Clone, Debug)]
+pub struct IntentArgs {
+    /// The slots' numbers
+    #[arg(value_name = "SLOT", required = true)]
+    slots: Vec<Slot>,
+}
+
+pub(super) fn no_node(slot: Slot) -> anyhow::Error {
+    anyhow::anyhow!("slot {slot} has never had a node: `nodekeeper nodes --all` lists those that had")
+}
+
+pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let mut records = cluster.store.nodes().await?;
+    records.sort_by_key(|r| r.slot);
+    if args.json {
+        show::json(context.out, &records)?;
+        return Ok(Outcome::Done);
+    }
+    let free = records.iter().filter(|r| r.is_cleaned()).count();
+    if !args.all {
+        records.retain(|r| !r.is_cleaned());
+    }
+    let heads = ["SLOT", "STATE", "STATUS", "SIZE", "MARKET", "INSTANCE", "INTENT", "ALLOCS", "HEARD FROM", "REASON"];
+    let mut rows = Rows::new(&heads);
+    for record in &records {
+        rows.row(cells(record, now));
+    }
+    rows.print(context.out)?;
+    if !args.all && free > 0 {
+        writeln!(context.out, "{free} free slots are not shown (--all)")?;
+    } else if records.is_empty() {
+        writeln!(context.out, "no nodes: there have not been any yet")?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn cells(record: &NodeRecord, now: Time) -> [String; 10] {
+    let life = record.life();
+    [
+        record.slot.to_string(),
+        record.state_name().to_string(),
+        or_blank(record.status()),
+        or_blank(life.map(|l| &l.offering.size)),
+        or_blank(life.map(|l| l.offering.market)),
+        or_blank(life.and_then(|l| l.instance_id.as_ref())),
+        or_blank(life.map(|l| l.intent).filter(|i| *i != Intent::Run)),
+        or_blank(life.map(|l| l.allocs.len())),
+        when_known(record.contact().map(|c| c.last_ping_at), now),
+        record.reason.clone(),
+    ]
+}
+
+pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let record = cluster.store.node(args.slot).await?.ok_or_else(|| no_node(args.slot))?;
+    if args.json {
+        show::json(context.out, &record)?;
+        return Ok(Outcome::Done);
+    }
+    fields(&record, now).print(context.out)?;
+    let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
+    if !ids.is_empty() {
+        let mut allocs = cluster.store.allocs(ids).await?;
+        allocs.sort_by_key(|a| a.id());
+        let mut rows = Rows::new(&["ALLOC", "DESIRED", "CLIENT", "NEEDS", "PLACED", "COMMAND"]);
+        for alloc in &allocs {
+            let seen = &alloc.summary;
+            rows.row([
+                seen.alloc_id.to_string(),
+                seen.desired.to_string(),
+                seen.client.to_string(),
+                show::capacity(seen.capacity),
+                when(seen.placed_at, now),
+                show::command(&alloc.work.command),
+            ]);
+        }
+        writeln!(context.out)?;
+        rows.print(context.out)?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn fields(record: &NodeRecord, now: Time) -> Rows {
+    let mut rows = Rows::new(&[]);
+    rows.field("slot", Some(record.slot));
+    rows.field("state", Some(record.state_name()));
+    rows.field("status", record.status());
+    rows.field("reason", Some(&record.reason).filter(|r| !r.is_empty()));
+    rows.field("changed", Some(moment(record.modified_at, now)));
+    if let Some(life) = record.life() {
+        let o = &life.offering;
+        rows.field("node", Some(life.node_id));
+        rows.field("intent", Some(life.intent));
+        rows.field("drains by", life.drain_by_at.map(|at| moment(at, now)));
+        rows.field("size", Some(format!("{}: {}, {}", o.size, o.instance_type, show::capacity(o.capacity))));
+        rows.field("market", Some(format!("{}, {} an hour", o.market, o.price_per_hour)));
+        rows.field("zone", o.zone.as_ref());
+        rows.field("instance", life.instance_id.as_ref());
+        rows.field("not listed since", life.absent_since_at.map(|at| moment(at, now)));
+        rows.field("address", life.address.as_ref());
+        rows.field("assigned", Some(moment(life.assigned_at, now)));
+    }
+    if let Some(contact) = record.contact() {
+        rows.field("first heard from", Some(moment(contact.first_ping_at, now)));
+        rows.field("last heard from", Some(moment(contact.last_ping_at, now)));
+        rows.field("lease ends", Some(moment(contact.lease_expires_at, now)));
+        rows.field("busy", contact.busy.then_some("yes: its agent says so"));
+        rows.field("idle since", contact.idle_since_at.map(|at| moment(at, now)));
+    }
+    rows
+}
+
+pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent: Intent) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let keeps = Keeps::read(&cluster).await?;
+    let (action, already, done) = match intent {
+        Intent::Hold => ("hold", "is held already", "held: it stays up and takes no new work"),
+        Intent::Drain => ("drain", "is being drained already", "drains: it takes no new work and is shut down when idle"),
+        Intent::Run => ("resume", "is neither held nor drained", "takes work again"),
+    };
+    let mut all = true;
+    for slot in &args.slots {
+        let now = context.now();
+        let changed = retried(async || {
+            let record = cluster.store.node(*slot).await?.ok_or_else(|| no_node(*slot))?;
+            if record.life().is_some_and(|l| l.intent == intent) {
+                return Ok(false);
+            }
+            let after = record.with_intent(intent, None, now)?;
+            cluster.store.write(Some(&record), &after, Vec::new()).await?;
+            Ok(true)
+        });
+        match changed.await {
+            Ok(true) => {
+                tell(&cluster, &Subject::Slot(*slot), action, BY_OPERATOR, keeps, now).await?;
+                writeln!(context.out, "slot {slot} {done}")?;
+            }
+            Ok(false) => writeln!(context.out, "nothing changed: slot {slot} {already}")?,
+            // One that cannot does not keep the others from it.
+            Err(e) => {
+                all = false;
+                writeln!(context.err, "nodekeeper: {e:#}")?;
+            }
+        }
+    }
+    Ok(Outcome::done_if(all))
+}

@@ -1,0 +1,166 @@
+//! `plan`: what the next run would do, and why.
+//!
+//! Guarantees: nothing is written and no instance is touched. With `--state`, one answer for
+//! each line that can be read, in order, as soon as it is read; a line that cannot is said on
+//! standard error and keeps no other from its answer.
+//! Does not: decide: the functions' own plans do, from the same observation.
+
+use super::show::{self, Rows, counted};
+use super::{Context, Outcome, policy};
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use shared::observation::Observation;
+use shared::policy::Policy;
+use shared::run::PlanAnswer;
+use shared::time::Time;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+
+/// `plan`
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// Whose next run
+    #[arg(long, value_enum, default_value = "poll-and-scale")]
+    function: Planner,
+    /// Plan from this file's states instead of the cluster's, one JSON object a line; - for
+    /// standard input. One answer a line, as JSON
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// By this policy instead of the stored one
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// As if it were this time: milliseconds since the epoch, or like 2026-11-21T10:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    at: Option<Time>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A function that plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Planner {
+    /// Launches, placements, lease expiry, shutdowns
+    PollAndScale,
+    /// Stale records, orphans
+    CleanStaleRecords,
+    /// Handles that are due
+    SweepDispatch,
+}
+
+impl Planner {
+    fn plan(self, seen: &Observation, now: Time) -> PlanAnswer {
+        match self {
+            Self::PollAndScale => poll_and_scale::plan(seen, now).answer(),
+            Self::CleanStaleRecords => clean_stale_records::plan(seen, now).answer(),
+            Self::SweepDispatch => sweep_dispatch::plan(seen, now).answer(),
+        }
+    }
+}
+
+fn moment(text: &str) -> Result<Time, String> {
+    let ms = text.parse::<i64>().ok();
+    let ms = ms.or_else(|| text.parse::<jiff::Timestamp>().ok().map(|t| t.as_millisecond()));
+    ms.map(Time::from_ms).ok_or_else(|| "it must be milliseconds since the epoch, or like 2026-11-21T10:00:00Z".into())
+}
+
+pub(super) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
+    let policy = args.policy.as_deref().map(policy::read).transpose()?;
+    match &args.state {
+        None => live(context, args, policy).await,
+        Some(file) if file.as_os_str() == "-" => {
+            states(args, policy.as_ref(), &mut *context.input, &mut *context.out, &mut *context.err)
+        }
+        Some(file) => {
+            let shown = file.display();
+            let mut lines = BufReader::new(File::open(file).with_context(|| format!("{shown} cannot be read"))?);
+            states(args, policy.as_ref(), &mut lines, &mut *context.out, &mut *context.err)
+        }
+    }
+}
+
+async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let mut seen = match args.function {
+        Planner::SweepDispatch => sweep_dispatch::observe(&cluster.store, now).await?,
+        _ => Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await?,
+    };
+    if let Some(policy) = policy {
+        seen.policy = policy;
+    }
+    let answer = args.function.plan(&seen, args.at.unwrap_or(now));
+    if args.json {
+        show::json(context.out, &answer)?;
+        return Ok(Outcome::Done);
+    }
+    if answer.actions.is_empty() {
+        writeln!(context.out, "the next run would do nothing")?;
+    }
+    let mut rows = Rows::new(&["ACTION", "SUBJECT", "REASON"]);
+    for action in &answer.actions {
+        // Handles share their node's subject: their names tell them apart.
+        let handle = action.handle.as_ref().map(|h| format!(" {h}")).unwrap_or_default();
+        rows.row([action.action.to_owned(), format!("{}{handle}", action.subject), action.reason.clone()]);
+    }
+    rows.print(context.out)?;
+    if !answer.wanted.is_empty() {
+        writeln!(context.out, "wanted nodes: {}", counted(&answer.wanted))?;
+    }
+    if !answer.surplus.is_empty() {
+        let slots: Vec<String> = answer.surplus.iter().map(ToString::to_string).collect();
+        writeln!(context.out, "not needed: slots {}", slots.join(", "))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn states(
+    args: &PlanArgs,
+    policy: Option<&Policy>,
+    lines: &mut dyn BufRead,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> anyhow::Result<Outcome> {
+    let mut all = true;
+    let mut line = Vec::new();
+    for number in 1u64.. {
+        line.clear();
+        if lines.read_until(b'\n', &mut line).context("the states cannot be read")? == 0 {
+            break;
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match answer(args, policy, &line) {
+            Ok(answer) => {
+                serde_json::to_writer(&mut *out, &answer)?;
+                writeln!(out)?;
+                // Another program may wait for each answer before it sends the next state.
+                out.flush()?;
+            }
+            Err(e) => {
+                all = false;
+                writeln!(err, "nodekeeper: line {number}: {}", show::one_line(&format!("{e:#}")))?;
+            }
+        }
+    }
+    Ok(Outcome::done_if(all))
+}
+
+fn answer(args: &PlanArgs, policy: Option<&Policy>, line: &[u8]) -> anyhow::Result<PlanAnswer> {
+    let state = serde_json::from_slice(line).context("the state is not one JSON object")?;
+    let (seen, now) = Observation::from_state(&state, policy)?;
+    Ok(args.function.plan(&seen, args.at.unwrap_or(now)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_numbers_or_dates() {
+        assert_eq!(moment("1800000000000"), Ok(Time::from_ms(1_800_000_000_000)));
+        assert_eq!(moment("2027-01-15T08:00:00Z"), Ok(Time::from_ms(1_800_000_000_000)));
+        assert!(moment("yesterday").is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! `policy check`, `policy set`, `policy show`.
+//!
+//! Guarantees: only a policy that is right as a whole is stored, and only over the version the
+//! printed difference was made against. What is stored has every default filled in, so that
+//! another release with other defaults changes nothing by itself.
+//! Does not: decide what is right; `shared::policy` does.
+
+use super::operate::{BY_OPERATOR, Keeps, tell};
+use super::{Context, Outcome, show};
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use shared::events::Subject;
+use shared::policy::{Policy, reference};
+use shared::store::{Memory, POLICY, PolicyRow, WriteError};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// `policy …`
+#[derive(Subcommand, Clone, Debug)]
+pub enum PolicyCommand {
+    /// Check a file; says every mistake at once, and needs no cluster
+    Check(FileArgs),
+    /// Store a file as the policy; prints what changes
+    Set(FileArgs),
+    /// Print the stored policy
+    Show(ShowArgs),
+}
+
+/// A policy's file.
+#[derive(Args, Clone, Debug)]
+pub struct FileArgs {
+    /// The policy, as TOML (or as JSON, where the name ends in .json)
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// `policy show`
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// Print every knob with its default and meaning instead; needs no cluster
+    #[arg(long)]
+    defaults: bool,
+    /// As JSON
+    #[arg(long, conflicts_with = "defaults")]
+    json: bool,
+}
+
+pub(super) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<Outcome> {
+    match command {
+        PolicyCommand::Check(args) => {
+            let policy = read(&args.file)?;
+            let (sizes, max) = (policy.size.len(), policy.nodes.max);
+            writeln!(context.out, "{} is right: {sizes} sizes, at most {max} nodes", args.file.display())?;
+            Ok(Outcome::Done)
+        }
+        PolicyCommand::Set(args) => set(context, args).await,
+        PolicyCommand::Show(args) => print(context, args).await,
+    }
+}
+
+/// A checked policy from a file.
+pub(super) fn read(file: &Path) -> anyhow::Result<Policy> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("{shown} cannot be read"))?;
+    let policy = if file.extension().is_some_and(|e| e == "json") {
+        let document: Value = serde_json::from_str(&text).with_context(|| format!("{shown} is not JSON"))?;
+        Policy::from_json(&document)
+    } else {
+        Policy::from_toml(&text)
+    };
+    policy.with_context(|| format!("{shown} is not usable"))
+}
+
+async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {
+    let document = read(&args.file)?.to_json();
+    let cluster = context.cluster().await?;
+    let before = cluster.store.ingest_control().await?.policy;
+    let stored: Value = before.as_ref().and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
+    // What is stored may be an older release's: it is compared as it is understood now.
+    let stored = Policy::from_json(&stored).map_or(stored, |p| p.to_json());
+    if stored == document {
+        let version = before.map_or(0, |row| row.version.number());
+        writeln!(context.out, "nothing changed: version {version} is the same")?;
+        return Ok(Outcome::Done);
+    }
+    let changes = difference(&stored, &document);
+    if before.is_some() {
+        for line in &changes {
+            writeln!(context.out, "{line}")?;
+        }
+    }
+    let version = before.as_ref().map_or(Memory::new(POLICY).version, |row| row.version);
+    let after = PolicyRow { key: POLICY.into(), version, document: document.to_string() };
+    let after = match cluster.store.write(before.as_ref(), &after, Vec::new()).await {
+        Err(WriteError::Conflict(_)) => anyhow::bail!(
+            "the policy was not stored: someone else stored one meanwhile: look at it (`nodekeeper policy show`) and try again"
+        ),
+        other => other?,
+    };
+    let version = after.version.number();
+    writeln!(context.out, "stored as version {version}")?;
+    let (keeps, now) = (Keeps::read(&cluster).await?, context.now());
+    let reason = format!("{BY_OPERATOR}: version {version}, {} knobs changed", changes.len());
+    tell(&cluster, &Subject::Cluster, "policy_set", &reason, keeps, now).await?;
+    Ok(Outcome::Done)
+}
+
+async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {
+    if args.defaults {
+        write!(context.out, "{}", reference())?;
+        return Ok(Outcome::Done);
+    }
+    let cluster = context.cluster().await?;
+    let (policy, version) = cluster.store.ingest_control().await?.checked_policy()?;
+    let document = policy.to_json();
+    if args.json {
+        show::json(context.out, &document)?;
+    } else {
+        write!(context.out, "# version {version}\n{}", toml::to_string_pretty(&without_nulls(document))?)?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// TOML has no word for nothing.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            fields.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect()
+        }
+        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
+
+/// What changes from one policy to another, a line a knob.
+fn difference(before: &Value, after: &Value) -> Vec<String> {
+    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+    knobs("", before, &mut old);
+    knobs("", after, &mut new);
+    let mut paths: Vec<&String> = old.keys().chain(new.keys()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let mut lines = Vec::new();
+    for path in paths {
+        match (old.get(path), new.get(path)) {
+            (Some(was), Some(is)) if was != is => lines.push(format!("~ {path}: {was} -> {is}")),
+            (Some(was), None) => lines.push(format!("- {path}: {was}")),
+            (None, Some(is)) => lines.push(format!("+ {path}: {is}")),
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// Every knob by its path. Sizes go by their names, so that another order is no change of each.
+fn knobs(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
+    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                knobs(&below(name), value, found);
+            }
+        }
+        Value::Array(list) if path == "size" => {
+            for size in list {
+                knobs(&below(size.get("name").and_then(Value::as_str).unwrap_or("?")), size, found);
+            }
+        }
+        Value::Null => {}
+        other => _ = found.insert(path.to_owned(), other.to_string()),
+    }
+}

@@ -1,0 +1,162 @@
+//! How things look: tables and times for people, JSON for programs.
+//!
+//! Guarantees: text that users or nodes chose cannot move the cursor or colour the terminal.
+//! Does not: know what it shows.
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+use shared::model::Capacity;
+use shared::time::{Span, Time};
+use std::io::{self, Write};
+
+/// A table without borders.
+pub(super) struct Rows(Table);
+
+impl Rows {
+    /// With these column heads; none for a list of names and values.
+    pub(super) fn new(heads: &[&str]) -> Self {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        if !heads.is_empty() {
+            table.set_header(heads.iter().copied());
+        }
+        Self(table)
+    }
+
+    /// A row more.
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
+        self.0.add_row(cells.into_iter().map(|c| one_line(&c.to_string())));
+    }
+
+    /// A name and its value, if there is one.
+    pub(super) fn field(&mut self, name: &str, value: Option<impl ToString>) {
+        if let Some(value) = value {
+            self.row([name.to_owned(), value.to_string()]);
+        }
+    }
+
+    /// Whether it has no rows.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Prints it.
+    pub(super) fn print(mut self, out: &mut dyn Write) -> io::Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        for column in self.0.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        writeln!(out, "{}", self.0.trim_fmt())
+    }
+}
+
+/// One JSON document.
+pub(super) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    Ok(writeln!(out)?)
+}
+
+/// Without what would break the line or speak to the terminal.
+pub(super) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Its text, or nothing.
+pub(super) fn or_blank(value: Option<impl ToString>) -> String {
+    value.map(|v| v.to_string()).unwrap_or_default()
+}
+
+/// The way people say it, in one unit: `42 s`, `7 min`, `3 h`, `5 days`.
+pub(super) fn rough(span: Span) -> String {
+    let s = span.as_ms().unsigned_abs() / 1000;
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min", s / 60),
+        3600..172_800 => format!("{} h", s / 3600),
+        _ => format!("{} days", s / 86_400),
+    }
+}
+
+/// When something was or will be: `3 min ago`, `in 20 s`.
+pub(super) fn when(at: Time, now: Time) -> String {
+    let since = now.since(at);
+    if since.as_ms() < 0 { format!("in {}", rough(since)) } else { format!("{} ago", rough(since)) }
+}
+
+/// The same, if it is known; nothing otherwise.
+pub(super) fn when_known(at: Option<Time>, now: Time) -> String {
+    at.map(|at| when(at, now)).unwrap_or_default()
+}
+
+/// A moment, exactly and roughly.
+pub(super) fn moment(at: Time, now: Time) -> String {
+    format!("{at} ({})", when(at, now))
+}
+
+/// An amount of memory.
+pub(super) fn memory(mib: u64) -> String {
+    if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
+}
+
+/// What a machine has, or a job needs.
+pub(super) fn capacity(capacity: Capacity) -> String {
+    let Capacity { vcpus, memory_mib, scratch_gib, gpus } = capacity;
+    let mut parts = vec![format!("{vcpus} vCPU")];
+    if memory_mib > 0 {
+        parts.push(memory(memory_mib));
+    }
+    if scratch_gib > 0 {
+        parts.push(format!("{scratch_gib} GiB scratch"));
+    }
+    if gpus > 0 {
+        parts.push(format!("{gpus} GPU"));
+    }
+    parts.join(", ")
+}
+
+/// A command as a shell would take it.
+pub(super) fn command(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    let quoted = |w: &String| {
+        if !w.is_empty() && w.chars().all(plain) { w.clone() } else { format!("'{}'", w.replace('\'', r"'\''")) }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// Counted things: `2 ready, 1 syncing`.
+pub(super) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToString)>) -> String {
+    let parts: Vec<String> = counts.into_iter().map(|(name, n)| format!("{} {}", n.to_string(), name.to_string())).collect();
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_said_in_one_unit() {
+        let now = Time::from_ms(1_800_000_000_000);
+        let said = |s: i64| when(now - Span::from_s(s), now);
+        assert_eq!([said(0), said(59), said(60), said(7199), said(90_000), said(172_800)],
+            ["0 s ago", "59 s ago", "1 min ago", "1 h ago", "25 h ago", "2 days ago"]);
+        assert_eq!(said(-61), "in 1 min");
+    }
+
+    #[test]
+    fn a_table_has_no_borders_and_no_trailing_space() {
+        let mut rows = Rows::new(&["JOB", "NAME"]);
+        rows.row(["1", "a\x1b[31m\nb"]);
+        rows.row(["22", ""]);
+        let mut out = Vec::new();
+        rows.print(&mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "JOB  NAME\n1    a [31m b\n22\n");
+    }
+
+    #[test]
+    fn commands_are_quoted_for_a_shell() {
+        let words = ["sh", "-c", "echo 'a b'", ""].map(str::to_owned);
+        assert_eq!(command(&words), r"sh -c 'echo '\''a b'\''' ''");
+    }
+}

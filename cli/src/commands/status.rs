@@ -1,0 +1,244 @@
+//! `status`: is all well, and what to do when not.
+//!
+//! Guarantees: what is wrong comes with what to do about it; the exit code says the same.
+//! Does not: ask EC2, or repair anything: the functions do both, and say here how it went.
+
+use super::show::{self, Rows, counted, one_line, rough, when};
+use super::{Context, Outcome};
+use clap::Args;
+use serde::Serialize;
+use shared::events::{Event, Subject};
+use shared::model::{JobSummary, NodeRecord};
+use shared::policy::{Policy, example_json};
+use shared::store::{Control, Memory};
+use shared::time::{Span, Time};
+use std::collections::BTreeMap;
+
+/// The scheduled functions, and how far apart their runs are meant to be.
+const SCHEDULED: &[(&str, Span)] = &[
+    ("poll-and-scale", Span::from_s(60)),
+    ("clean-stale-records", Span::from_s(300)),
+    ("sweep-dispatch", Span::from_s(60)),
+];
+/// How long a working fleet's ingest may be without a heartbeat, before `watchdog.multiplier`.
+const INGEST: Span = Span::from_s(60);
+/// How far back warnings are shown.
+const RECENT: Span = Span::from_s(3600);
+/// How many events of a subject are looked at for warnings.
+const LOOK_BACK: i32 = 20;
+
+/// `status`
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Level {
+    /// As it should be.
+    Well,
+    /// Worth knowing; it ends by itself.
+    Note,
+    /// A person must look.
+    Wrong,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Check {
+    what: String,
+    level: Level,
+    says: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    to_do: String,
+}
+
+impl Check {
+    fn new(what: &str, level: Level, says: impl Into<String>, to_do: impl Into<String>) -> Self {
+        Self { what: what.to_owned(), level, says: says.into(), to_do: to_do.into() }
+    }
+}
+
+/// As programs get it.
+#[derive(Serialize)]
+struct Status {
+    well: bool,
+    checks: Vec<Check>,
+    nodes: BTreeMap<String, usize>,
+    jobs: BTreeMap<String, usize>,
+}
+
+pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let store = &cluster.store;
+    let (control, nodes, jobs) = (store.control().await?, store.nodes().await?, store.queue().await?);
+    let mut events = store.history(&Subject::Cluster.to_string(), LOOK_BACK).await?;
+    for (function, _) in SCHEDULED {
+        events.extend(store.history(&Subject::Function((*function).to_owned()).to_string(), LOOK_BACK).await?);
+    }
+    let mut checks = Vec::new();
+    let multiplier = policy(&control, &mut checks);
+    for (function, period) in SCHEDULED {
+        checks.push(scheduled(&control, function, *period, multiplier, now));
+    }
+    checks.push(ingest(&control, &nodes, multiplier, now));
+    checks.extend(control.memories.values().filter_map(|m| memory(&control, m, now)));
+    checks.extend(warnings(events, now));
+    let status = Status {
+        well: checks.iter().all(|c| c.level != Level::Wrong),
+        checks,
+        nodes: counts(nodes.iter().map(node_word)),
+        jobs: counts(jobs.iter().map(|j: &JobSummary| j.state.to_string())),
+    };
+    if args.json {
+        show::json(context.out, &status)?;
+    } else {
+        print(context, &status)?;
+    }
+    Ok(Outcome::done_if(status.well))
+}
+
+fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
+    let mut rows = Rows::new(&[]);
+    for check in &status.checks {
+        let mark = match check.level {
+            Level::Well => "ok",
+            Level::Note => "note",
+            Level::Wrong => "WRONG",
+        };
+        let to_do = if check.to_do.is_empty() { String::new() } else { format!(": {}", check.to_do) };
+        rows.row([mark.to_owned(), check.what.clone(), format!("{}{to_do}", check.says)]);
+    }
+    rows.print(context.out)?;
+    let or_none = |counts: &BTreeMap<String, usize>| if counts.is_empty() { "none".into() } else { counted(counts) };
+    writeln!(context.out, "nodes: {}", or_none(&status.nodes))?;
+    writeln!(context.out, "jobs: {}", or_none(&status.jobs))?;
+    let wrong = status.checks.iter().filter(|c| c.level == Level::Wrong).count();
+    if status.well {
+        writeln!(context.out, "all is well")?;
+    } else {
+        writeln!(context.out, "not all is well: {wrong} of {} checks", status.checks.len())?;
+    }
+    Ok(())
+}
+
+fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for word in words {
+        *counts.entry(word).or_default() += 1;
+    }
+    counts
+}
+
+/// A node by its status while in use, by its state otherwise.
+fn node_word(record: &NodeRecord) -> String {
+    record.status().map_or_else(|| record.state_name().to_string(), |s| s.to_string())
+}
+
+/// Returns `watchdog.multiplier`, the default one where there is no policy.
+fn policy(control: &Control, checks: &mut Vec<Check>) -> f64 {
+    let default = || Policy::from_json(&example_json()).map_or(5.0, |p| p.watchdog.multiplier);
+    match control.checked_policy() {
+        Ok((policy, version)) => {
+            checks.push(Check::new("policy", Level::Well, format!("version {version}"), ""));
+            policy.watchdog.multiplier
+        }
+        Err(e) => {
+            // Its message says what to do.
+            checks.push(Check::new("policy", Level::Wrong, one_line(&e.to_string()), ""));
+            default()
+        }
+    }
+}
+
+fn times(span: Span, multiplier: f64) -> Span {
+    Span::from_ms((span.as_ms() as f64 * multiplier) as i64)
+}
+
+fn scheduled(control: &Control, function: &str, period: Span, multiplier: f64, now: Time) -> Check {
+    const START: &str = "check its schedule and its log (in AWS), or start `nodekeeper local`";
+    let Some(run) = control.runs.get(function) else {
+        return Check::new(function, Level::Wrong, "has never run", START);
+    };
+    let error = run.error.as_deref().map(|e| format!("; its last run failed: {}", one_line(e))).unwrap_or_default();
+    let Some(success) = run.last_success_at else {
+        return Check::new(function, Level::Wrong, format!("has never succeeded{error}"), START);
+    };
+    let said = format!("last succeeded {}{error}", when(success, now));
+    if now.since(success) > times(period, multiplier) {
+        return Check::new(function, Level::Wrong, format!("{said}; it should run every {period}"), START);
+    }
+    let left = if run.left > 0 { format!(", {} actions left for the next run", run.left) } else { String::new() };
+    let level = if error.is_empty() { Level::Well } else { Level::Note };
+    Check::new(function, level, format!("{said}, {} actions{left}", run.actions), "")
+}
+
+/// An ingest that nobody calls is well as long as nobody should.
+fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -> Check {
+    const FUNCTION: &str = "heartbeat-ingest";
+    let in_use = nodes.iter().filter(|n| n.status().is_some()).count();
+    let heard = control.memories.get("ingest").and_then(|m| m.since_at);
+    let said = heard.map_or("no heartbeat was ever accepted".to_owned(), |at| {
+        format!("last noted heartbeats {}", when(at, now))
+    });
+    let limit = times(INGEST, multiplier);
+    if in_use > 0 && heard.is_none_or(|at| now.since(at) > limit) {
+        let to_do = "check the function's log, its URL and the nodes' way to it";
+        return Check::new(FUNCTION, Level::Wrong, format!("{said}, and {in_use} nodes are in use"), to_do);
+    }
+    Check::new(FUNCTION, Level::Well, said, "")
+}
+
+/// What is remembered and still holds.
+fn memory(control: &Control, memory: &Memory, now: Time) -> Option<Check> {
+    let (kind, name) = memory.key.split_once('#').unwrap_or((&memory.key, ""));
+    let message = memory.message.as_deref().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    if kind == "bad_request" {
+        let version = control.policy.as_ref().map(|p| p.version.number());
+        return (memory.policy_version.is_some() && memory.policy_version == version).then(|| {
+            let to_do = "correct the policy or the launch template, then `nodekeeper policy set FILE`";
+            Check::new(&memory.key, Level::Wrong, format!("EC2 refuses to launch size {name}{message}"), to_do)
+        });
+    }
+    let left = rough(memory.until_at.filter(|_| memory.holds(now))?.since(now));
+    let key = memory.key.as_str();
+    Some(match kind {
+        "brake" => {
+            let to_do = format!("look at `nodekeeper plan`, then wait or `nodekeeper release {name}`");
+            Check::new(key, Level::Wrong, format!("held back{message}"), to_do)
+        }
+        "quota" => {
+            let to_do = "raise the account's limit, or lower nodes.max";
+            Check::new(key, Level::Wrong, format!("the account's limit is reached; next try in {left}{message}"), to_do)
+        }
+        "boot_failures" if memory.wait_s.is_some() => {
+            let count = memory.count.unwrap_or_default();
+            let to_do = "see their console output in `nodekeeper history cluster`, and correct image or user data";
+            Check::new(key, Level::Wrong, format!("{count} starts failed in a row; launching waits {left}"), to_do)
+        }
+        "backoff" => Check::new(key, Level::Note, format!("EC2 throttles launches; next try in {left}{message}"), ""),
+        "shortage" => {
+            let said = format!("EC2 is short of {}; next try in {left}{message}", name.replace('#', " "));
+            Check::new(key, Level::Note, said, "")
+        }
+        "release" => Check::new(key, Level::Note, format!("an operator let go what was held; remembered for {left}"), ""),
+        _ => return None,
+    })
+}
+
+/// The newest warning of each text in the last hour.
+fn warnings(events: Vec<Event>, now: Time) -> Vec<Check> {
+    let mut checks: Vec<Check> = Vec::new();
+    for event in events {
+        let recent = now.since(event.at()) <= RECENT;
+        let said = one_line(&event.reason);
+        if event.action == "warn" && recent && !checks.iter().any(|c| c.what == event.subject && c.says.contains(&said)) {
+            checks.push(Check::new(&event.subject, Level::Note, format!("warned {}: {said}", when(event.at(), now)), ""));
+        }
+    }
+    checks
+}

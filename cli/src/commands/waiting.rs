@@ -1,0 +1,57 @@
+//! Why a job waits: what the next run would say of it, and what keeps nodes from starting.
+//!
+//! Does not: decide anything; it reads the plan of poll-and-scale as it would be now.
+
+use super::show::{counted, rough};
+use shared::ids::JobId;
+use shared::model::{JobState, NodeStateName, NodeStatus};
+use shared::observation::Observation;
+use shared::store::Memory;
+use shared::time::Time;
+
+/// Why this job is not on nodes, in one line; `None` if the observation does not show it waiting.
+pub(super) fn because(seen: &Observation, job: JobId, now: Time) -> Option<String> {
+    let state = seen.jobs.iter().find(|j| j.job_id == job)?.state;
+    let plan = poll_and_scale::plan(seen, now).answer();
+    if let Some(row) = plan.actions.iter().find(|row| row.job_id == Some(job) && row.alloc_id.is_none()) {
+        return Some(format!("the next run would {}: {}", row.action.replace('_', " "), row.reason));
+    }
+    match state {
+        JobState::Regrouping => return Some("its members that still run are stopping: it starts again after them".into()),
+        JobState::Queued => {}
+        _ => return None,
+    }
+    let mut parts = vec!["no ready node has room for it".to_owned()];
+    let launches = plan.actions.iter().filter(|row| row.action == "launch").count();
+    if launches > 0 {
+        parts.push(format!("the next run would launch {launches} nodes"));
+    }
+    let count = |wanted: &dyn Fn(&shared::model::NodeRecord) -> bool| seen.nodes.iter().filter(|n| wanted(n)).count();
+    let starting = count(&|n| n.state_name() == NodeStateName::Assigned || n.status() == Some(NodeStatus::Syncing));
+    if starting > 0 {
+        parts.push(format!("{starting} nodes are starting"));
+    }
+    let up = count(&|n| !n.is_cleaned());
+    let policy = &seen.policy.nodes;
+    if up >= policy.max as usize {
+        parts.push(format!("all {} nodes that nodes.max allows are there", policy.max));
+    } else if launches == 0 && starting == 0 {
+        let pauses: Vec<(String, String)> = seen
+            .control
+            .memories
+            .values()
+            .filter(|m| m.holds(now) && keeps_from_launching(m))
+            .map(|m| (m.key.clone(), format!("for {} more:", rough(m.until_at.unwrap_or(now).since(now)))))
+            .collect();
+        if pauses.is_empty() {
+            parts.push("jobs before it come first, or a cap of the policy is reached (`nodekeeper plan`)".to_owned());
+        } else {
+            parts.push(format!("launching waits {}", counted(pauses)));
+        }
+    }
+    Some(parts.join("; "))
+}
+
+fn keeps_from_launching(memory: &Memory) -> bool {
+    ["quota", "backoff", "boot_failures"].contains(&memory.key.as_str()) || memory.key.starts_with("shortage#")
+}

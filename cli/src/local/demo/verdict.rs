@@ -1,0 +1,291 @@
+//! What came of the demonstration, against what had to come of it.
+//!
+//! Guarantees: every job, every result, every slot's story and every trace that could be left is
+//! looked at; a check that fails says what is wrong with what.
+//! Does not: change anything.
+
+use super::super::LocalError;
+use super::work::{Expect, sha256};
+use super::Demo;
+use shared::ids::JobId;
+use shared::model::{Alloc, ClientStatus, Desired, Job, JobState};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// More problems of one check than this are only counted.
+const SHOWN: usize = 5;
+
+/// One thing that had to be so.
+#[derive(Clone, Debug)]
+pub(in crate::local) struct Check {
+    what: String,
+    problems: Vec<String>,
+}
+
+impl Check {
+    fn new(what: impl Into<String>, problems: Vec<String>) -> Self {
+        Self { what: what.into(), problems }
+    }
+
+    fn that(what: impl Into<String>, holds: bool, otherwise: impl FnOnce() -> String) -> Self {
+        Self::new(what, if holds { Vec::new() } else { vec![otherwise()] })
+    }
+
+    /// After everything was shut down.
+    pub(in crate::local) fn nothing_left(processes: usize) -> Self {
+        Self::that("everything that was started has ended", processes == 0, || format!("{processes} processes are left"))
+    }
+
+    pub(super) fn is_ok(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  {}  {}", if self.is_ok() { "ok    " } else { "FAILED" }, self.what)?;
+        for problem in self.problems.iter().take(SHOWN) {
+            write!(f, "\n            {problem}")?;
+        }
+        match self.problems.len().checked_sub(SHOWN) {
+            Some(more) if more > 0 => write!(f, "\n            and {more} more"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A job as it ended, with all its copies.
+struct Ended<'a> {
+    name: &'a str,
+    expect: &'a Expect,
+    job: Job,
+    allocs: Vec<Alloc>,
+}
+
+/// Looks at everything.
+pub(super) async fn checks(demo: &mut Demo<'_>, over: bool) -> Result<Vec<Check>, LocalError> {
+    let mut ended = BTreeMap::new();
+    for (id, task) in &demo.jobs {
+        if let Some(job) = demo.store().job(*id).await? {
+            let allocs = demo.store().allocs_of(&job).await?;
+            ended.insert(*id, Ended { name: &task.name, expect: &task.expect, job, allocs });
+        }
+    }
+    let mut checks = vec![Check::that(
+        format!("{} jobs were done and the fleet went away within {}", demo.jobs.len(), super::LONGEST),
+        over && ended.len() == demo.jobs.len(),
+        || "it took longer".to_owned(),
+    )];
+    checks.extend(outcomes(ended.values()));
+    checks.push(overtaking(demo, &ended));
+    checks.push(once(ended.values()));
+    let stories = stories(demo, ended.values()).await?;
+    drop(ended);
+    checks.extend(stories);
+    checks.extend(traces(demo).await?);
+    Ok(checks)
+}
+
+/// Each job ended as it had to, grouped by what had to come of it.
+fn outcomes<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Vec<Check> {
+    let mut groups: BTreeMap<(u8, &str), (usize, Vec<String>)> = BTreeMap::new();
+    for one in ended {
+        let group = groups.entry(one.group()).or_default();
+        group.0 += 1;
+        group.1.extend(one.problem().map(|problem| format!("{}: {problem}", one.name)));
+    }
+    groups.into_iter().map(|((_, what), (n, problems))| Check::new(format!("{n} × {what}"), problems)).collect()
+}
+
+impl Ended<'_> {
+    fn group(&self) -> (u8, &'static str) {
+        match self.expect {
+            Expect::Says { .. } => (0, "complete, and the result is right"),
+            Expect::Unzips { .. } => (1, "complete, and the result unpacks to the input"),
+            Expect::Together { .. } => (2, "complete on two nodes at once, each knowing both"),
+            Expect::SecondTime { .. } => (3, "failed once, and complete at the second try"),
+            Expect::Fails { .. } => (4, "failed with its own exit code, as often as it may"),
+            Expect::Cancelled => (5, "cancelled while running, and stopped"),
+            Expect::Rejected => (6, "rejected with the reason, without a node"),
+            Expect::Completes => (7, "complete"),
+        }
+    }
+
+    /// What is wrong with it, if anything.
+    fn problem(&self) -> Option<String> {
+        self.check().err()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let state = |wanted: JobState| {
+            let (is, reason) = (self.job.summary.state, self.job.reason.as_deref().unwrap_or("no reason"));
+            ensure(is == wanted, || format!("is {is} ({reason}), not {wanted}"))
+        };
+        match self.expect {
+            Expect::Says { result, content } => {
+                state(JobState::Complete)?;
+                let said = read(result)?;
+                ensure(said.trim() == content, || format!("says {:?}, not {content:?}", said.trim()))
+            }
+            Expect::Unzips { result, sha256: wanted } => {
+                state(JobState::Complete)?;
+                let is = sha256(&unzip(result)?);
+                ensure(is == *wanted, || format!("{} unpacks to something else than the input", result.display()))
+            }
+            Expect::Completes => state(JobState::Complete),
+            Expect::Fails { exit_code, times } => {
+                state(JobState::Failed)?;
+                self.exit_codes(&vec![Some(*exit_code); *times])?;
+                let told = |a: &Alloc| a.log_tail.as_deref().is_some_and(|t| t.contains("failing on purpose"));
+                ensure(self.allocs.iter().all(told), || "its output was not kept".to_owned())
+            }
+            Expect::SecondTime { exit_code, result } => {
+                state(JobState::Complete)?;
+                self.exit_codes(&[Some(*exit_code), Some(0)])?;
+                read(result).map(drop)
+            }
+            Expect::Cancelled => {
+                state(JobState::Cancelled)?;
+                let stopped = |a: &Alloc| a.summary.desired == Desired::Stop && a.summary.client.is_final();
+                ensure(self.allocs.len() == 1 && self.allocs.iter().all(stopped), || "it was not stopped".to_owned())
+            }
+            Expect::Rejected => {
+                state(JobState::Rejected)?;
+                ensure(self.job.reason.as_deref().is_some_and(|r| !r.is_empty()), || "there is no reason".to_owned())?;
+                ensure(self.allocs.is_empty(), || "it was placed all the same".to_owned())
+            }
+            Expect::Together { members, result } => {
+                state(JobState::Complete)?;
+                self.together(*members, result)
+            }
+        }
+    }
+
+    fn exit_codes(&self, wanted: &[Option<i32>]) -> Result<(), String> {
+        let codes: Vec<_> = self.allocs.iter().map(|a| a.exit_code).collect();
+        ensure(codes == wanted, || format!("its exit codes are {codes:?}, not {wanted:?}"))
+    }
+
+    fn together(&self, members: u32, result: &Path) -> Result<(), String> {
+        for member in 0..members {
+            let hosts = read(&result.with_extension(format!("hosts.{member}")))?;
+            let n = hosts.trim().split(',').filter(|h| !h.is_empty()).count();
+            ensure(n == members as usize, || format!("member {member} knew of {n} hosts: {:?}", hosts.trim()))?;
+        }
+        let done: Vec<&Alloc> = self.allocs.iter().filter(|a| a.summary.client == ClientStatus::Complete).collect();
+        let mut nodes: Vec<_> = done.iter().map(|a| a.summary.node_id).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        ensure(nodes.len() == members as usize, || format!("its members ran on {} nodes", nodes.len()))?;
+        let placed = done.iter().map(|a| a.summary.placed_at).max();
+        let finished = done.iter().filter_map(|a| a.finished_at).min();
+        ensure(placed < finished, || "its members did not run at the same time".to_owned())
+    }
+}
+
+fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| format!("its result {} cannot be read: {e}", path.display()))
+}
+
+fn unzip(path: &Path) -> Result<Vec<u8>, String> {
+    let output = Command::new("gzip").arg("-dc").arg(path).stdin(Stdio::null()).output();
+    let output = output.map_err(|e| format!("gzip cannot be run: {e}"))?;
+    ensure(output.status.success(), || format!("{} is not a whole gzip file", path.display()))?;
+    Ok(output.stdout)
+}
+
+/// The late job of high priority was placed before all that waited when it came.
+fn overtaking(demo: &Demo<'_>, ended: &BTreeMap<JobId, Ended<'_>>) -> Check {
+    let first = |one: &Ended<'_>| one.allocs.iter().map(|a| a.summary.placed_at).min();
+    let urgent = ended.values().find(|one| one.name == "urgent").and_then(first);
+    let waited = demo.overtaken.iter().filter_map(|id| ended.get(id));
+    let placed: Vec<_> = waited.filter_map(|one| Some((one.name, first(one)?))).collect();
+    let behind = placed.iter().filter(|(_, at)| urgent.is_some_and(|urgent| urgent < *at)).count();
+    Check::that(
+        format!("the late urgent job overtook {behind} of the {} jobs that waited", placed.len()),
+        behind > 0,
+        || "it overtook none".to_owned(),
+    )
+}
+
+/// No member of a job completed twice.
+fn once<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Check {
+    let mut problems = Vec::new();
+    for one in ended {
+        let mut members: Vec<u32> =
+            one.allocs.iter().filter(|a| a.summary.client == ClientStatus::Complete).map(|a| a.id().member).collect();
+        let n = members.len();
+        members.sort_unstable();
+        members.dedup();
+        if members.len() != n {
+            problems.push(format!("{}: completed more than once", one.name));
+        }
+    }
+    Check::new("nothing was done twice", problems)
+}
+
+/// The events tell of every life from its launch to its end, and of every placement.
+async fn stories<'a>(
+    demo: &Demo<'_>,
+    ended: impl Iterator<Item = &'a Ended<'a>>,
+) -> Result<Vec<Check>, LocalError> {
+    let events = demo.store().events().await?;
+    let told = |subject: &str, action: &str| events.iter().filter(|e| e.subject == subject && e.action == action).count();
+    let nodes = demo.store().nodes().await?;
+    let mut problems = Vec::new();
+    let mut lives = 0;
+    for node in &nodes {
+        let subject = format!("slot#{}", node.slot);
+        let launched = told(&subject, "launch");
+        lives += launched;
+        for action in ["launch", "shut_down", "clean"] {
+            let n = told(&subject, action);
+            if n == 0 || n != launched {
+                problems.push(format!("slot {}: {launched} × launch, but {n} × {action}", node.slot));
+            }
+        }
+    }
+    if lives == 0 {
+        problems.push("no node was launched".to_owned());
+    }
+    let unplaced = ended.filter(|one| !one.allocs.is_empty() && told(&format!("job#{}", one.job.summary.job_id), "place") == 0);
+    let unplaced = unplaced.map(|one| format!("{}: no event tells of its placement", one.name)).collect();
+    let silent = events.iter().filter(|e| e.reason.is_empty()).map(|e| format!("{} {}", e.subject, e.action)).collect();
+    Ok(vec![
+        Check::new(format!("the events tell of {lives} nodes: launched, shut down, cleaned"), problems),
+        Check::new("the events tell of every placement", unplaced),
+        Check::new("every event has its reason", silent),
+    ])
+}
+
+/// Nothing is left of it all.
+async fn traces(demo: &mut Demo<'_>) -> Result<Vec<Check>, LocalError> {
+    let live = demo.live_instances();
+    let handles = demo.handles().await?;
+    let nodes = demo.store().nodes().await?;
+    let open = nodes.iter().filter(|n| !n.is_cleaned());
+    let open = open.map(|n| format!("slot {} is {}: {}", n.slot, n.state_name(), n.reason)).collect();
+    let allocs = demo.store().live_allocs().await?;
+    let processes = demo.stack.machines.processes();
+    let stats = demo.stack.lambda.as_ref().map(|lambda| lambda.stats()).unwrap_or_default();
+    let errors = stats.iter().filter(|s| s.errors > 0).map(|s| {
+        let last = s.last.as_ref().filter(|l| !l.ok).map_or("", |l| l.result.as_str());
+        format!("{}: {} of {} runs {last}", s.function, s.errors, s.invocations)
+    });
+    let runs: u64 = stats.iter().map(|s| s.invocations).sum();
+    Ok(vec![
+        Check::new(format!("none of {runs} function runs failed"), errors.collect()),
+        Check::new("every node record is cleaned", open),
+        Check::new(format!("none of {} instances is left", demo.instances.len()), live),
+        Check::that("no alloc is left", allocs.is_empty(), || format!("{} are live", allocs.len())),
+        Check::that("no handle is left", handles == 0, || format!("{handles} rows")),
+        Check::that("no process of any machine is left", processes == 0, || format!("{processes} run")),
+    ])
+}

@@ -1,0 +1,200 @@
+//! The work of the demonstration, and what must come of it.
+//!
+//! Guarantees: what is expected is computed here in Rust, before anything runs.
+//! Does not: run or check anything.
+
+use sha2::{Digest, Sha256};
+use shared::auth::hex;
+use shared::model::{JobSpec, Terms};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where files are looked for.
+const ROOTS: [&str; 4] = ["/usr/share", "/usr/include", "/usr/lib", "/etc"];
+/// How large they may be.
+const BYTES: std::ops::Range<u64> = 1_024..2 * 1024 * 1024;
+/// So many are looked at.
+const LOOKED_AT: usize = 4_000;
+
+const HASHED: usize = 12;
+const ZIPPED: usize = 8;
+const COUNTED: usize = 6;
+const JOINED: usize = 3;
+
+/// One job.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub(super) name: String,
+    pub(super) spec: JobSpec,
+    pub(super) expect: Expect,
+}
+
+/// What must come of it.
+#[derive(Clone, Debug)]
+pub(super) enum Expect {
+    /// It completes, and its result says this.
+    Says { result: PathBuf, content: String },
+    /// It completes, and its result is a gzip file of something with this SHA-256.
+    Unzips { result: PathBuf, sha256: String },
+    /// It fails with this exit code, each of so many times.
+    Fails { exit_code: i32, times: usize },
+    /// It fails once, and then completes.
+    SecondTime { exit_code: i32, result: PathBuf },
+    /// It is cancelled while it runs.
+    Cancelled,
+    /// It can never run.
+    Rejected,
+    /// Its members run at the same time and know of each other.
+    Together { members: u32, result: PathBuf },
+    /// It completes.
+    Completes,
+}
+
+/// The work of the beginning, and the job that comes late.
+pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
+    let inputs = inputs(results, HASHED + ZIPPED + COUNTED + JOINED * 3)?;
+    let mut inputs = inputs.into_iter();
+    let mut next = || inputs.next().ok_or_else(|| io::Error::other("there are too few files"));
+    let mut tasks = Vec::new();
+    for n in 0..HASHED {
+        let spec = JobSpec { priority: 400 + (n as u32 % 3) * 50, memory_mib: 256, ..JobSpec::default() };
+        tasks.push(hash(&format!("hash-{n}"), &next()?, results, spec)?);
+    }
+    for n in 0..ZIPPED {
+        let (name, input) = (format!("zip-{n}"), next()?);
+        let result = results.join(&name);
+        let script = r#"gzip -c < "$IN" > "$OUT.part" && mv "$OUT.part" "$OUT"; sleep 1"#;
+        let spec = JobSpec { vcpus: 2, memory_mib: 512, ..JobSpec::default() };
+        let expect = Expect::Unzips { result: result.clone(), sha256: sha256(&fs::read(&input)?) };
+        tasks.push(task(&name, script, &[("IN", &input), ("OUT", &result)], spec, expect));
+    }
+    for n in 0..COUNTED {
+        let (name, input) = (format!("count-{n}"), next()?);
+        let result = results.join(&name);
+        let lines = fs::read(&input)?.iter().filter(|b| **b == b'\n').count();
+        let script = r#"sleep 1; echo $(wc -l < "$IN") > "$OUT.part" && mv "$OUT.part" "$OUT""#;
+        let spec = JobSpec { priority: 300, ..JobSpec::default() };
+        let expect = Expect::Says { result: result.clone(), content: lines.to_string() };
+        tasks.push(task(&name, script, &[("IN", &input), ("OUT", &result)], spec, expect));
+    }
+    for n in 0..JOINED {
+        let (name, files) = (format!("join-{n}"), [next()?, next()?, next()?]);
+        let result = results.join(&name);
+        let mut all = Vec::new();
+        for file in &files {
+            all.extend(fs::read(file)?);
+        }
+        let script = r#"sleep 1; cat "$A" "$B" "$C" | sha256sum | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#;
+        let spec = JobSpec { vcpus: 4, memory_mib: 8_192, priority: 600, ..JobSpec::default() };
+        let expect = Expect::Says { result: result.clone(), content: sha256(&all) };
+        let [a, b, c] = &files;
+        tasks.push(task(&name, script, &[("A", a), ("B", b), ("C", c), ("OUT", &result)], spec, expect));
+    }
+    tasks.extend(odd_ones(results));
+    // It works on the one file that is certainly there.
+    let spec = JobSpec { priority: 1_000, ..JobSpec::default() };
+    let urgent = hash("urgent", &std::env::current_exe()?, results, spec)?;
+    Ok((tasks, urgent))
+}
+
+/// What does not simply work.
+fn odd_ones(results: &Path) -> Vec<Task> {
+    let at = |name: &str| results.join(name);
+    let plain = JobSpec::default;
+    let fails = |name: &str, exit_code: i32, retry_failed: u32| {
+        let script = format!("echo failing on purpose; exit {exit_code}");
+        let expect = Expect::Fails { exit_code, times: retry_failed as usize + 1 };
+        task(name, &script, &[], JobSpec { retry_failed, ..plain() }, expect)
+    };
+    let second = r#"mkdir "$OUT.tried" && { echo failing on purpose, once; exit 9; }; echo at last > "$OUT""#;
+    let together = r#"
+        : > "$OUT.$NODEKEEPER_MEMBER"
+        left=200
+        until [ -e "$OUT.$((1 - NODEKEEPER_MEMBER))" ]; do
+            left=$((left - 1)); [ $left -gt 0 ] || { echo the other member never came; exit 1; }
+            sleep 0.1
+        done
+        echo "$NODEKEEPER_HOSTS" > "$OUT.hosts.$NODEKEEPER_MEMBER"
+        sleep 1"#;
+    // What it leaves behind has neither its parents nor its session nor its environment.
+    let daemon = "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
+    let cache = r#"echo "$NODEKEEPER_JOB_ID" >> "$NODEKEEPER_CACHE_DEMO/seen" && [ -s "$NODEKEEPER_CACHE_DEMO/seen" ]"#;
+    let terms = Terms { kill_timeout_s: 2, ..Terms::default() };
+    vec![
+        fails("fail", 3, 0),
+        fails("fail-twice", 7, 1),
+        task(
+            "second-time",
+            second,
+            &[("OUT", &at("second-time"))],
+            JobSpec { retry_failed: 2, ..plain() },
+            Expect::SecondTime { exit_code: 9, result: at("second-time") },
+        ),
+        task("to-cancel", "echo asleep; sleep 600", &[], JobSpec { terms, ..plain() }, Expect::Cancelled),
+        task("too-large", "true", &[], JobSpec { vcpus: 512, ..plain() }, Expect::Rejected),
+        task(
+            "together",
+            together,
+            &[("OUT", &at("together"))],
+            JobSpec { nodes: 2, priority: 700, ..plain() },
+            Expect::Together { members: 2, result: at("together") },
+        ),
+        task("daemon", daemon, &[], JobSpec { terms, ..plain() }, Expect::Completes),
+        task("cached", cache, &[], JobSpec { caches: vec!["demo".into()], ..plain() }, Expect::Completes),
+    ]
+}
+
+fn hash(name: &str, input: &Path, results: &Path, spec: JobSpec) -> io::Result<Task> {
+    let result = results.join(name);
+    let script = r#"sleep 1; sha256sum < "$IN" | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#;
+    let expect = Expect::Says { result: result.clone(), content: sha256(&fs::read(input)?) };
+    Ok(task(name, script, &[("IN", input), ("OUT", &result)], spec, expect))
+}
+
+fn task(name: &str, script: &str, env: &[(&str, &Path)], spec: JobSpec, expect: Expect) -> Task {
+    let env = env.iter().map(|(name, path)| ((*name).to_owned(), path.display().to_string())).collect();
+    let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+    Task { name: name.to_owned(), spec: JobSpec { name: Some(name.to_owned()), command, env, ..spec }, expect }
+}
+
+/// The digest in hexadecimal.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// Files of this machine, spread over what there is; made up where there are too few.
+fn inputs(results: &Path, wanted: usize) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for root in ROOTS {
+        let enough = found.len() + LOOKED_AT / ROOTS.len();
+        walk(Path::new(root), &mut found, enough);
+    }
+    let step = (found.len() / wanted.max(1)).max(1);
+    let mut chosen: Vec<PathBuf> = found.into_iter().step_by(step).take(wanted).collect();
+    while chosen.len() < wanted {
+        let path = results.join(format!("input-{}", chosen.len()));
+        let lines: String = (0..2_000).map(|_| format!("{}\n", rand::random::<u64>())).collect();
+        fs::write(&path, lines)?;
+        chosen.push(path);
+    }
+    Ok(chosen)
+}
+
+/// Regular files below `dir` that can be read, in a fixed order, until there are `enough`.
+fn walk(dir: &Path, found: &mut Vec<PathBuf>, enough: usize) {
+    let mut entries: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    entries.sort();
+    for path in entries {
+        if found.len() >= enough {
+            return;
+        }
+        // Links are not followed: they lead in circles.
+        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+        if metadata.is_dir() {
+            walk(&path, found, enough);
+        } else if metadata.is_file() && BYTES.contains(&metadata.len()) && path.to_str().is_some() && fs::File::open(&path).is_ok() {
+            found.push(path);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The page that shows the system live, and the metadata service of its machines.
+//!
+//! Guarantees: whatever names and outputs hold, they are text on the page and nothing else; any
+//! number of viewers costs one look at the tables a second.
+//! Does not: change anything: that is for the commands.
+
+use super::ec2::Ec2;
+use super::lambda::Lambda;
+use super::machines::{LocalMachines, Metadata};
+use super::{Clock, LocalArgs, LocalEnv};
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{Html, IntoResponse, Json, Response};
+use axum::routing::{get, put};
+use serde_json::{Value, json};
+use shared::cloud::{NODE_TAG, SIZE_TAG};
+use shared::ids::ClusterName;
+use shared::model::{Job, NodeRecord};
+use shared::store::{DbError, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+const HTML: &str = include_str!("page.html");
+/// How old a shown state may be.
+const FRESH: Duration = Duration::from_millis(800);
+/// So many jobs and events are shown, the newest.
+const SHOWN: usize = 100;
+/// What IMDSv2 hands out and wants back.
+const TOKEN: &str = "local";
+
+/// What the page shows.
+pub struct Page {
+    store: Store,
+    ec2: Arc<Ec2>,
+    machines: LocalMachines,
+    lambda: Option<Arc<Lambda>>,
+    cluster: ClusterName,
+    clock: Clock,
+    last: Mutex<Option<(Instant, Value)>>,
+}
+
+impl Page {
+    pub(super) fn new(
+        store: Store,
+        ec2: Arc<Ec2>,
+        machines: LocalMachines,
+        lambda: Option<Arc<Lambda>>,
+        args: &LocalArgs,
+        env: &LocalEnv,
+    ) -> Self {
+        let (cluster, clock) = (args.cluster.clone(), Arc::clone(&env.clock));
+        Self { store, ec2, machines, lambda, cluster, clock, last: Mutex::default() }
+    }
+
+    async fn state(&self) -> Result<Value, DbError> {
+        let mut last = self.last.lock().await;
+        if let Some((at, state)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return Ok(state.clone());
+        }
+        let state = self.look().await?;
+        *last = Some((Instant::now(), state.clone()));
+        Ok(state)
+    }
+
+    async fn look(&self) -> Result<Value, DbError> {
+        let mut nodes = self.store.nodes().await?;
+        nodes.sort_by_key(|n| n.slot);
+        let mut jobs = self.store.jobs().await?;
+        jobs.sort_by_key(|j| std::cmp::Reverse(j.summary.job_id));
+        let mut counts = BTreeMap::<&str, u32>::new();
+        for job in &jobs {
+            *counts.entry(job.summary.state.as_str()).or_default() += 1;
+        }
+        let mut events = self.store.events().await?;
+        events.sort_by(|a, b| b.id.cmp(&a.id));
+        let events = events.iter().take(SHOWN).map(|e| {
+            json!({"at": e.at(), "subject": e.subject, "action": e.action, "reason": e.reason})
+        });
+        let instances = self.ec2.instances().into_iter().rev().take(SHOWN).map(|i| {
+            json!({
+                "instance_id": i.instance_id, "state": i.state, "instance_type": i.instance_type, "market": i.market,
+                "launched_at": i.launched_at, "node_id": i.tags.get(NODE_TAG), "size": i.tags.get(SIZE_TAG),
+            })
+        });
+        Ok(json!({
+            "cluster": self.cluster, "now": (self.clock)(),
+            "slots": nodes.iter().map(slot).collect::<Vec<_>>(),
+            "job_counts": counts,
+            "jobs": jobs.iter().take(SHOWN).map(job).collect::<Vec<_>>(),
+            "events": events.collect::<Vec<_>>(),
+            "functions": self.lambda.as_ref().map(|lambda| lambda.stats()).unwrap_or_default(),
+            "instances": instances.collect::<Vec<_>>(),
+        }))
+    }
+}
+
+fn slot(node: &NodeRecord) -> Value {
+    let (life, contact) = (node.life(), node.contact());
+    json!({
+        "slot": node.slot, "state": node.state_name(), "reason": node.reason, "modified_at": node.modified_at,
+        "status": node.status(), "node_id": node.node_id(),
+        "size": life.map(|l| &l.offering.size), "instance_id": life.and_then(|l| l.instance_id.as_ref()),
+        "intent": life.map(|l| l.intent), "allocs": life.map(|l| &l.allocs),
+        "last_ping_at": contact.map(|c| c.last_ping_at), "busy": contact.is_some_and(|c| c.busy),
+    })
+}
+
+fn job(job: &Job) -> Value {
+    let s = &job.summary;
+    json!({
+        "job_id": s.job_id, "name": s.name, "state": s.state, "priority": s.priority, "nodes": s.nodes,
+        "vcpus": s.capacity.vcpus, "memory_mib": s.capacity.memory_mib, "reason": job.reason,
+        "submitted_at": s.submitted_at, "finished_at": job.finished_at,
+        "command": job.work.command.join(" ").chars().take(200).collect::<String>(),
+    })
+}
+
+/// Serves the page until the listener fails or this is dropped.
+pub(super) async fn serve(listener: TcpListener, page: Page) {
+    let router = Router::new()
+        .route("/", get(html))
+        .route("/state.json", get(state))
+        .route("/metadata/{instance_id}/latest/api/token", put(|| async { TOKEN }))
+        .route("/metadata/{instance_id}/latest/meta-data/{*path}", get(metadata))
+        .with_state(Arc::new(page));
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!(%error, "the page is no longer served: restart");
+    }
+}
+
+async fn html() -> impl IntoResponse {
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
+    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(HTML))
+}
+
+async fn state(State(page): State<Arc<Page>>) -> Response {
+    match page.state().await {
+        Ok(state) => Json(state).into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error.to_string()}))).into_response(),
+    }
+}
+
+/// The instance metadata service, as far as the agent asks it ("Use IMDSv2", EC2 User Guide).
+async fn metadata(
+    State(page): State<Arc<Page>>,
+    Path((instance_id, path)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<String, StatusCode> {
+    if headers.get("x-aws-ec2-metadata-token").is_none_or(|token| token != TOKEN) {
+        return Err(StatusCode::UNAUTHORIZED);
+    }
+    let metadata = page.machines.metadata(&instance_id).ok_or(StatusCode::NOT_FOUND)?;
+    entry(&instance_id, &metadata, &path).ok_or(StatusCode::NOT_FOUND)
+}
+
+fn entry(instance_id: &str, metadata: &Metadata, path: &str) -> Option<String> {
+    match path {
+        "instance-id" => Some(instance_id.to_owned()),
+        "local-ipv4" => Some(metadata.private_ip.clone()),
+        "spot/instance-action" => {
+            let time = jiff::Timestamp::from_millisecond(metadata.interrupt_at?.as_ms()).ok()?;
+            Some(json!({"action": "terminate", "time": format!("{time:.0}")}).to_string())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::time::Time;
+
+    #[test]
+    fn the_metadata_service_speaks_of_an_interruption_only_when_there_is_one() {
+        let mut metadata = Metadata { private_ip: "10.0.0.4".into(), interrupt_at: None };
+        assert_eq!(entry("i-1", &metadata, "spot/instance-action"), None);
+        metadata.interrupt_at = Some(Time::from_ms(1_505_722_920_000));
+        let action = entry("i-1", &metadata, "spot/instance-action").unwrap();
+        assert_eq!(action, r#"{"action":"terminate","time":"2017-09-18T08:22:00Z"}"#);
+        assert_eq!(entry("i-1", &metadata, "local-ipv4").as_deref(), Some("10.0.0.4"));
+        assert_eq!(entry("i-1", &metadata, "iam/security-credentials"), None);
+    }
+
+    #[test]
+    fn the_page_makes_no_markup_of_data_and_loads_nothing_from_elsewhere() {
+        for bad in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "src=", "href=\"http", "@import"] {
+            assert!(!HTML.contains(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A node of the world: the agent's real protocol on a machine without processes.
+
+use crate::world::Switch;
+use nodekeeper_agent::protocol::{Durable, Ended, Identity, Node as Protocol, Seen, Work};
+use crate::nodekeeper_cli::local::ec2::MachineStart;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use shared::ids::AllocId;
+use shared::model::HandleKind;
+use shared::run::RunClock;
+use shared::time::Time;
+use shared::wire::{AllocOrder, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub struct Node {
+    pub file: NodeFile,
+    pub protocol: Protocol,
+    /// What exists on its disk.
+    pub handles: BTreeSet<String>,
+    /// How often each alloc was started here.
+    pub started: BTreeMap<AllocId, u32>,
+    /// Told 410.
+    pub gone: bool,
+    /// Cut off the network.
+    pub silent: bool,
+}
+
+/// An HTTP request as a function URL passes it on.
+pub fn http(path: &str, token: Option<&str>, body: &impl Serialize) -> Value {
+    let mut headers = json!({"content-type": "application/json"});
+    if let Some(token) = token {
+        headers["authorization"] = json!(format!("Bearer {token}"));
+    }
+    json!({"version": "2.0", "rawPath": path, "headers": headers, "isBase64Encoded": false,
+        "requestContext": {"http": {"method": "POST", "path": path}},
+        "body": serde_json::to_string(body).unwrap()})
+}
+
+/// The status and the body of a function URL's answer.
+pub fn answer(response: &Value) -> (u64, Value) {
+    let body = serde_json::from_str(response["body"].as_str().unwrap()).unwrap();
+    (response["statusCode"].as_u64().unwrap(), body)
+}
+
+fn read<T: DeserializeOwned>(response: &Value) -> Result<T, ErrorCode> {
+    let (status, body) = answer(response);
+    if status == 200 {
+        Ok(serde_json::from_value(body).unwrap())
+    } else {
+        let error: ErrorBody = serde_json::from_value(body).unwrap();
+        assert_eq!(u64::from(error.error.status()), status);
+        Err(error.error)
+    }
+}
+
+impl Node {
+    pub fn boot(machine: &MachineStart) -> Self {
+        let file = shared::cloud::node_file_in(&machine.user_data).expect("user data with a node file");
+        let identity =
+            Identity { instance_id: machine.instance_id.clone(), address: Some(machine.private_ip.clone()) };
+        let protocol = Protocol::new(identity, Durable::new(file.node_id, "boot-1".to_owned()));
+        Self { file, protocol, handles: BTreeSet::new(), started: BTreeMap::new(), gone: false, silent: false }
+    }
+
+    fn path(&self, what: &str) -> String {
+        format!("/v1/nodes/{}/{what}", self.file.node_id)
+    }
+
+    /// One round: heartbeat, orders, work, reports.
+    pub async fn live(
+        &mut self,
+        ingest: &heartbeat_ingest::Ingest,
+        sweep: &sweep_dispatch::Sweep,
+        switch: &Switch,
+        now: Time,
+        clock: RunClock,
+    ) {
+        if self.gone || self.silent {
+            return;
+        }
+        let token = self.file.token.clone();
+        let event = http(&self.path("heartbeat"), token.as_deref(), &self.protocol.heartbeat());
+        // Killed on the way: the node hears nothing, and tries again.
+        let Some(response) = switch.guard(ingest.handle(&event, now)).await else { return };
+        match read(&response) {
+            Ok(answer) => _ = self.protocol.on_heartbeat(&answer),
+            Err(ErrorCode::WrongIncarnation) => self.protocol.register_anew(),
+            Err(ErrorCode::Gone) => self.gone = true,
+            Err(_) => {}
+        }
+        self.work();
+        if let Some(report) = self.protocol.report() {
+            let event = http(&self.path("allocs"), token.as_deref(), &report);
+            let Some(response) = switch.guard(ingest.handle(&event, now)).await else { return };
+            match read(&response) {
+                Ok(answer) => self.protocol.on_report(&answer),
+                Err(code) => self.protocol.on_report_refused(code),
+            }
+        }
+        let as_of = self.protocol.durable.as_of;
+        let label = Some(self.file.node_id.to_string());
+        let handles = self.handles.iter().map(|h| ReportedHandle {
+            handle: h.clone(),
+            kind: if h.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
+            label: label.clone(),
+        });
+        let Some(report) = self.protocol.handle_report(as_of, true, handles.collect()) else { return };
+        let event = http(&self.path("handles"), token.as_deref(), &report);
+        let Some(response) = switch.guard(sweep.handle(&event, clock)).await else { return };
+        if let Ok(HandleReportAnswer { destroy, .. }) = read(&response.unwrap()) {
+            for handle in destroy {
+                let running = handle.parse().is_ok_and(|id| self.protocol.unfinished().contains(&id));
+                assert!(!running, "told to destroy {handle}, which runs");
+                self.handles.remove(&handle);
+            }
+        }
+    }
+
+    /// What runs ends in the next round; what is new starts.
+    fn work(&mut self) {
+        for id in self.protocol.unfinished() {
+            if *self.protocol.seen(id) == Seen::Running {
+                let order = self.protocol.durable.allocs[&id].order.clone();
+                self.finish(&order);
+            }
+        }
+        for work in self.protocol.work() {
+            match work {
+                Work::Run(order) => {
+                    self.handles.insert(order.alloc_id.to_string());
+                    self.handles.extend(order.caches.iter().map(|c| format!("cache:{c}")));
+                    *self.started.entry(order.alloc_id).or_default() += 1;
+                    self.protocol.observe(order.alloc_id, Seen::Running);
+                }
+                Work::Stop(order, _) => self.end(&order, 143),
+            }
+        }
+    }
+
+    fn finish(&mut self, order: &AllocOrder) {
+        match order.command.first().map(String::as_str) {
+            Some("fail") => self.end(order, 1),
+            Some("forever") => {}
+            _ => self.end(order, 0),
+        }
+    }
+
+    fn end(&mut self, order: &AllocOrder, exit_code: i32) {
+        let ended = Ended { exit_code: Some(exit_code), message: None, log_tail: Some("the end\n".into()) };
+        self.protocol.observe(order.alloc_id, Seen::Ended(ended));
+    }
+}

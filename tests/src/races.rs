@@ -1,0 +1,75 @@
+//! Many at once: claimants of one slot, and whole runs beside each other.
+
+use crate::world::{World, job, quick_policy};
+use crate::nodekeeper_cli::local::ec2;
+use serde_json::json;
+use shared::model::{JobState, NewLife, NodeRecord};
+use shared::ids::{NodeId, Slot, new_ulid};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_a_hundred_claimants_wins_each_of_a_thousand_rounds() {
+    let world = World::new().await;
+    let slot = Slot::new(0).unwrap();
+    let mut record: Option<NodeRecord> = None;
+    for round in 0..1000 {
+        let claims: Vec<NodeRecord> = (0..100)
+            .map(|_| {
+                let launch = NewLife {
+                    node_id: NodeId::new(slot, new_ulid(world.now())),
+                    ..shared::model::fixtures::new_life(0)
+                };
+                NodeRecord::assign(slot, record.as_ref(), launch, world.now(), "claimed").unwrap()
+            })
+            .collect();
+        let tries = claims.iter().map(|claim| world.look.write(record.as_ref(), claim, Vec::new()));
+        let results = futures::future::join_all(tries).await;
+        let winners: Vec<&NodeRecord> = results.iter().filter_map(|r| r.as_ref().ok()).collect();
+        assert_eq!(winners.len(), 1, "round {round}");
+        assert!(results.iter().filter_map(|r| r.as_ref().err()).all(|e| e.is_conflict()), "round {round}");
+        let stored = world.look.node(slot).await.unwrap().unwrap();
+        assert_eq!(stored, *winners[0], "round {round}: the row is the winner's");
+        let cleaned = stored.clean(world.now(), "next round").unwrap();
+        record = Some(world.look.write(Some(&stored), &cleaned, Vec::new()).await.unwrap());
+    }
+}
+
+async fn runs_at_once(runs: usize) {
+    let mut policy = quick_policy();
+    policy["nodes"]["max"] = json!(5);
+    let mut world = World::with(policy, ec2::Config::default()).await;
+    for n in 0..12 {
+        let mut spec = job(&["one"]);
+        spec.vcpus = 2;
+        spec.priority = 500 + n % 3;
+        world.submit(spec).await;
+    }
+    for _ in 0..150 {
+        let all = futures::future::join_all((0..runs).map(|_| world.poll())).await;
+        assert!(all.iter().all(Option::is_some));
+        world.check().await;
+        let live = world.ec2.instances().iter().filter(|i| i.state != ec2::State::Terminated).count();
+        assert!(live <= 5, "{live} live instances, nodes.max is 5");
+        world.step().await;
+        world.check().await;
+        for node in world.nodes.values() {
+            assert!(node.started.values().all(|n| *n == 1), "an alloc was started twice: {:?}", node.started);
+        }
+        if world.is_quiet().await {
+            break;
+        }
+    }
+    let jobs = world.look.jobs().await.unwrap();
+    assert!(jobs.iter().all(|j| j.summary.state == JobState::Complete), "{jobs:#?}");
+    // Nothing was lost on the way, so each job was placed once.
+    assert!(jobs.iter().all(|j| j.summary.copies == 1), "a job was placed twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_runs_at_once_never_exceed_the_maximum() {
+    runs_at_once(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_runs_at_once_never_exceed_the_maximum() {
+    runs_at_once(10).await;
+}

@@ -1,0 +1,455 @@
+//! A cluster in a box: the embedded DynamoDB over HTTP, the EC2 stand-in over HTTP, the real
+//! decision and action code, nodes that speak the agent's real protocol, and time as an
+//! argument. Calls can be counted, and a run can be killed after any one of them.
+
+use crate::node::Node;
+use crate::nodekeeper_cli::local::ec2;
+use async_trait::async_trait;
+use shared::auth::MasterKey;
+use shared::cloud::{Cloud, CloudError, Instance, LaunchError, LaunchRequest, LaunchSettings};
+use shared::http::Credentials;
+use shared::ids::ClusterName;
+use shared::model::{Job, JobSpec};
+use shared::policy::Policy;
+use shared::run::{RunAnswer, RunClock};
+use shared::store::{
+    Answer, Db, DbError, Dynamo, Index, Item, Key, Page, PageKey, PolicyRow, Query, Store, Table, Write, WriteError,
+};
+use shared::time::{Span, Time};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+pub const START: Time = Time::from_ms(1_800_000_000_000);
+
+/// Where the embedded DynamoDB of this test process listens. It has a thread of its own,
+/// because each test has a runtime of its own.
+pub fn dynamo_url() -> &'static str {
+    static URL: OnceLock<String> = OnceLock::new();
+    URL.get_or_init(|| {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                tell.send(format!("http://{}", listener.local_addr().unwrap())).unwrap();
+                dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()).await;
+            });
+        });
+        told.recv().unwrap()
+    })
+}
+
+fn credentials() -> aws_sdk_dynamodb::config::Credentials {
+    aws_sdk_dynamodb::config::Credentials::new("local", "local", None, None, "tests")
+}
+
+pub fn dynamo_client(url: &str) -> aws_sdk_dynamodb::Client {
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version(aws_sdk_dynamodb::config::BehaviorVersion::latest())
+        .region(aws_sdk_dynamodb::config::Region::new("us-east-1"))
+        .credentials_provider(credentials())
+        .endpoint_url(url)
+        .build();
+    aws_sdk_dynamodb::Client::from_conf(config)
+}
+
+pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
+    let config = aws_sdk_ec2::Config::builder()
+        .behavior_version(aws_sdk_ec2::config::BehaviorVersion::latest())
+        .region(aws_sdk_ec2::config::Region::new("us-east-1"))
+        .credentials_provider(credentials())
+        .endpoint_url(url)
+        .build();
+    aws_sdk_ec2::Client::from_conf(config)
+}
+
+/// A name no other test of this process has.
+pub fn fresh_cluster() -> ClusterName {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
+}
+
+/// Counts the calls that change something, and kills the caller after one of them.
+#[derive(Default)]
+pub struct Switch {
+    calls: AtomicUsize,
+    kill_after: AtomicUsize,
+    killed: tokio::sync::Notify,
+    log: Mutex<Vec<String>>,
+}
+
+impl Switch {
+    async fn called(&self, what: String) {
+        let n = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        self.log.lock().unwrap().push(what);
+        if n == self.kill_after.load(Ordering::SeqCst) {
+            self.killed.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    pub fn kill_after(&self, n: usize) {
+        self.kill_after.store(n, Ordering::SeqCst);
+    }
+
+    /// What the last counted call was.
+    pub fn last(&self) -> String {
+        self.log.lock().unwrap().last().cloned().unwrap_or_default()
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Runs it to its end, or until the switch kills it: `None`.
+    pub async fn guard<T>(&self, run: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            result = run => Some(result),
+            () = self.killed.notified() => None,
+        }
+    }
+}
+
+struct Switched<T: ?Sized> {
+    inner: Arc<T>,
+    switch: Arc<Switch>,
+}
+
+#[async_trait]
+impl Db for Switched<dyn Db> {
+    async fn get(&self, key: &Key) -> Result<Option<Item>, DbError> {
+        self.inner.get(key).await
+    }
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Item>, DbError> {
+        self.inner.get_many(keys).await
+    }
+    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.inner.query(query, from).await
+    }
+    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.inner.scan(table, index, from).await
+    }
+    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Item>, WriteError> {
+        let result = self.inner.write(write, answer).await;
+        if write.key.table != Table::Events {
+            let state = match &write.effect {
+                shared::store::Effect::Update { set, .. } => format!("{:?}", set.get("state").or(set.get("reason"))),
+                other => format!("{other:?}").chars().take(12).collect(),
+            };
+            self.switch.called(format!("write {:?} {state}", write.key.table)).await;
+        }
+        result
+    }
+    async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
+        let result = self.inner.transact(writes).await;
+        self.switch.called(format!("transact of {}", writes.len())).await;
+        result
+    }
+}
+
+#[async_trait]
+impl Cloud for Switched<dyn Cloud> {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        self.inner.instances().await
+    }
+    async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
+        self.inner.instance(instance_id).await
+    }
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Instance, LaunchError> {
+        let result = self.inner.launch(request, client_token).await;
+        self.switch.called("RunInstances".into()).await;
+        result
+    }
+    async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
+        let result = self.inner.terminate(instance_ids).await;
+        self.switch.called("TerminateInstances".into()).await;
+        result
+    }
+    async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError> {
+        self.inner.console_output(instance_id).await
+    }
+}
+
+/// Machines that come up and go down, for the world to put nodes on.
+#[derive(Default)]
+struct Hooks {
+    started: Mutex<Vec<ec2::MachineStart>>,
+    stopped: Mutex<Vec<String>>,
+}
+
+impl ec2::Machines for Hooks {
+    fn start(&self, machine: ec2::MachineStart) {
+        self.started.lock().unwrap().push(machine);
+    }
+    fn stop(&self, instance_id: &str) {
+        self.stopped.lock().unwrap().push(instance_id.to_owned());
+    }
+}
+
+/// One cluster.
+pub struct World {
+    pub cluster: ClusterName,
+    /// Through the switch.
+    pub store: Store,
+    /// Beside the switch, to look.
+    pub look: Store,
+    pub dynamo: Dynamo,
+    pub cloud: Arc<dyn Cloud>,
+    pub ec2: Arc<ec2::Ec2>,
+    pub settings: LaunchSettings,
+    pub switch: Arc<Switch>,
+    pub nodes: BTreeMap<String, Node>,
+    pub ingest: heartbeat_ingest::Ingest,
+    pub sweep: sweep_dispatch::Sweep,
+    pub policy: Policy,
+    now: Arc<AtomicI64>,
+    hooks: Arc<Hooks>,
+    steps: u32,
+}
+
+/// A policy under which a whole life takes minutes of the world's time.
+pub fn quick_policy() -> Value {
+    let mut policy = shared::policy::example_json();
+    policy["nodes"] = json!({"max": 4});
+    policy["launch"]["calls_per_second"] = json!(1000);
+    policy["boot"] = json!({"timeout_s": 300});
+    policy["idle"] = json!({"timeout_s": 10, "confirmations": 2});
+    policy["stale"] = json!({"after_s": 900, "orphan_after_s": 120});
+    policy["heartbeat"] = json!({"ttl_s": 20, "idle_s": 10, "grace_s": 10});
+    policy["sweep"] = json!({"failed_keep_s": 30, "creating_s": 60});
+    policy
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(quick_policy(), ec2::Config::default()).await
+    }
+
+    pub async fn with(policy: Value, mut config: ec2::Config) -> Self {
+        config.launch_templates.push(
+            serde_json::from_value(json!({"id": "lt-0123456789abcdef0", "name": "nodekeeper",
+                "versions": [{"version": 1}]}))
+            .unwrap_or_else(|e| panic!("{e}")),
+        );
+        let cluster = fresh_cluster();
+        let dynamo = Dynamo::new(dynamo_client(dynamo_url()), cluster.clone());
+        dynamo.create_tables().await.unwrap();
+        let now = Arc::new(AtomicI64::new(START.as_ms()));
+        let clock = { let now = Arc::clone(&now); Arc::new(move || Time::from_ms(now.load(Ordering::SeqCst))) };
+        let hooks = Arc::new(Hooks::default());
+        let stand_in = ec2::Ec2::new(config, clock, Arc::clone(&hooks) as Arc<dyn ec2::Machines>);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(ec2::serve(listener, Arc::clone(&stand_in)));
+        let switch = Arc::new(Switch::default());
+        let db: Arc<dyn Db> = Arc::new(dynamo.clone());
+        let look = Store::new(Arc::clone(&db));
+        let store = Store::new(Arc::new(Switched { inner: db, switch: Arc::clone(&switch) }));
+        let real: Arc<dyn Cloud> = Arc::new(shared::cloud::Ec2::new(ec2_client(&url), cluster.clone()));
+        let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch) });
+        let key = MasterKey::from_hex(&"5a".repeat(32)).unwrap();
+        let credentials = Credentials::Token(key.clone());
+        let settings = LaunchSettings {
+            cluster: cluster.clone(),
+            key: Some(key),
+            heartbeat_url: "http://heartbeat".into(),
+            sweep_url: "http://sweep".into(),
+        };
+        let policy_row = Policy::from_json(&policy).unwrap();
+        set_policy(&look, &policy_row).await;
+        Self {
+            ingest: heartbeat_ingest::Ingest::new(store.clone(), credentials.clone(), cluster.clone()),
+            sweep: sweep_dispatch::Sweep::new(store.clone(), credentials, cluster.clone()),
+            cluster,
+            store,
+            look,
+            dynamo,
+            cloud,
+            ec2: stand_in,
+            settings,
+            switch,
+            nodes: BTreeMap::new(),
+            policy: policy_row,
+            now,
+            hooks,
+            steps: 0,
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        Time::from_ms(self.now.load(Ordering::SeqCst))
+    }
+
+    pub fn pass(&self, s: i64) {
+        self.now.fetch_add(s * 1000, Ordering::SeqCst);
+    }
+
+    pub fn clock(&self) -> RunClock {
+        RunClock::new(self.now(), None, Duration::from_secs(50))
+    }
+
+    pub async fn submit(&self, spec: JobSpec) -> Job {
+        let id = shared::ids::JobId::new(shared::ids::new_ulid(self.now()));
+        let job = Job::submit(id, spec, self.now()).unwrap();
+        self.look.write(None, &job, Vec::new()).await.unwrap()
+    }
+
+    /// One run of poll-and-scale; `None` if it was killed.
+    pub async fn poll(&self) -> Option<RunAnswer> {
+        let input = json!({});
+        let run = poll_and_scale::tick(&self.store, &*self.cloud, &self.settings, &input, self.clock());
+        self.switch.guard(run).await.map(|r| r.unwrap())
+    }
+
+    /// One run of clean-stale-records; `None` if it was killed.
+    pub async fn clean(&self) -> Option<RunAnswer> {
+        let input = json!({});
+        let run = clean_stale_records::tick(&self.store, &*self.cloud, &input, self.clock());
+        self.switch.guard(run).await.map(|r| r.unwrap())
+    }
+
+    /// Puts nodes on the machines that came up, takes those away that went down.
+    pub fn machines(&mut self) {
+        self.ec2.advance();
+        for machine in self.hooks.started.lock().unwrap().drain(..) {
+            self.nodes.insert(machine.instance_id.clone(), Node::boot(&machine));
+        }
+        for instance in self.hooks.stopped.lock().unwrap().drain(..) {
+            self.nodes.remove(&instance);
+        }
+    }
+
+    /// Five seconds of everybody's life: the functions on their schedules, and every node.
+    pub async fn step(&mut self) {
+        self.pass(5);
+        self.steps += 1;
+        self.poll().await;
+        if self.steps.is_multiple_of(2) {
+            let clock = self.clock();
+            let event = json!({});
+            let run = self.sweep.handle(&event, clock);
+            if let Some(result) = self.switch.guard(run).await {
+                result.unwrap();
+            }
+        }
+        if self.steps.is_multiple_of(6) {
+            self.clean().await;
+        }
+        self.machines();
+        let (now, clock) = (self.now(), self.clock());
+        let ids: Vec<String> = self.nodes.keys().cloned().collect();
+        for id in ids {
+            let mut node = self.nodes.remove(&id).unwrap();
+            node.live(&self.ingest, &self.sweep, &self.switch, now, clock).await;
+            self.nodes.insert(id, node);
+        }
+    }
+
+    /// Steps until the fleet is quiet: every job ended, every record cleaned, nothing left in EC2.
+    /// Checks the invariants after each step.
+    pub async fn until_quiet(&mut self, most_steps: u32) {
+        for _ in 0..most_steps {
+            self.step().await;
+            self.check().await;
+            if self.is_quiet().await {
+                return;
+            }
+        }
+        let nodes = self.look.nodes().await.unwrap();
+        let jobs = self.look.jobs().await.unwrap();
+        let handles = self.look.handles_due(self.now() + Span::from_s(999_999)).await.unwrap();
+        panic!(
+            "not quiet after {most_steps} steps.\nnodes: {nodes:#?}\njobs: {jobs:#?}\nhandles: {handles:#?}\nec2: {:#?}",
+            self.ec2.instances()
+        );
+    }
+
+    pub async fn is_quiet(&self) -> bool {
+        let live = |i: &ec2::Instance| i.state != ec2::State::Terminated;
+        self.look.jobs().await.unwrap().iter().all(|j| j.summary.state.is_ended() && j.summary.allocs.is_empty())
+            && self.look.nodes().await.unwrap().iter().all(|n| n.is_cleaned())
+            && !self.ec2.instances().iter().any(live)
+            && self.look.handles_due(self.now() + Span::from_s(2 * 86_400)).await.unwrap().is_empty()
+    }
+
+    /// What must hold at any moment, as far as a look at the tables and EC2 can tell.
+    pub async fn check(&self) {
+        let nodes = self.look.nodes().await.unwrap();
+        let jobs = self.look.jobs().await.unwrap();
+        let allocs = self.look.live_allocs().await.unwrap();
+        invariant_slots_are_the_cap(&nodes, self.policy.nodes.max);
+        invariant_one_live_instance_per_node(&self.ec2.instances());
+        invariant_sets_are_the_live_allocs(&nodes, &jobs, &allocs);
+        invariant_one_copy_of_a_member(&allocs);
+    }
+}
+
+/// Not more than `nodes.max` slots are not cleaned.
+pub fn invariant_slots_are_the_cap(nodes: &[shared::model::NodeRecord], max: u32) {
+    let up = nodes.iter().filter(|n| !n.is_cleaned()).count();
+    assert!(up <= max as usize, "{up} records are not cleaned, nodes.max is {max}");
+}
+
+/// At most one live instance per node id.
+pub fn invariant_one_live_instance_per_node(instances: &[ec2::Instance]) {
+    let mut seen = BTreeMap::new();
+    for instance in instances.iter().filter(|i| i.state != ec2::State::Terminated) {
+        let node = instance.tags.get("nodekeeper:node-id").cloned().unwrap_or_default();
+        if let Some(other) = seen.insert(node.clone(), instance.instance_id.clone()) {
+            panic!("node {node} has two live instances: {other} and {}", instance.instance_id);
+        }
+    }
+}
+
+/// The `allocs` sets on nodes and jobs are exactly the live allocs.
+pub fn invariant_sets_are_the_live_allocs(
+    nodes: &[shared::model::NodeRecord],
+    jobs: &[Job],
+    allocs: &[shared::model::AllocSummary],
+) {
+    let mut live: Vec<_> = allocs.iter().map(|a| a.alloc_id).collect();
+    live.sort_unstable();
+    let mut on_nodes: Vec<_> = nodes.iter().filter_map(|n| n.life()).flat_map(|l| l.allocs.iter().copied()).collect();
+    on_nodes.sort_unstable();
+    let mut on_jobs: Vec<_> = jobs.iter().flat_map(|j| j.summary.allocs.iter().copied()).collect();
+    on_jobs.sort_unstable();
+    assert_eq!(on_nodes, live, "the nodes' sets");
+    assert_eq!(on_jobs, live, "the jobs' sets");
+}
+
+/// At most one copy of a member is to run and is neither unknown nor awaiting.
+pub fn invariant_one_copy_of_a_member(allocs: &[shared::model::AllocSummary]) {
+    use shared::model::{ClientStatus, Desired};
+    let mut seen = BTreeMap::new();
+    for alloc in allocs {
+        if alloc.desired == Desired::Run && alloc.client != ClientStatus::Unknown && !alloc.awaiting {
+            let member = (alloc.alloc_id.job_id, alloc.alloc_id.member);
+            if let Some(other) = seen.insert(member, alloc.alloc_id) {
+                panic!("two copies of a member run: {other} and {}", alloc.alloc_id);
+            }
+        }
+    }
+}
+
+pub async fn set_policy(store: &Store, policy: &Policy) {
+    let document = policy.to_json().to_string();
+    let old = store.control().await.unwrap().policy;
+    let row = match &old {
+        Some(old) => PolicyRow { document, ..old.clone() },
+        None => serde_json::from_value(json!({"key": "policy", "version": 0, "document": document})).unwrap(),
+    };
+    store.write(old.as_ref(), &row, Vec::new()).await.unwrap();
+}
+
+/// A job of one vCPU that succeeds after a step.
+pub fn job(command: &[&str]) -> JobSpec {
+    JobSpec { command: command.iter().map(|c| (*c).to_owned()).collect(), ..JobSpec::default() }
+}
