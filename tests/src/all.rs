@@ -7,6 +7,7 @@
 mod nodekeeper_cli { pub mod local { #[path = "/work/main/cli/src/local/ec2/mod.rs"] pub mod ec2; } }
 mod bad_input;
 mod crashes;
+mod embedded;
 mod node;
 mod races;
 mod scenarios;

@@ -1,35 +1,42 @@
 //! Many at once: claimants of one slot, and whole runs beside each other.
 
-use crate::world::{World, job, quick_policy};
+use crate::embedded::Embedded;
+use crate::world::{START, World, fresh_cluster, job, quick_policy};
 use crate::nodekeeper_cli::local::ec2;
 use serde_json::json;
 use shared::model::{JobState, NewLife, NodeRecord};
+use shared::store::Store;
+use std::sync::Arc;
 use shared::ids::{NodeId, Slot, new_ulid};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_a_hundred_claimants_wins_each_of_a_thousand_rounds() {
-    let world = World::new().await;
+async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
+    let store = Store::new(Arc::new(Embedded::new(fresh_cluster())));
     let slot = Slot::new(0).unwrap();
     let mut record: Option<NodeRecord> = None;
-    for round in 0..1000 {
+    for round in 0..2000 {
         let claims: Vec<NodeRecord> = (0..100)
             .map(|_| {
                 let launch = NewLife {
-                    node_id: NodeId::new(slot, new_ulid(world.now())),
+                    node_id: NodeId::new(slot, new_ulid(START)),
                     ..shared::model::fixtures::new_life(0)
                 };
-                NodeRecord::assign(slot, record.as_ref(), launch, world.now(), "claimed").unwrap()
+                NodeRecord::assign(slot, record.as_ref(), launch, START, "claimed").unwrap()
             })
             .collect();
-        let tries = claims.iter().map(|claim| world.look.write(record.as_ref(), claim, Vec::new()));
-        let results = futures::future::join_all(tries).await;
+        // Tasks of their own, on both threads.
+        let tries = claims.into_iter().map(|claim| {
+            let (store, record) = (store.clone(), record.clone());
+            tokio::spawn(async move { store.write(record.as_ref(), &claim, Vec::new()).await })
+        });
+        let results: Vec<_> = futures::future::join_all(tries).await.into_iter().map(Result::unwrap).collect();
         let winners: Vec<&NodeRecord> = results.iter().filter_map(|r| r.as_ref().ok()).collect();
         assert_eq!(winners.len(), 1, "round {round}");
         assert!(results.iter().filter_map(|r| r.as_ref().err()).all(|e| e.is_conflict()), "round {round}");
-        let stored = world.look.node(slot).await.unwrap().unwrap();
+        let stored = store.node(slot).await.unwrap().unwrap();
         assert_eq!(stored, *winners[0], "round {round}: the row is the winner's");
-        let cleaned = stored.clean(world.now(), "next round").unwrap();
-        record = Some(world.look.write(Some(&stored), &cleaned, Vec::new()).await.unwrap());
+        let cleaned = stored.clean(START, "next round").unwrap();
+        record = Some(store.write(Some(&stored), &cleaned, Vec::new()).await.unwrap());
     }
 }
 

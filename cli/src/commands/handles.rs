@@ -50,7 +50,7 @@ pub struct ReleaseArgs {
 
 /// What a brake holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Brake {
+enum Brake {
     /// Leases that are over, of an unusual share of the fleet at once
     Leases,
     /// Records whose instances EC2 no longer lists, unusually many at once

@@ -45,7 +45,9 @@ pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
     } else {
         let given: String = show::one_line(text).chars().take(80).collect();
         let functions = FUNCTIONS.join(", ");
-        Err(Usage(format!("{given} is no subject: give a slot, the id of a node, job or alloc, cluster, or one of {functions}")))
+        Err(Usage(format!(
+            "{given} is no subject: give a slot, the id of a node, job or alloc, cluster, or one of {functions}"
+        )))
     }
 }
 

@@ -238,7 +238,10 @@ pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         cluster.store.allocs_of(&job).await?
     } else if let Ok(id) = args.id.parse::<AllocId>() {
         let alloc = cluster.store.alloc(id).await?;
-        vec![alloc.ok_or_else(|| anyhow::anyhow!("there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id))?]
+        vec![
+            alloc
+                .ok_or_else(|| anyhow::anyhow!("there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id))?,
+        ]
     } else {
         let message = format!("{} is neither a job's id nor an alloc's: `nodekeeper jobs --all` lists jobs", args.id);
         return Err(Usage(show::one_line(&message)).into());

@@ -152,7 +152,9 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
     let keeps = Keeps::read(&cluster).await?;
     let (action, already, done) = match intent {
         Intent::Hold => ("hold", "is held already", "held: it stays up and takes no new work"),
-        Intent::Drain => ("drain", "is being drained already", "drains: it takes no new work and is shut down when idle"),
+        Intent::Drain => {
+            ("drain", "is being drained already", "drains: it takes no new work and is shut down when idle")
+        }
         Intent::Run => ("resume", "is neither held nor drained", "takes work again"),
     };
     let mut all = true;

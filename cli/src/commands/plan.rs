@@ -40,7 +40,7 @@ pub struct PlanArgs {
 
 /// A function that plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Planner {
+enum Planner {
     /// Launches, placements, lease expiry, shutdowns
     PollAndScale,
     /// Stale records, orphans

@@ -127,7 +127,8 @@ pub(super) fn command(words: &[String]) -> String {
 
 /// Counted things: `2 ready, 1 syncing`.
 pub(super) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToString)>) -> String {
-    let parts: Vec<String> = counts.into_iter().map(|(name, n)| format!("{} {}", n.to_string(), name.to_string())).collect();
+    let parts: Vec<String> =
+        counts.into_iter().map(|(name, n)| format!("{} {}", n.to_string(), name.to_string())).collect();
     parts.join(", ")
 }
 
@@ -139,8 +140,10 @@ mod tests {
     fn times_are_said_in_one_unit() {
         let now = Time::from_ms(1_800_000_000_000);
         let said = |s: i64| when(now - Span::from_s(s), now);
-        assert_eq!([said(0), said(59), said(60), said(7199), said(90_000), said(172_800)],
-            ["0 s ago", "59 s ago", "1 min ago", "1 h ago", "25 h ago", "2 days ago"]);
+        assert_eq!(
+            [said(0), said(59), said(60), said(7199), said(90_000), said(172_800)],
+            ["0 s ago", "59 s ago", "1 min ago", "1 h ago", "25 h ago", "2 days ago"]
+        );
         assert_eq!(said(-61), "in 1 min");
     }
 

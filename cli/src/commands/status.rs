@@ -182,9 +182,8 @@ fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -
     const FUNCTION: &str = "heartbeat-ingest";
     let in_use = nodes.iter().filter(|n| n.status().is_some()).count();
     let heard = control.memories.get("ingest").and_then(|m| m.since_at);
-    let said = heard.map_or("no heartbeat was ever accepted".to_owned(), |at| {
-        format!("last noted heartbeats {}", when(at, now))
-    });
+    let said = heard
+        .map_or("no heartbeat was ever accepted".to_owned(), |at| format!("last noted heartbeats {}", when(at, now)));
     let limit = times(INGEST, multiplier);
     if in_use > 0 && heard.is_none_or(|at| now.since(at) > limit) {
         let to_do = "check the function's log, its URL and the nodes' way to it";
@@ -225,7 +224,9 @@ fn memory(control: &Control, memory: &Memory, now: Time) -> Option<Check> {
             let said = format!("EC2 is short of {}; next try in {left}{message}", name.replace('#', " "));
             Check::new(key, Level::Note, said, "")
         }
-        "release" => Check::new(key, Level::Note, format!("an operator let go what was held; remembered for {left}"), ""),
+        "release" => {
+            Check::new(key, Level::Note, format!("an operator let go what was held; remembered for {left}"), "")
+        }
         _ => return None,
     })
 }
@@ -236,8 +237,14 @@ fn warnings(events: Vec<Event>, now: Time) -> Vec<Check> {
     for event in events {
         let recent = now.since(event.at()) <= RECENT;
         let said = one_line(&event.reason);
-        if event.action == "warn" && recent && !checks.iter().any(|c| c.what == event.subject && c.says.contains(&said)) {
-            checks.push(Check::new(&event.subject, Level::Note, format!("warned {}: {said}", when(event.at(), now)), ""));
+        if event.action == "warn" && recent && !checks.iter().any(|c| c.what == event.subject && c.says.contains(&said))
+        {
+            checks.push(Check::new(
+                &event.subject,
+                Level::Note,
+                format!("warned {}: {said}", when(event.at(), now)),
+                "",
+            ));
         }
     }
     checks

@@ -137,14 +137,8 @@ fn measured(text: &str, units: &[(&str, u64)], plain: u64) -> Result<u64, String
     })
 }
 
-const SIZES: &[(&str, u64)] = &[
-    ("M", 1),
-    ("MiB", 1),
-    ("G", 1 << 10),
-    ("GiB", 1 << 10),
-    ("T", 1 << 20),
-    ("TiB", 1 << 20),
-];
+const SIZES: &[(&str, u64)] =
+    &[("M", 1), ("MiB", 1), ("G", 1 << 10), ("GiB", 1 << 10), ("T", 1 << 20), ("TiB", 1 << 20)];
 
 fn mebibytes(text: &str) -> Result<u64, String> {
     measured(text, SIZES, 1)
@@ -247,7 +241,10 @@ mod tests {
     fn amounts_have_units() {
         assert_eq!((mebibytes("512"), mebibytes("4G"), mebibytes("1TiB")), (Ok(512), Ok(4096), Ok(1 << 20)));
         assert_eq!((gibibytes("20"), gibibytes("2T"), gibibytes("100M")), (Ok(20), Ok(2048), Ok(1)));
-        assert_eq!((seconds("90"), seconds("10m"), seconds("2h"), seconds("1d")), (Ok(90), Ok(600), Ok(7200), Ok(86_400)));
+        assert_eq!(
+            (seconds("90"), seconds("10m"), seconds("2h"), seconds("1d")),
+            (Ok(90), Ok(600), Ok(7200), Ok(86_400))
+        );
         for bad in ["", "G", "-1", "1.5G", "4g", "4 G", "99999999999999999999", "18446744073709551615T"] {
             assert!(mebibytes(bad).is_err(), "{bad}");
         }

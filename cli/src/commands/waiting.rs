@@ -17,7 +17,9 @@ pub(super) fn because(seen: &Observation, job: JobId, now: Time) -> Option<Strin
         return Some(format!("the next run would {}: {}", row.action.replace('_', " "), row.reason));
     }
     match state {
-        JobState::Regrouping => return Some("its members that still run are stopping: it starts again after them".into()),
+        JobState::Regrouping => {
+            return Some("its members that still run are stopping: it starts again after them".into());
+        }
         JobState::Queued => {}
         _ => return None,
     }

@@ -36,7 +36,9 @@ pub enum LocalError {
         exe: PathBuf,
     },
     /// The build.
-    #[error("`cargo build --bins` in {root} failed ({why}): see its messages above, or take the binaries as they are with --no-build")]
+    #[error(
+        "`cargo build --bins` in {root} failed ({why}): see its messages above, or take the binaries as they are with --no-build"
+    )]
     Build {
         /// The workspace.
         root: PathBuf,

@@ -80,9 +80,10 @@ impl Page {
         }
         let mut events = self.store.events().await?;
         events.sort_by(|a, b| b.id.cmp(&a.id));
-        let events = events.iter().take(SHOWN).map(|e| {
-            json!({"at": e.at(), "subject": e.subject, "action": e.action, "reason": e.reason})
-        });
+        let events = events
+            .iter()
+            .take(SHOWN)
+            .map(|e| json!({"at": e.at(), "subject": e.subject, "action": e.action, "reason": e.reason}));
         let instances = self.ec2.instances().into_iter().rev().take(SHOWN).map(|i| {
             json!({
                 "instance_id": i.instance_id, "state": i.state, "instance_type": i.instance_type, "market": i.market,
@@ -190,7 +191,8 @@ mod tests {
 
     #[test]
     fn the_page_makes_no_markup_of_data_and_loads_nothing_from_elsewhere() {
-        for bad in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "src=", "href=\"http", "@import"] {
+        for bad in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "src=", "href=\"http", "@import"]
+        {
             assert!(!HTML.contains(bad), "{bad}");
         }
     }

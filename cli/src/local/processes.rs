@@ -90,8 +90,12 @@ pub(super) fn of_machine(dir: &Path) -> Vec<i32> {
     let mut found: BTreeSet<i32> = alive.iter().filter(|p| p.lives_in(dir)).map(|p| p.pid).collect();
     loop {
         // A supervisor leads a session of its own; an agent shares ours.
-        let sessions: BTreeSet<i32> =
-            alive.iter().filter(|p| found.contains(&p.pid)).map(|p| p.session).filter(|s| Some(*s) != own_session).collect();
+        let sessions: BTreeSet<i32> = alive
+            .iter()
+            .filter(|p| found.contains(&p.pid))
+            .map(|p| p.session)
+            .filter(|s| Some(*s) != own_session)
+            .collect();
         let more: Vec<i32> = alive
             .iter()
             .filter(|p| !found.contains(&p.pid) && (found.contains(&p.parent) || sessions.contains(&p.session)))

@@ -234,8 +234,7 @@ fn variables(args: &LocalArgs, places: &Places, key: &str) -> BTreeMap<String, S
 /// Lines that a shell and `cargo lambda watch --env-file` both read. It holds the node key.
 fn write_env_file(path: &Path, variables: &BTreeMap<String, String>) -> Result<(), LocalError> {
     let what = || LocalError::file("write", path);
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(what())?;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(what())?;
     let lines: String = variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     file.write_all(lines.as_bytes()).map_err(what())
 }
@@ -300,11 +299,20 @@ fn region(policy: &Policy) -> ec2::Config {
     for (n, name) in named.collect::<std::collections::BTreeSet<_>>().into_iter().enumerate() {
         let id = if name.starts_with("lt-") { name.clone() } else { format!("lt-{n:017x}") };
         let image = ec2::TemplateVersion { version: 1, image_id: Some("ami-local".into()), ..Default::default() };
-        config.launch_templates.push(ec2::LaunchTemplate { id, name: name.clone(), default_version: 1, versions: vec![image] });
+        config.launch_templates.push(ec2::LaunchTemplate {
+            id,
+            name: name.clone(),
+            default_version: 1,
+            versions: vec![image],
+        });
     }
     if !policy.launch.subnets.is_empty() {
         let zones = ('a'..='z').cycle();
-        config.subnets = policy.launch.subnets.iter().zip(zones)
+        config.subnets = policy
+            .launch
+            .subnets
+            .iter()
+            .zip(zones)
             .map(|(subnet_id, zone)| ec2::Subnet { subnet_id: subnet_id.clone(), zone: format!("{REGION}{zone}") })
             .collect();
     }

@@ -49,7 +49,8 @@ async fn invoke(authority: &str, function: &str) -> io::Result<u16> {
     stream.write_all(format!("{head}content-length: 2\r\nconnection: close\r\n\r\n{{}}").as_bytes()).await?;
     let mut answer = Vec::new();
     (&mut stream).take(1024 * 1024).read_to_end(&mut answer).await?;
-    let status = answer.get(..12).and_then(|line| std::str::from_utf8(line).ok()).and_then(|line| line.split(' ').nth(1));
+    let status =
+        answer.get(..12).and_then(|line| std::str::from_utf8(line).ok()).and_then(|line| line.split(' ').nth(1));
     status.and_then(|s| s.parse().ok()).ok_or_else(|| io::Error::other("it does not speak HTTP"))
 }
 

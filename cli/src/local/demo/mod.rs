@@ -28,6 +28,8 @@ use work::{Expect, Task};
 
 /// From one look to the next.
 const LOOK: Duration = Duration::from_millis(300);
+/// One for each alloc that ends, and of no news here.
+const UNTOLD: [&str; 1] = ["mark_destroying"];
 /// All of it must be over within this time.
 const LONGEST: Span = Span::from_s(300);
 
@@ -61,7 +63,11 @@ pub(super) async fn run(stack: &Stack) -> Result<Vec<Check>, LocalError> {
         counts: String::new(),
         instances: BTreeSet::new(),
     };
-    say(&format!("\nThe demonstration: {} jobs on files of this machine; results in {}", tasks.len() + 1, results.display()));
+    say(&format!(
+        "\nThe demonstration: {} jobs on files of this machine; results in {}",
+        tasks.len() + 1,
+        results.display()
+    ));
     for task in tasks {
         demo.submit(task).await?;
     }
@@ -101,7 +107,8 @@ impl Demo<'_> {
         let now = self.now();
         // In the order of submission, also within one millisecond.
         let ms = u64::try_from(now.as_ms()).unwrap_or(0);
-        let id = JobId::new(Ulid::from_parts(ms, ((self.jobs.len() as u128) << 64) | u128::from(rand::random::<u64>())));
+        let id =
+            JobId::new(Ulid::from_parts(ms, ((self.jobs.len() as u128) << 64) | u128::from(rand::random::<u64>())));
         let job = Job::submit(id, task.spec.clone(), now)
             .map_err(|e| LocalError::System { what: "submit a job", source: std::io::Error::other(e) })?;
         self.store().write(None, &job, Vec::new()).await?;
@@ -121,7 +128,11 @@ impl Demo<'_> {
             if let Some(task) = urgent.take_if(|_| some_done) {
                 let waiting = jobs.iter().filter(|j| j.summary.state == JobState::Queued).map(|j| j.summary.job_id);
                 self.overtaken = waiting.collect();
-                self.tell(&task.name, "submitted", &format!("late, with a high priority; {} jobs wait", self.overtaken.len()));
+                self.tell(
+                    &task.name,
+                    "submitted",
+                    &format!("late, with a high priority; {} jobs wait", self.overtaken.len()),
+                );
                 self.submit(task).await?;
                 continue;
             }
@@ -158,7 +169,8 @@ impl Demo<'_> {
         events.sort_by(|a, b| a.id.cmp(&b.id));
         let names = self.names();
         for event in events {
-            if self.told.insert(format!("{} {}", event.subject, event.id)) {
+            let new = self.told.insert(format!("{} {}", event.subject, event.id));
+            if new && !UNTOLD.contains(&event.action.as_str()) {
                 self.tell(&about(&event, &names), &event.action, &with_names(&event.reason, &names));
             }
         }
@@ -216,7 +228,9 @@ fn about(event: &Event, names: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// With jobs by their names: nobody reads ULIDs.
+/// With jobs by their names alone: nobody reads ULIDs.
 fn with_names(reason: &str, names: &BTreeMap<String, String>) -> String {
-    names.iter().fold(reason.to_owned(), |text, (id, name)| if text.contains(id.as_str()) { text.replace(id, name) } else { text })
+    names.iter().fold(reason.to_owned(), |text, (id, name)| {
+        if text.contains(id.as_str()) { text.replace(&format!("{name} ({id})"), name).replace(id, name) } else { text }
+    })
 }

@@ -5,8 +5,8 @@
 //! Does not: change anything.
 
 use super::super::LocalError;
-use super::work::{Expect, sha256};
 use super::Demo;
+use super::work::{Expect, sha256};
 use shared::ids::JobId;
 use shared::model::{Alloc, ClientStatus, Desired, Job, JobState};
 use std::collections::BTreeMap;
@@ -36,7 +36,9 @@ impl Check {
 
     /// After everything was shut down.
     pub(in crate::local) fn nothing_left(processes: usize) -> Self {
-        Self::that("everything that was started has ended", processes == 0, || format!("{processes} processes are left"))
+        Self::that("everything that was started has ended", processes == 0, || {
+            format!("{processes} processes are left")
+        })
     }
 
     pub(super) fn is_ok(&self) -> bool {
@@ -232,12 +234,10 @@ fn once<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Check {
 }
 
 /// The events tell of every life from its launch to its end, and of every placement.
-async fn stories<'a>(
-    demo: &Demo<'_>,
-    ended: impl Iterator<Item = &'a Ended<'a>>,
-) -> Result<Vec<Check>, LocalError> {
+async fn stories<'a>(demo: &Demo<'_>, ended: impl Iterator<Item = &'a Ended<'a>>) -> Result<Vec<Check>, LocalError> {
     let events = demo.store().events().await?;
-    let told = |subject: &str, action: &str| events.iter().filter(|e| e.subject == subject && e.action == action).count();
+    let told =
+        |subject: &str, action: &str| events.iter().filter(|e| e.subject == subject && e.action == action).count();
     let nodes = demo.store().nodes().await?;
     let mut problems = Vec::new();
     let mut lives = 0;
@@ -255,7 +255,8 @@ async fn stories<'a>(
     if lives == 0 {
         problems.push("no node was launched".to_owned());
     }
-    let unplaced = ended.filter(|one| !one.allocs.is_empty() && told(&format!("job#{}", one.job.summary.job_id), "place") == 0);
+    let unplaced =
+        ended.filter(|one| !one.allocs.is_empty() && told(&format!("job#{}", one.job.summary.job_id), "place") == 0);
     let unplaced = unplaced.map(|one| format!("{}: no event tells of its placement", one.name)).collect();
     let silent = events.iter().filter(|e| e.reason.is_empty()).map(|e| format!("{} {}", e.subject, e.action)).collect();
     Ok(vec![
@@ -288,4 +289,51 @@ async fn traces(demo: &mut Demo<'_>) -> Result<Vec<Check>, LocalError> {
         Check::that("no handle is left", handles == 0, || format!("{handles} rows")),
         Check::that("no process of any machine is left", processes == 0, || format!("{processes} run")),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::model::JobSpec;
+    use shared::time::Time;
+
+    fn ended(expect: &Expect, state: JobState) -> Result<(), String> {
+        let spec = JobSpec { command: vec!["true".into()], ..JobSpec::default() };
+        let mut job = Job::submit(JobId::new(ulid::Ulid::nil()), spec, Time::from_ms(0)).unwrap();
+        job.summary.state = state;
+        Ended { name: "it", expect, job, allocs: Vec::new() }.check()
+    }
+
+    #[test]
+    fn an_outcome_is_right_only_in_its_own_state_and_with_the_right_result() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = dir.path().join("result");
+        let says = Expect::Says { result: result.clone(), content: "42".into() };
+        assert!(ended(&says, JobState::Complete).unwrap_err().contains("cannot be read"));
+        fs::write(&result, "41\n").unwrap();
+        assert!(ended(&says, JobState::Complete).unwrap_err().contains("\"41\""));
+        fs::write(&result, "42\n").unwrap();
+        ended(&says, JobState::Complete).unwrap();
+        assert!(ended(&says, JobState::Failed).unwrap_err().contains("is failed"));
+        let unzips = Expect::Unzips { result: result.clone(), sha256: sha256(b"42\n") };
+        assert!(ended(&unzips, JobState::Complete).unwrap_err().contains("not a whole gzip file"));
+        let fails = Expect::Fails { exit_code: 3, times: 1 };
+        assert!(ended(&fails, JobState::Failed).unwrap_err().contains("exit codes are []"));
+        assert!(ended(&Expect::Cancelled, JobState::Cancelled).is_err(), "cancelled before it ran");
+        assert!(ended(&Expect::Rejected, JobState::Rejected).unwrap_err().contains("no reason"));
+        let together = Expect::Together { members: 2, result };
+        assert!(ended(&together, JobState::Complete).is_err());
+    }
+
+    #[test]
+    fn a_failed_check_says_what_is_wrong_and_does_not_flood() {
+        let check = Check::new("it works", (0..9).map(|n| format!("problem {n}")).collect());
+        let text = check.to_string();
+        assert!(
+            text.starts_with("  FAILED  it works") && text.contains("problem 4") && text.ends_with("and 4 more"),
+            "{text}"
+        );
+        assert!(!text.contains("problem 5"));
+        assert_eq!(Check::nothing_left(0).to_string().trim(), "ok      everything that was started has ended");
+    }
 }

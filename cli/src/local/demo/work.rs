@@ -85,7 +85,8 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
         for file in &files {
             all.extend(fs::read(file)?);
         }
-        let script = r#"sleep 1; cat "$A" "$B" "$C" | sha256sum | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#;
+        let script =
+            r#"sleep 1; cat "$A" "$B" "$C" | sha256sum | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#;
         let spec = JobSpec { vcpus: 4, memory_mib: 8_192, priority: 600, ..JobSpec::default() };
         let expect = Expect::Says { result: result.clone(), content: sha256(&all) };
         let [a, b, c] = &files;
@@ -118,7 +119,8 @@ fn odd_ones(results: &Path) -> Vec<Task> {
         echo "$NODEKEEPER_HOSTS" > "$OUT.hosts.$NODEKEEPER_MEMBER"
         sleep 1"#;
     // What it leaves behind has neither its parents nor its session nor its environment.
-    let daemon = "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
+    let daemon =
+        "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
     let cache = r#"echo "$NODEKEEPER_JOB_ID" >> "$NODEKEEPER_CACHE_DEMO/seen" && [ -s "$NODEKEEPER_CACHE_DEMO/seen" ]"#;
     let terms = Terms { kill_timeout_s: 2, ..Terms::default() };
     vec![
@@ -193,7 +195,11 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>, enough: usize) {
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if metadata.is_dir() {
             walk(&path, found, enough);
-        } else if metadata.is_file() && BYTES.contains(&metadata.len()) && path.to_str().is_some() && fs::File::open(&path).is_ok() {
+        } else if metadata.is_file()
+            && BYTES.contains(&metadata.len())
+            && path.to_str().is_some()
+            && fs::File::open(&path).is_ok()
+        {
             found.push(path);
         }
     }

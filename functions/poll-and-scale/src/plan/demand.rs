@@ -209,7 +209,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             packing.records += 1;
             packing.spent = packing.spent + life.offering.price_per_hour;
             *packing.by_size.entry(life.offering.size.clone()).or_default() += 1;
-            if life.intent != Intent::Run || view.is_unclear(life.node_id) || being_lost(view, life.node_id) {
+            if life.intent != Intent::Run || view.is_unclear(life.node_id) || view.lost.contains(&life.node_id) {
                 continue;
             }
             let at = match (&record.state, record.status()) {
@@ -456,9 +456,4 @@ fn micros(amount: Usd) -> u64 {
 fn name(job: &JobSummary) -> String {
     let id: JobId = job.job_id;
     job.name.as_ref().map_or_else(|| id.to_string(), |n| format!("{n} ({id})"))
-}
-
-/// Whether this plan already takes the node out of service.
-fn being_lost(view: &View<'_>, node: NodeId) -> bool {
-    view.decided.contains(&node)
 }

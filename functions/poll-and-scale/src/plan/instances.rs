@@ -23,7 +23,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         let listed = view.instances_of(life);
         if !listed.is_empty() && listed.iter().all(|i| !is_live(i)) {
             let id = &listed.first().map(|i| i.instance_id.clone()).unwrap_or_default();
-            view.decided.insert(life.node_id);
+            view.lose(life.node_id);
             plan.add(Action::Clean { node_id: life.node_id, missing: None }, format!("instance {id} is terminated"));
             continue;
         }
@@ -88,7 +88,7 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
         }
         return;
     }
-    view.decided.insert(life.node_id);
+    view.lose(life.node_id);
     match life.absent_since_at {
         Some(since) if view.now.since(since) >= ABSENCE_CONFIRM => {
             plan.add(Action::Abandon(life.node_id), format!("nothing came of its launch in {waited}"));
@@ -143,7 +143,7 @@ fn unlisted(view: &mut View<'_>, plan: &mut Plan, missing: &[(&NodeRecord, &Life
     }
     let braked = brake(view, plan, &gone);
     for (record, life, id, since) in gone {
-        view.decided.insert(life.node_id);
+        view.lose(life.node_id);
         if braked && !matches!(record.state, NodeState::ShuttingDown(_)) {
             continue;
         }

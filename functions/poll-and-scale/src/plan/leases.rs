@@ -42,7 +42,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         }
     }
     for (life, contact) in over {
-        view.decided.insert(life.node_id);
+        view.lose(life.node_id);
         let silent = format!("silent for {}, the lease is over", now.since(contact.last_ping_at));
         if view.allocs_on(life.node_id).iter().any(|a| may_wait(a, now)) {
             plan.add(Action::Disconnect(life.node_id), format!("{silent}; allocs wait for it"));
@@ -54,7 +54,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     for (_, life) in waiting {
         let closed = !view.allocs_on(life.node_id).iter().any(|a| may_wait(a, now));
         if closed && !view.decided.contains(&life.node_id) && !view.is_unclear(life.node_id) {
-            view.decided.insert(life.node_id);
+            view.lose(life.node_id);
             plan.add(Action::MarkDown(life.node_id), "the last alloc that waited for it waits no more");
         }
     }

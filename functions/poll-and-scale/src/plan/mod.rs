@@ -191,6 +191,8 @@ pub(crate) struct View<'a> {
     allocs: BTreeMap<NodeId, Vec<&'a AllocSummary>>,
     /// Nodes this plan already changes: at most one decision a node and run.
     pub(crate) decided: BTreeSet<NodeId>,
+    /// Nodes this plan takes out of service: no room is counted on them.
+    pub(crate) lost: BTreeSet<NodeId>,
 }
 
 impl<'a> View<'a> {
@@ -214,6 +216,7 @@ impl<'a> View<'a> {
             jobs: seen.jobs.iter().map(|j| (j.job_id, j)).collect(),
             allocs,
             decided: BTreeSet::new(),
+            lost: BTreeSet::new(),
         }
     }
 
@@ -236,6 +239,12 @@ impl<'a> View<'a> {
             Some(id) => self.by_id.get(id.as_str()).copied().into_iter().collect(),
             None => self.by_node_tag.get(&life.node_id).cloned().unwrap_or_default(),
         }
+    }
+
+    /// Decides about a node that goes out of service by it.
+    pub(crate) fn lose(&mut self, node_id: NodeId) {
+        self.decided.insert(node_id);
+        self.lost.insert(node_id);
     }
 
     pub(crate) fn is_unclear(&self, node_id: NodeId) -> bool {
