@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use ulid::Ulid;
+pub use ulid::Ulid;
 
 /// The highest number of slots a cluster can have: `nodes.max` may not exceed it.
 pub const SLOT_CEILING: u32 = 10_000;

@@ -74,7 +74,10 @@ pub async fn end_alloc(
     }
     if let Some(handle) = store.handle(alloc.summary.node_id, &id.to_string()).await? {
         let wait = if ending.client == ClientStatus::Failed { keep.failed_handles } else { Span::ZERO };
-        writes.push(change_handle(&handle, &Handle { due_at: handle.due_at.min(now + wait), ..handle.clone() }));
+        // Due already: an update that changes nothing is no update.
+        if handle.due_at > now + wait {
+            writes.push(change_handle(&handle, &Handle { due_at: now + wait, ..handle.clone() }));
+        }
     }
     store.transact(&writes).await?;
     Ok(written)

@@ -11,5 +11,6 @@ mod embedded;
 mod node;
 mod races;
 mod scenarios;
+mod second_opinions;
 mod store;
 mod world;

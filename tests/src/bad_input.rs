@@ -1,1 +1,181 @@
-//! to come
+//! Bad input: a clear error each, and nothing changed.
+
+use crate::node::{answer, http};
+use crate::world::{World, dynamo_client, ec2_client, free_url, job};
+use serde_json::{Value, json};
+use shared::cloud::{Cloud, Ec2};
+use shared::ids::NodeId;
+use shared::store::{Dynamo, Store};
+use std::sync::Arc;
+
+/// A world with one working node, and what its tables hold.
+async fn working() -> (World, NodeId, String) {
+    let mut world = World::new().await;
+    world.submit(job(&["forever"])).await;
+    for _ in 0..6 {
+        world.step().await;
+    }
+    let node = world.nodes.values().next().unwrap();
+    let (id, token) = (node.file.node_id, node.file.token.clone().unwrap());
+    (world, id, token)
+}
+
+async fn tables(world: &World) -> Value {
+    let nodes = world.look.nodes().await.unwrap();
+    let jobs = world.look.jobs().await.unwrap();
+    let allocs = world.look.live_allocs().await.unwrap();
+    json!([nodes, jobs, allocs])
+}
+
+#[tokio::test]
+async fn nothing_a_stranger_sends_changes_anything() {
+    let (world, node, token) = working().await;
+    let before = tables(&world).await;
+    let path = |what: &str| format!("/v1/nodes/{node}/{what}");
+    let beat = json!({"instance_id": "i-1", "boot_id": "b", "as_of": 0});
+    let other = NodeId::new(node.slot(), shared::ids::Ulid::from_parts(1, 1));
+    let foreign = world.settings.key.as_ref().unwrap().token(&world.cluster, other);
+    let huge = "x".repeat(3 << 20);
+    let raw = |path: String, token: Option<&str>, body: &str| {
+        let mut event = http(&path, token, &json!({}));
+        event["body"] = json!(body);
+        event
+    };
+    let mut get = http(&path("heartbeat"), Some(&token), &beat);
+    get["requestContext"]["http"]["method"] = json!("GET");
+    let cases: Vec<(Value, u64, &str)> = vec![
+        (http(&path("heartbeat"), None, &beat), 401, "unauthorized"),
+        (http(&path("heartbeat"), Some("wrong"), &beat), 401, "unauthorized"),
+        (http(&path("heartbeat"), Some(&foreign), &beat), 401, "unauthorized"),
+        (http(&path("allocs"), Some(&foreign), &beat), 401, "unauthorized"),
+        (http("/v1/nodes//heartbeat", Some(&token), &beat), 400, "bad_request"),
+        (http("/v2/nodes/x/heartbeat", Some(&token), &beat), 404, "not_found"),
+        (http(&path("nothing"), Some(&token), &beat), 404, "not_found"),
+        (get, 405, "method_not_allowed"),
+        (http(&path("heartbeat"), Some(&token), &json!({})), 400, "bad_request"),
+        (http(&path("heartbeat"), Some(&token), &json!([1, 2])), 400, "bad_request"),
+        (raw(path("heartbeat"), Some(&token), "{\"instance_id\": \"i"), 400, "bad_request"),
+        (raw(path("heartbeat"), Some(&token), "\u{0}\u{1}garbage"), 400, "bad_request"),
+        (raw(path("heartbeat"), Some(&token), &huge), 413, "too_large"),
+        (http(&path("heartbeat"), Some(&token), &json!({"instance_id": "", "boot_id": "b", "as_of": 0})), 400, "bad_request"),
+        (http(&path("heartbeat"), Some(&token), &json!({"instance_id": "i", "boot_id": "b", "as_of": -1})), 400, "bad_request"),
+        (http(&path("heartbeat"), Some(&token), &beat), 409, "foreign_instance"),
+        (http(&path("allocs"), Some(&token), &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": []})), 409, "wrong_incarnation"),
+        (http(&path("allocs"), Some(&token), &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": [{"alloc_id": "no"}]})), 400, "bad_request"),
+        (json!({"dry_run": true}), 400, "bad_request"),
+        (json!("text"), 400, "bad_request"),
+    ];
+    for (event, status, error) in cases {
+        let response = world.ingest.handle(&event, world.now()).await;
+        let (got, body) = answer(&response);
+        let shown: String = event.to_string().chars().take(200).collect();
+        assert_eq!((got, body["error"].as_str()), (status, Some(error)), "{shown}: {body}");
+        assert!(body["message"].as_str().unwrap().len() < 600, "{shown}");
+        assert_eq!(tables(&world).await, before, "{shown}");
+    }
+    // A node that never was: its credential is good, its record is not there. Not 410.
+    let nobody = NodeId::new(shared::ids::Slot::new(99).unwrap(), shared::ids::Ulid::from_parts(5, 5));
+    let credential = world.settings.key.as_ref().unwrap().token(&world.cluster, nobody);
+    let event = http(&format!("/v1/nodes/{nobody}/heartbeat"), Some(&credential), &beat);
+    let response = world.ingest.handle(&event, world.now()).await;
+    assert_eq!((answer(&response).0, response["headers"]["retry-after"].as_str()), (503, Some("5")));
+    assert_eq!(tables(&world).await, before);
+}
+
+#[tokio::test]
+async fn a_nodes_word_about_anothers_alloc_is_refused_and_the_rest_is_taken() {
+    let mut world = World::new().await;
+    for _ in 0..2 {
+        let mut spec = job(&["forever"]);
+        spec.vcpus = 2;
+        world.submit(spec).await;
+    }
+    for _ in 0..6 {
+        world.step().await;
+    }
+    let allocs = world.look.live_allocs().await.unwrap();
+    assert_eq!(allocs.len(), 2);
+    let node = world.nodes.values().find(|n| n.file.node_id == allocs[0].node_id).unwrap();
+    let report = json!({
+        "incarnation": node.protocol.durable.incarnation, "report_no": 1000, "as_of": node.protocol.durable.as_of,
+        "complete": false,
+        "allocs": [
+            {"alloc_id": allocs[1].alloc_id, "client": "complete", "exit_code": 0},
+            {"alloc_id": allocs[0].alloc_id, "client": "failed", "exit_code": 3},
+        ]});
+    let path = format!("/v1/nodes/{}/allocs", node.file.node_id);
+    let response = world.ingest.handle(&http(&path, node.file.token.as_deref(), &report), world.now()).await;
+    let (status, body) = answer(&response);
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(body["accepted"], json!([allocs[0].alloc_id]));
+    assert_eq!(body["refused"][0]["alloc_id"], json!(allocs[1].alloc_id));
+    let other = world.look.alloc(allocs[1].alloc_id).await.unwrap().unwrap();
+    assert_eq!(other.summary, allocs[1], "the other node's alloc is as it was");
+}
+
+#[tokio::test]
+async fn ns_05_updates_are_refused_until_the_node_was_heard_from() {
+    let (mut world, node, token) = working().await;
+    for node in world.nodes.values_mut() {
+        node.silent = true;
+    }
+    for _ in 0..12 {
+        world.step().await;
+    }
+    let record = world.look.node(node.slot()).await.unwrap().unwrap();
+    assert_eq!(record.status(), Some(shared::model::NodeStatus::Disconnected));
+    let before = tables(&world).await;
+    let incarnation = record.contact().unwrap().incarnation.clone();
+    let report = json!({"incarnation": incarnation, "report_no": 500, "as_of": 0, "complete": true, "allocs": []});
+    let event = http(&format!("/v1/nodes/{node}/allocs"), Some(&token), &report);
+    let (status, body) = answer(&world.ingest.handle(&event, world.now()).await);
+    assert_eq!((status, body["error"].as_str()), (409, Some("not_ready")));
+    assert_eq!(body["message"], format!("node {node} may not update allocs while disconnected: heartbeat first"));
+    assert_eq!(tables(&world).await, before);
+    // NS-15: it comes back: syncing, then ready, and still the same single alloc.
+    for node in world.nodes.values_mut() {
+        node.silent = false;
+    }
+    for _ in 0..4 {
+        world.step().await;
+        world.check().await;
+    }
+    let allocs = world.look.live_allocs().await.unwrap();
+    assert_eq!(allocs.len(), 1);
+    assert_eq!((allocs[0].client, allocs[0].awaiting), (shared::model::ClientStatus::Running, false));
+    assert!(world.look.node(node.slot()).await.unwrap().unwrap().takes_work());
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_not_there_is_said_clearly() {
+    let url = free_url();
+    let store = Store::new(Arc::new(Dynamo::new(dynamo_client(&url), "c".parse().unwrap())));
+    let error = store.nodes().await.unwrap_err().to_string();
+    assert!(error.contains("did not answer") && error.contains("AWS_ENDPOINT_URL_DYNAMODB"), "{error}");
+    let cloud = Ec2::new(ec2_client(&url), "c".parse().unwrap());
+    let error = cloud.instances().await.unwrap_err().to_string();
+    assert!(error.contains("did not answer") && error.contains("AWS_ENDPOINT_URL_EC2"), "{error}");
+}
+
+#[tokio::test]
+async fn a_failed_page_fails_the_run_before_anything_is_done() {
+    let world = World::new().await;
+    world.submit(job(&["one"])).await;
+    let fail = json!({"fail": [{"action": "DescribeInstances", "on_call": 1, "code": "UnauthorizedOperation", "status": 403, "message": "no"}]});
+    world.ec2.set_faults(serde_json::from_value(fail).unwrap());
+    let run = poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &json!({}), world.clock()).await;
+    assert!(run.unwrap_err().to_string().contains("UnauthorizedOperation"));
+    assert_eq!(world.look.nodes().await.unwrap(), []);
+    assert_eq!(world.ec2.instances().len(), 0);
+}
+
+#[tokio::test]
+async fn a_dry_run_writes_nothing() {
+    let world = World::new().await;
+    world.submit(job(&["one"])).await;
+    let before = tables(&world).await;
+    let input = json!({"dry_run": true});
+    let run = poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &input, world.clock()).await.unwrap();
+    assert_eq!(run.actions.iter().map(|a| (a.action, a.done)).collect::<Vec<_>>(), [("launch", false)]);
+    assert_eq!((tables(&world).await, world.switch.calls(), world.ec2.instances().len()), (before, 0, 0));
+}

@@ -1,1 +1,335 @@
-//! to come
+//! The store against a database: every kind of write it makes, its conditions, and proof of
+//! which rows changed. The same suite passes on the embedded DynamoDB and on an emulator that
+//! none of us wrote.
+
+use crate::second_opinions::Emulator;
+use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
+use shared::ids::{AllocId, ClusterName, NodeId};
+use shared::model::fixtures::{self, at, slot};
+use shared::model::{
+    Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord, NodeState, NodeStatus,
+};
+use shared::steps::{self, Keep};
+use shared::store::{
+    Dynamo, Memory, Pulse, ReportCounter, Store, change_handle, delete_handle, delete_node, insert_handle,
+    no_live_allocs, silent_since,
+};
+use shared::time::Span;
+use std::sync::Arc;
+
+const KEEP: Keep =
+    Keep { finished: Span::from_s(86_400), failed_handles: Span::from_s(60), creating: Span::from_s(600) };
+
+struct Tables {
+    store: Store,
+    dynamo: Dynamo,
+}
+
+impl Tables {
+    async fn new(url: &str, cluster: ClusterName) -> Self {
+        let dynamo = Dynamo::new(dynamo_client(url), cluster);
+        dynamo.create_tables().await.unwrap();
+        Self { store: Store::new(Arc::new(dynamo.clone())), dynamo }
+    }
+
+    /// A ready node in slot `n`, as stored.
+    async fn ready(&self, n: u32) -> NodeRecord {
+        let mut record = fixtures::assigned(n);
+        record = self.store.write(None, &record, Vec::new()).await.unwrap();
+        let instance = format!("i-{n}");
+        let next = record.bind(&instance, Some("z"), at(1)).unwrap();
+        record = self.store.write(Some(&record), &next, Vec::new()).await.unwrap();
+        let next = record.register(&fixtures::caller(&instance), "inc-1", at(150), at(60)).unwrap();
+        record = self.store.write(Some(&record), &next, Vec::new()).await.unwrap();
+        let next = record.open_gate(at(60)).unwrap();
+        self.store.write(Some(&record), &next, Vec::new()).await.unwrap()
+    }
+
+    async fn job(&self, n: u32, spec: JobSpec) -> Job {
+        let job = Job::submit(fixtures::job_id(n), spec, at(0)).unwrap();
+        self.store.write(None, &job, Vec::new()).await.unwrap()
+    }
+
+    /// Everything in the tables, to compare.
+    async fn all(&self) -> (Vec<NodeRecord>, Vec<Job>, Vec<Handle>) {
+        let mut nodes = self.store.nodes().await.unwrap();
+        nodes.sort_by_key(|n| n.slot);
+        let mut jobs = self.store.jobs().await.unwrap();
+        jobs.sort_by_key(|j| j.summary.job_id);
+        let handles = self.store.handles_due(START + Span::from_s(1 << 30)).await.unwrap();
+        (nodes, jobs, handles)
+    }
+}
+
+fn spec() -> JobSpec {
+    JobSpec { command: vec!["true".into()], ..JobSpec::default() }
+}
+
+async fn suite(url: &str) {
+    tables_are_made_once(url).await;
+    a_version_is_written_once(url).await;
+    a_steady_heartbeat_touches_only_the_pulse(url).await;
+    the_node_that_just_spoke_wins(url).await;
+    placing_is_all_or_nothing(url).await;
+    an_end_is_one_transaction(url).await;
+    a_job_never_ends_twice(url).await;
+    cleaning_leaves_nothing_behind(url).await;
+    the_queue_is_in_order(url).await;
+    reports_are_numbered(url).await;
+    handles_are_changed_as_read(url).await;
+    long_lists_are_read_to_the_last_page(url).await;
+}
+
+async fn tables_are_made_once(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    assert_eq!(tables.dynamo.create_tables().await.unwrap(), Vec::<String>::new());
+    let missing = Store::new(Arc::new(Dynamo::new(dynamo_client(url), "no-such".parse().unwrap())));
+    let error = missing.nodes().await.unwrap_err().to_string();
+    assert!(error.contains("no-such-nodes does not exist") && error.contains("nodekeeper init"), "{error}");
+}
+
+async fn a_version_is_written_once(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let record = tables.ready(0).await;
+    let other = tables.ready(1).await;
+    let held = record.with_intent(shared::model::Intent::Hold, None, at(70)).unwrap();
+    let written = tables.store.write(Some(&record), &held, Vec::new()).await.unwrap();
+    assert_eq!(written.version.number(), record.version.number() + 1);
+    // The loser changes nothing, in its row or any other.
+    let late = record.shut_down(at(71), "idle").unwrap();
+    assert!(tables.store.write(Some(&record), &late, Vec::new()).await.unwrap_err().is_conflict());
+    assert_eq!(tables.all().await.0, [written, other]);
+    // A row that is there is not made again.
+    assert!(tables.store.write(None, &fixtures::assigned(0), Vec::new()).await.unwrap_err().is_conflict());
+}
+
+async fn a_steady_heartbeat_touches_only_the_pulse(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let record = tables.ready(0).await;
+    let pulse = |now, busy| Pulse {
+        node_id: fixtures::node_id(0),
+        instance_id: "i-0",
+        incarnation: "inc-1",
+        boot_id: "boot-1",
+        busy,
+        now,
+        lease_expires_at: now + Span::from_s(90),
+    };
+    let after = tables.store.pulse(&pulse(at(100), false)).await.unwrap().unwrap();
+    assert_eq!(after.version, record.version);
+    let contact = after.contact().unwrap();
+    assert_eq!((contact.last_ping_at, contact.lease_expires_at), (at(100), at(190)));
+    // An older one, another busy, another caller: the row stays, and comes back as it is.
+    for other in [
+        pulse(at(99), false),
+        pulse(at(101), true),
+        Pulse { instance_id: "i-9", ..pulse(at(101), false) },
+        Pulse { incarnation: "inc-2", ..pulse(at(101), false) },
+        Pulse { boot_id: "boot-2", ..pulse(at(101), false) },
+        Pulse { node_id: NodeId::new(slot(0), ulid(9)), ..pulse(at(101), false) },
+    ] {
+        assert_eq!(tables.store.pulse(&other).await.unwrap().unwrap_err(), Some(after.clone()), "{other:?}");
+    }
+    let nobody = Pulse { node_id: fixtures::node_id(7), ..pulse(at(101), false) };
+    assert_eq!(tables.store.pulse(&nobody).await.unwrap().unwrap_err(), None);
+    assert_eq!(tables.all().await.0, [after]);
+}
+
+fn ulid(n: u128) -> shared::ids::Ulid {
+    shared::ids::Ulid::from_parts(1, n)
+}
+
+async fn the_node_that_just_spoke_wins(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let record = tables.ready(0).await;
+    let missed = record.miss(NodeStatus::Down, at(200), "silent").unwrap();
+    let pulse = Pulse {
+        node_id: fixtures::node_id(0),
+        instance_id: "i-0",
+        incarnation: "inc-1",
+        boot_id: "boot-1",
+        busy: false,
+        now: at(199),
+        lease_expires_at: at(300),
+    };
+    let spoke = tables.store.pulse(&pulse).await.unwrap().unwrap();
+    let lost = tables.store.write(Some(&record), &missed, vec![silent_since(&record)]).await;
+    assert!(lost.unwrap_err().is_conflict());
+    assert_eq!(tables.all().await.0, std::slice::from_ref(&spoke));
+    // With its last word read, the same write happens.
+    tables.store.write(Some(&spoke), &missed, vec![silent_since(&spoke)]).await.unwrap();
+    assert_eq!(tables.all().await.0[0].status(), Some(NodeStatus::Down));
+}
+
+async fn placing_is_all_or_nothing(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let (a, b) = (tables.ready(0).await, tables.ready(1).await);
+    let job = tables.job(0, JobSpec { nodes: 2, caches: vec!["data".into()], ..spec() }).await;
+    // One of the two nodes changes in between: nothing at all is placed.
+    let held = b.with_intent(shared::model::Intent::Hold, None, at(70)).unwrap();
+    let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
+    let before = tables.all().await;
+    let members = [(0, &a), (1, &b)];
+    assert!(steps::place(&tables.store, &job, &members, None, KEEP, at(80)).await.unwrap_err().is_conflict());
+    assert_eq!(tables.all().await, before);
+    let resumed = held.with_intent(shared::model::Intent::Run, None, at(81)).unwrap();
+    let b = tables.store.write(Some(&held), &resumed, Vec::new()).await.unwrap();
+    let members = [(0, &a), (1, &b)];
+    steps::place(&tables.store, &job, &members, None, KEEP, at(82)).await.unwrap();
+    let (nodes, jobs, handles) = tables.all().await;
+    let ids: Vec<AllocId> = jobs[0].summary.allocs.iter().copied().collect();
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.copies), (JobState::Placed, 2));
+    assert_eq!(ids.iter().map(|i| (i.member, i.copy)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
+    for (n, id) in ids.iter().enumerate() {
+        let life = nodes[n].life().unwrap();
+        assert_eq!(life.allocs.iter().collect::<Vec<_>>(), [id]);
+        let alloc = tables.store.alloc(*id).await.unwrap().unwrap();
+        assert_eq!((alloc.summary.node_id, alloc.summary.placed_seq), (life.node_id, life.seq));
+        let names: Vec<_> = handles.iter().filter(|h| h.node_id == life.node_id).map(|h| h.handle.clone()).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        assert!(names.contains(&id.to_string()) && names.contains(&"cache:data".to_owned()));
+    }
+    assert_eq!(tables.store.live_allocs().await.unwrap().len(), 2);
+    // Placed is placed: the same job is not placed again by who read it queued.
+    let (c, d) = (tables.ready(2).await, tables.ready(3).await);
+    let again = steps::place(&tables.store, &job, &[(0, &c), (1, &d)], None, KEEP, at(83)).await;
+    assert!(again.unwrap_err().is_conflict());
+}
+
+async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
+    let node = tables.ready(0).await;
+    let job = tables.job(0, spec()).await;
+    let nodes = steps::place(&tables.store, &job, &[(0, &node)], None, KEEP, at(80)).await.unwrap();
+    let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
+    let job = tables.store.job(job.summary.job_id).await.unwrap().unwrap();
+    (nodes.into_iter().next().unwrap(), job, alloc)
+}
+
+async fn an_end_is_one_transaction(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let (node, job, alloc) = placed(&tables).await;
+    let ending = Ending { client: ClientStatus::Complete, exit_code: Some(0), message: None, log_tail: Some("x".into()) };
+    // From a node record that is no longer current: nothing changes.
+    let old = fixtures::ready(0);
+    let before = tables.all().await;
+    let stale = steps::end_alloc(&tables.store, Some(&old), &alloc, &ending, KEEP, at(90)).await;
+    assert!(stale.unwrap_err().is_conflict());
+    assert_eq!(tables.all().await, before);
+    assert_eq!(tables.store.alloc(alloc.id()).await.unwrap().unwrap(), alloc);
+    steps::end_alloc(&tables.store, Some(&node), &alloc, &ending, KEEP, at(91)).await.unwrap();
+    let (nodes, jobs, handles) = tables.all().await;
+    assert_eq!(nodes[0].life().unwrap().allocs.len(), 0);
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.allocs.len()), (JobState::Complete, 0));
+    assert!(jobs[0].summary.version > job.summary.version);
+    let ended = tables.store.alloc(alloc.id()).await.unwrap().unwrap();
+    assert_eq!((ended.summary.client, ended.exit_code), (ClientStatus::Complete, Some(0)));
+    assert_eq!(handles[0].due_at, at(91), "its handle is looked at next");
+    assert!(tables.store.live_allocs().await.unwrap().is_empty(), "it left the index");
+    assert!(tables.store.queue().await.unwrap().is_empty());
+}
+
+async fn a_job_never_ends_twice(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let (node, _, alloc) = placed(&tables).await;
+    let ending = |client| Ending { client, exit_code: None, message: None, log_tail: None };
+    let after = steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Complete), KEEP, at(90)).await;
+    let node = after.unwrap().unwrap();
+    let before = tables.all().await;
+    let again = steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Failed), KEEP, at(91)).await;
+    assert!(again.unwrap_err().is_conflict());
+    assert_eq!(tables.all().await, before);
+}
+
+async fn cleaning_leaves_nothing_behind(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let (node, _, alloc) = placed(&tables).await;
+    let other = tables.ready(1).await;
+    let cleaned = steps::clean_node(&tables.store, &node, "instance gone", Vec::new(), KEEP, at(100)).await.unwrap();
+    let (nodes, jobs, handles) = tables.all().await;
+    assert_eq!(nodes, [cleaned.clone(), other], "the other record is as it was");
+    assert_eq!(cleaned.state, NodeState::Cleaned { last_node_id: Some(fixtures::node_id(0)) });
+    assert_eq!(handles, []);
+    let lost = tables.store.alloc(alloc.id()).await.unwrap().unwrap();
+    assert_eq!((lost.summary.client, lost.summary.desired), (ClientStatus::Lost, Desired::Stop));
+    assert_eq!((jobs[0].summary.state, jobs[0].lost_count), (JobState::Queued, 1), "it is queued again");
+    // The whole row: nothing of the life stays.
+    let row = shared::store::row(&cleaned);
+    let mut names: Vec<_> = row.keys().cloned().collect();
+    names.sort_unstable();
+    assert_eq!(names, ["last_node_id", "modified_at", "reason", "slot", "state", "version"]);
+    tables.store.apply(&delete_node(&cleaned)).await.unwrap();
+    assert!(tables.store.node(slot(0)).await.unwrap().is_none());
+}
+
+async fn the_queue_is_in_order(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    for (n, priority) in [(1, 500), (2, 900), (3, 500), (4, 0), (5, 1000)] {
+        tables.job(n, JobSpec { priority, ..spec() }).await;
+    }
+    let order: Vec<_> = tables.store.queue().await.unwrap().into_iter().map(|j| j.job_id).collect();
+    assert_eq!(order, [5, 2, 1, 3, 4].map(fixtures::job_id));
+    let job = tables.store.job(fixtures::job_id(2)).await.unwrap().unwrap();
+    let cancelled = job.cancel(Span::from_s(60), at(5)).unwrap();
+    tables.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
+    let order: Vec<_> = tables.store.queue().await.unwrap().into_iter().map(|j| j.job_id).collect();
+    assert_eq!(order, [5, 1, 3, 4].map(fixtures::job_id));
+}
+
+async fn reports_are_numbered(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let record = tables.ready(0).await;
+    let note = |incarnation, counter, number, settled| {
+        tables.store.note_report(fixtures::node_id(0), incarnation, counter, number, settled)
+    };
+    note("inc-1", ReportCounter::Allocs, 3, None).await.unwrap();
+    assert!(note("inc-1", ReportCounter::Allocs, 3, None).await.unwrap_err().is_conflict());
+    assert!(note("inc-1", ReportCounter::Allocs, 2, None).await.unwrap_err().is_conflict());
+    assert!(note("inc-2", ReportCounter::Allocs, 4, None).await.unwrap_err().is_conflict());
+    note("inc-1", ReportCounter::Handles, 1, Some("5#ab")).await.unwrap();
+    let after = tables.store.node(slot(0)).await.unwrap().unwrap();
+    let contact = after.contact().unwrap();
+    assert_eq!((contact.alloc_report_no, contact.handle_report_no), (3, 1));
+    assert_eq!((contact.settled.as_deref(), after.version), (Some("5#ab"), record.version));
+}
+
+async fn handles_are_changed_as_read(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let (_, _, _) = placed(&tables).await;
+    let handle = tables.all().await.2.remove(0);
+    assert!(tables.store.apply(&insert_handle(&handle)).await.unwrap_err().is_conflict());
+    let live = Handle { state: HandleState::Live, ..handle.clone() };
+    tables.store.apply(&change_handle(&handle, &live)).await.unwrap();
+    assert!(tables.store.apply(&change_handle(&handle, &live)).await.unwrap_err().is_conflict());
+    assert!(tables.store.apply(&delete_handle(&handle)).await.unwrap_err().is_conflict());
+    assert_eq!(tables.all().await.2, std::slice::from_ref(&live));
+    assert!(tables.store.handles_due(START).await.unwrap().is_empty(), "it is not due yet");
+    tables.store.apply(&delete_handle(&live)).await.unwrap();
+    assert_eq!(tables.all().await.2, []);
+    let memory = Memory { count: Some(1), ..Memory::new("quota") };
+    let written = tables.store.remember(&Memory::new("quota"), &memory).await.unwrap();
+    assert!(tables.store.remember(&Memory::new("quota"), &memory).await.unwrap_err().is_conflict());
+    assert_eq!(tables.store.control().await.unwrap().memory("quota"), written);
+    let _ = no_live_allocs();
+}
+
+/// A page is at most 1 MB: commands of 16 KiB fill several.
+async fn long_lists_are_read_to_the_last_page(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let long = "x".repeat(16_000);
+    for n in 0..140 {
+        tables.job(n, JobSpec { command: vec![long.clone()], ..spec() }).await;
+    }
+    assert_eq!(tables.store.jobs().await.unwrap().len(), 140);
+    assert_eq!(tables.store.queue().await.unwrap().len(), 140);
+}
+
+#[tokio::test]
+async fn the_suite_passes_on_the_embedded_dynamodb() {
+    suite(dynamo_url()).await;
+}
+
+#[tokio::test]
+async fn the_suite_passes_on_ministack() {
+    let emulator = Emulator::ministack();
+    suite(&emulator.url).await;
+}

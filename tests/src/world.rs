@@ -453,3 +453,8 @@ pub async fn set_policy(store: &Store, policy: &Policy) {
 pub fn job(command: &[&str]) -> JobSpec {
     JobSpec { command: command.iter().map(|c| (*c).to_owned()).collect(), ..JobSpec::default() }
 }
+
+/// A URL where nothing listens.
+pub fn free_url() -> String {
+    format!("http://127.0.0.1:{}", crate::second_opinions::free_port())
+}

@@ -141,7 +141,9 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         return Ok(Outcome::Done);
     }
     let latest = cluster.store.history(&Subject::Job(args.job).to_string(), 1).await?;
-    let latest = latest.first().map(|e| format!("{}: {} ({})", e.action, e.reason, when(e.at(), now)));
+    // An event that only says the job's own reason again is not shown twice.
+    let latest = latest.first().filter(|e| Some(&e.reason) != job.reason.as_ref());
+    let latest = latest.map(|e| format!("{}: {} ({})", e.action, e.reason, when(e.at(), now)));
     fields(&job, waits, latest, now).print(context.out)?;
     if !allocs.is_empty() {
         writeln!(context.out)?;
@@ -181,12 +183,16 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("priority", Some(summary.priority));
     rows.field("submitted", Some(moment(summary.submitted_at, now)));
     rows.field("ended", job.finished_at.map(|at| moment(at, now)));
-    rows.field("failed", Some(format!("{} times, {} retries allowed", job.failed_count, job.retry_failed)));
-    rows.field("lost", Some(format!("{} times, {} retries allowed", job.lost_count, job.retry_lost)));
+    rows.field("failed", Some(retries(job.failed_count, job.retry_failed)));
+    rows.field("lost", Some(retries(job.lost_count, job.retry_lost)));
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
     let replace = if terms.replace { format!(", a copy meanwhile ({})", terms.reconcile) } else { String::new() };
     rows.field("silent node", Some(format!("waited for {} s{replace}", terms.lost_after_s)));
     rows
+}
+
+fn retries(count: u32, allowed: u32) -> String {
+    format!("{}, {allowed} allowed before the job fails", show::several(count, "time"))
 }
 
 fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
@@ -306,7 +312,7 @@ pub(super) async fn cancel(context: &mut Context<'_>, args: &CancelArgs) -> anyh
                 tell(&cluster, &Subject::Job(*id), "cancel", BY_OPERATOR, keeps, now).await?;
                 let stopping = match job.summary.allocs.len() {
                     0 => String::new(),
-                    n => format!(": its {n} allocs are told to stop in the next run"),
+                    n => format!(": {} will stop in the next run", show::several(n, "live alloc")),
                 };
                 writeln!(context.out, "{id} cancelled{stopping}")?;
             }

@@ -9,7 +9,7 @@ use super::{Context, Outcome};
 use clap::Args;
 use shared::events::Subject;
 use shared::ids::Slot;
-use shared::model::{Intent, NodeRecord};
+use shared::model::{Intent, NodeRecord, NodeState};
 use shared::time::Time;
 
 /// `nodes`
@@ -64,7 +64,7 @@ pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow:
     }
     rows.print(context.out)?;
     if !args.all && free > 0 {
-        writeln!(context.out, "{free} free slots are not shown (--all)")?;
+        writeln!(context.out, "{} not shown (--all)", show::several(free, "free slot"))?;
     } else if records.is_empty() {
         writeln!(context.out, "no nodes: there have not been any yet")?;
     }
@@ -162,6 +162,10 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
         let now = context.now();
         let changed = retried(async || {
             let record = cluster.store.node(*slot).await?.ok_or_else(|| no_node(*slot))?;
+            // Its termination has begun, and that is not taken back.
+            if matches!(record.state, NodeState::ShuttingDown(_)) {
+                anyhow::bail!("slot {slot} is shutting down already: its intent matters no more");
+            }
             if record.life().is_some_and(|l| l.intent == intent) {
                 return Ok(false);
             }

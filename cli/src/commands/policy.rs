@@ -50,8 +50,8 @@ pub(super) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
     match command {
         PolicyCommand::Check(args) => {
             let policy = read(&args.file)?;
-            let (sizes, max) = (policy.size.len(), policy.nodes.max);
-            writeln!(context.out, "{} is right: {sizes} sizes, at most {max} nodes", args.file.display())?;
+            let (sizes, max) = (show::several(policy.size.len(), "size"), show::several(policy.nodes.max, "node"));
+            writeln!(context.out, "{} is right: {sizes}, at most {max}", args.file.display())?;
             Ok(Outcome::Done)
         }
         PolicyCommand::Set(args) => set(context, args).await,

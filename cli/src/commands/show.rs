@@ -125,6 +125,13 @@ pub(super) fn command(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
+/// So many of something: `1 node`, `2 nodes`.
+pub(super) fn several(n: impl ToString, noun: &str) -> String {
+    let n = n.to_string();
+    let plural = if n == "1" { "" } else { "s" };
+    format!("{n} {noun}{plural}")
+}
+
 /// Counted things: `2 ready, 1 syncing`.
 pub(super) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToString)>) -> String {
     let parts: Vec<String> =

@@ -3,7 +3,7 @@
 //! Guarantees: what is wrong comes with what to do about it; the exit code says the same.
 //! Does not: ask EC2, or repair anything: the functions do both, and say here how it went.
 
-use super::show::{self, Rows, counted, one_line, rough, when};
+use super::show::{self, Rows, counted, one_line, rough, several, when};
 use super::{Context, Outcome};
 use clap::Args;
 use serde::Serialize;
@@ -172,9 +172,9 @@ fn scheduled(control: &Control, function: &str, period: Span, multiplier: f64, n
     if now.since(success) > times(period, multiplier) {
         return Check::new(function, Level::Wrong, format!("{said}; it should run every {period}"), START);
     }
-    let left = if run.left > 0 { format!(", {} actions left for the next run", run.left) } else { String::new() };
+    let left = if run.left > 0 { format!(", {} left for the next run", run.left) } else { String::new() };
     let level = if error.is_empty() { Level::Well } else { Level::Note };
-    Check::new(function, level, format!("{said}, {} actions{left}", run.actions), "")
+    Check::new(function, level, format!("{said}, {} done{left}", several(run.actions, "action")), "")
 }
 
 /// An ingest that nobody calls is well as long as nobody should.
@@ -187,7 +187,7 @@ fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -
     let limit = times(INGEST, multiplier);
     if in_use > 0 && heard.is_none_or(|at| now.since(at) > limit) {
         let to_do = "check the function's log, its URL and the nodes' way to it";
-        return Check::new(FUNCTION, Level::Wrong, format!("{said}, and {in_use} nodes are in use"), to_do);
+        return Check::new(FUNCTION, Level::Wrong, format!("{said}, and {} in use", several(in_use, "node")), to_do);
     }
     Check::new(FUNCTION, Level::Well, said, "")
 }

@@ -2,7 +2,7 @@
 //!
 //! Does not: decide anything; it reads the plan of poll-and-scale as it would be now.
 
-use super::show::{counted, rough};
+use super::show::{counted, rough, several};
 use shared::ids::JobId;
 use shared::model::{JobState, NodeStateName, NodeStatus};
 use shared::observation::Observation;
@@ -26,12 +26,12 @@ pub(super) fn because(seen: &Observation, job: JobId, now: Time) -> Option<Strin
     let mut parts = vec!["no ready node has room for it".to_owned()];
     let launches = plan.actions.iter().filter(|row| row.action == "launch").count();
     if launches > 0 {
-        parts.push(format!("the next run would launch {launches} nodes"));
+        parts.push(format!("the next run would launch {}", several(launches, "node")));
     }
     let count = |wanted: &dyn Fn(&shared::model::NodeRecord) -> bool| seen.nodes.iter().filter(|n| wanted(n)).count();
     let starting = count(&|n| n.state_name() == NodeStateName::Assigned || n.status() == Some(NodeStatus::Syncing));
     if starting > 0 {
-        parts.push(format!("{starting} nodes are starting"));
+        parts.push(format!("{} on the way", several(starting, "node")));
     }
     let up = count(&|n| !n.is_cleaned());
     let policy = &seen.policy.nodes;

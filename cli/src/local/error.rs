@@ -1,4 +1,5 @@
-//! Why the local system could not start, or did not do what it should.
+//! Why the local system could not start, or did not do what it should. Causes are sources, for
+//! whoever prints the chain.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// A file or directory.
-    #[error("cannot {what} {path}: {source}; check the path, or name another directory with --dir")]
+    #[error("cannot {what} {path} (check it, or name another directory with --dir)")]
     File {
         /// What was tried.
         what: &'static str,
@@ -20,7 +21,7 @@ pub enum LocalError {
     #[error("another `nodekeeper local` runs in {0}: end it, or name another directory with --dir")]
     InUse(PathBuf),
     /// A port.
-    #[error("cannot listen at port {port} of this machine: {source}; give another --port, or 0 for any free one")]
+    #[error("cannot listen at port {port} of this machine (give another --port, or 0 for any free one)")]
     Listen {
         /// Which.
         port: u16,
@@ -54,10 +55,10 @@ pub enum LocalError {
         why: String,
     },
     /// The policy in the tables.
-    #[error("the policy was not stored: {0}")]
+    #[error("the policy was not stored")]
     PolicyNotStored(#[from] shared::store::WriteError),
     /// The node key.
-    #[error("--node-key is wrong: {0}")]
+    #[error("--node-key is wrong")]
     Key(#[from] shared::auth::BadKey),
     /// Where the functions are.
     #[error("--functions-url {0:?} is not an address like http://127.0.0.1:9000")]
@@ -77,7 +78,7 @@ pub enum LocalError {
     #[error(transparent)]
     Functions(#[from] super::lambda::ConfigError),
     /// The operating system.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}")]
     System {
         /// What was tried.
         what: &'static str,

@@ -124,7 +124,7 @@ async fn live(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) -> Result
         stack = start(args, env) => stack?,
         () = signals.next() => return if args.demo { Err(LocalError::Interrupted) } else { Ok(()) },
     };
-    say(&welcome(args, &stack));
+    say(&welcome(args, env, &stack));
     let shown = tokio::select! {
         () = signals.next() => {
             say("ending everything; once more to end it at once");
@@ -149,7 +149,7 @@ async fn start(args: &LocalArgs, env: &LocalEnv) -> Result<Stack, LocalError> {
     Stack::start(args, env, &binaries).await
 }
 
-fn welcome(args: &LocalArgs, stack: &Stack) -> String {
+fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
     let places = &stack.places;
     let tables = args.data.as_ref().map_or_else(|| "in memory".to_owned(), |file| format!("in {}", file.display()));
     let functions = match &stack.lambda {
@@ -165,10 +165,11 @@ fn welcome(args: &LocalArgs, stack: &Stack) -> String {
   EC2        http://{ec2}   faults: GET, POST http://{ec2}/_stand-in/faults
   functions  {url}   {functions}
   logs       {logs}
-  commands   set -a; . {env}; set +a; nodekeeper submit -- echo hello\n",
+  commands   set -a; . {env}; set +a; {exe} submit -- echo hello\n",
         cluster = args.cluster,
         url = places.functions,
         env = env_file.display(),
+        exe = env.exe.display(),
     );
     if stack.lambda.is_none() {
         text.push_str(&format!("  elsewhere  cargo lambda watch --env-file {}\n", env_file.display()));

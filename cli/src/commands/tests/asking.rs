@@ -1,0 +1,139 @@
+//! `plan`, `history`, `status`.
+
+use super::*;
+
+#[tokio::test]
+async fn plan_shows_the_next_run_and_changes_nothing() {
+    let world = World::with_policy().await;
+    world.put_job(1).await;
+    let (said, changed) = world.changes(&["plan"]).await;
+    let out = said.done();
+    assert!(out.starts_with("ACTION  SUBJECT  REASON\nlaunch  slot#0   "), "{out}");
+    assert!(out.ends_with("wanted nodes: 1 small\n"), "{out}");
+    assert_eq!(changed, Vec::<String>::new());
+    let answer = world.run(&["plan", "--json"]).await.json();
+    assert_eq!((&answer["actions"][0]["action"], &answer["wanted"]["small"]), (&"launch".into(), &1.into()));
+    for function in ["clean-stale-records", "sweep-dispatch"] {
+        let (said, changed) = world.changes(&["plan", "--function", function]).await;
+        assert_eq!((said.done().as_str(), changed.len()), ("the next run would do nothing\n", 0), "{function}");
+    }
+    // Another policy: nothing fits any more.
+    let dir = tempfile::tempdir().unwrap();
+    let other = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax = 0"));
+    let out = world.run(&["plan", "--policy", &other]).await.done();
+    assert!(out.contains("reject  job#"), "{out}");
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_read_loses_no_other() {
+    let world = World::empty().await;
+    let dir = tempfile::tempdir().unwrap();
+    let job = serde_json::to_value(fixtures::job(1)).unwrap();
+    let state = serde_json::json!({"now": at(5).as_ms(), "jobs": [job]}).to_string();
+    let states = format!("{state}\n\nnot json\n{{\"jobs\": []}}\n{state}");
+    let policy = file(&dir, "p.toml", POLICY);
+    let (out, err) = world.run_with(&["plan", "--state", "-", "--policy", &policy], &states).await.failed();
+    assert_eq!(out.lines().count(), 2, "{out}");
+    let answers: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0]["actions"][0]["action"], "launch");
+    let err: Vec<&str> = err.lines().collect();
+    assert!(err[0].starts_with("nodekeeper: line 3: the state is not one JSON object: "), "{err:?}");
+    assert!(err[1].starts_with("nodekeeper: line 4: the state cannot be read: missing field `now`"), "{err:?}");
+    assert_eq!(err.len(), 2);
+    // The same from a file; without a policy each says what is missing.
+    let file = file(&dir, "states", &state);
+    let out = world.run(&["plan", "--state", &file, "--policy", &policy]).await.done();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap(), answers[0]);
+    let (_, err) = world.run(&["plan", "--state", &file]).await.failed();
+    assert!(err.contains("--policy F"), "{err}");
+}
+
+#[tokio::test]
+async fn history_shows_the_newest_first() {
+    let mut world = World::with_policy().await;
+    world.put_node(&fixtures::ready(7)).await;
+    world.run(&["hold", "7"]).await.done();
+    world.now = at(1120);
+    world.run(&["resume", "7"]).await.done();
+    let out = world.run(&["history", "7"]).await.done();
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "WHEN                                  ACTION  REASON");
+    assert_eq!(lines[1], "2027-01-15T08:18:40.000Z (0 s ago)    resume  by the operator");
+    assert_eq!(lines[2], "2027-01-15T08:16:40.000Z (2 min ago)  hold    by the operator");
+    assert_eq!(world.run(&["history", "slot#7", "--limit", "1", "--json"]).await.json()[0]["action"], "resume");
+    assert_eq!(world.run(&["history", "cluster"]).await.done().lines().count(), 2);
+    assert_eq!(world.run(&["history", &id(1)]).await.done(), format!("no events of job#{}\n", id(1)));
+    assert!(world.run(&["history", "nonsense"]).await.result.unwrap_err().is::<Usage>());
+}
+
+#[tokio::test]
+async fn status_says_what_is_wrong_and_what_to_do() {
+    let world = World::new().await;
+    let (out, _) = world.run(&["status"]).await.failed();
+    assert!(
+        out.contains("WRONG  policy               no policy is stored") && out.contains("policy set FILE"),
+        "{out}"
+    );
+    assert!(out.contains("WRONG  sweep-dispatch       has never run: check its schedule"), "{out}");
+    assert!(out.ends_with("nodes: none\njobs: none\nnot all is well: 4 of 5 checks\n"), "{out}");
+
+    let world = World::with_policy().await;
+    for function in ["poll-and-scale", "clean-stale-records", "sweep-dispatch"] {
+        let run = RunRow {
+            started_at: at(980),
+            last_success_at: Some(at(980)),
+            actions: 2,
+            ..RunRow::new(format!("run#{function}"))
+        };
+        world.store().write(None, &run, Vec::new()).await.unwrap();
+    }
+    world.put_job(1).await;
+    let out = world.run(&["status"]).await.done();
+    assert!(out.contains("ok  poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
+    assert!(out.ends_with("nodes: none\njobs: 1 queued\nall is well\n"), "{out}");
+
+    // Three things go wrong, two are worth knowing, and what is over is not mentioned.
+    world.put_node(&fixtures::ready(0)).await;
+    let until = |key: &str, s: i64| Memory { until_at: Some(at(s)), message: Some("told".into()), ..Memory::new(key) };
+    world.remember(until("brake#missing", 1200)).await;
+    world.remember(until("backoff", 999)).await;
+    world.remember(until("shortage#spot#m7a.large#any", 1120)).await;
+    world.remember(Memory { policy_version: Some(1), ..until("bad_request#small", 0) }).await;
+    world.remember(Memory { policy_version: Some(0), ..until("bad_request#large", 0) }).await;
+    let warn = |s, reason| Event::new(&Subject::Cluster, "warn", reason, at(s), Span::from_s(99_999), s as u128);
+    world.store().record(&warn(940, "instance i-9 has no node")).await.unwrap();
+    world.store().record(&warn(900, "instance i-9 has no node")).await.unwrap();
+    let (out, _) = world.run(&["status"]).await.failed();
+    for line in [
+        "WRONG  heartbeat-ingest             no heartbeat was ever accepted, and 1 node in use: check",
+        "WRONG  bad_request#small            EC2 refuses to launch size small: told: correct the policy",
+        "WRONG  brake#missing                held back: told: look at `nodekeeper plan`, then wait or `nodekeeper release missing`",
+        "note   shortage#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",
+        "note   cluster                      warned 1 min ago: instance i-9 has no node",
+    ] {
+        assert!(out.contains(line), "{line}\n{out}");
+    }
+    assert!(!out.contains("backoff") && !out.contains("large:") && out.matches("i-9").count() == 1, "{out}");
+    let status = world.run(&["status", "--json"]).await.json();
+    assert_eq!((&status["well"], &status["nodes"]["ready"]), (&false.into(), &1.into()));
+    assert!(status["checks"].as_array().unwrap().iter().any(|c| c["level"] == "wrong" && c["to_do"] != ""));
+}
+
+#[tokio::test]
+async fn a_function_that_is_overdue_is_wrong() {
+    let world = World::with_policy().await;
+    let row = |function: &str, success: i64| RunRow {
+        last_success_at: Some(at(success)),
+        error: Some("no\nway".into()),
+        ..RunRow::new(format!("run#{function}"))
+    };
+    // Five periods of a minute, and of five minutes.
+    for (function, success) in [("poll-and-scale", 699), ("sweep-dispatch", 700), ("clean-stale-records", -499)] {
+        world.store().write(None, &row(function, success), Vec::new()).await.unwrap();
+    }
+    let (out, _) = world.run(&["status"]).await.failed();
+    assert!(out.contains("WRONG  poll-and-scale       last succeeded 5 min ago; its last run failed: no way; it should run every 1 min"), "{out}");
+    assert!(out.contains("note   sweep-dispatch "), "{out}");
+    assert!(out.contains("note   clean-stale-records "), "{out}");
+}

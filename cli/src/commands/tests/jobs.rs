@@ -1,0 +1,247 @@
+//! `submit`, `jobs`, `job`, `logs`, `cancel`.
+
+use super::*;
+
+#[tokio::test]
+async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
+    let world = World::new().await;
+    let line = "submit --count 3 --name train --priority 700 --vcpus 2 --memory 4G --scratch 20 --gpus 1 \
+        --instance-type g6.xlarge --market spot --exclusive --nodes 2 --image busybox --cache data --cache more \
+        --env A=1 --env B=x=y --timeout 2h --kill-timeout 5 --lost-after 0 --replace --reconcile keep_original \
+        --retry-failed 2 --retry-lost 0 -- sh -c true";
+    let (said, changed) = world.changes(&line.split_whitespace().collect::<Vec<_>>()).await;
+    let out = said.done();
+    let mut expected: Vec<String> = out.lines().map(|id| format!("jobs/{id}")).collect();
+    expected.sort_unstable();
+    assert_eq!((changed.len(), &changed), (3, &expected));
+    let job = world.store().job(out.lines().next().unwrap().parse().unwrap()).await.unwrap().unwrap();
+    let row = serde_json::to_value(&job).unwrap();
+    for (name, value) in [
+        ("state", serde_json::json!("queued")),
+        ("name", "train".into()),
+        ("priority", 700.into()),
+        ("vcpus", 2.into()),
+        ("memory_mib", 4096.into()),
+        ("scratch_gib", 20.into()),
+        ("gpus", 1.into()),
+        ("instance_type", "g6.xlarge".into()),
+        ("market", "spot".into()),
+        ("exclusive", true.into()),
+        ("nodes", 2.into()),
+        ("image", "busybox".into()),
+        ("caches", serde_json::json!(["data", "more"])),
+        ("env", serde_json::json!({"A": "1", "B": "x=y"})),
+        ("command", serde_json::json!(["sh", "-c", "true"])),
+        ("timeout_s", 7200.into()),
+        ("kill_timeout_s", 5.into()),
+        ("lost_after_s", 0.into()),
+        ("replace", true.into()),
+        ("reconcile", "keep_original".into()),
+        ("retry_failed", 2.into()),
+        ("retry_lost", 0.into()),
+        ("submitted_at", 1_800_001_000_000_i64.into()),
+    ] {
+        assert_eq!(row[name], value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_submission_without_options_is_the_documented_default() {
+    let world = World::new().await;
+    let out = world.run(&["submit", "--", "true"]).await.done();
+    let job = world.store().job(out.trim().parse().unwrap()).await.unwrap().unwrap();
+    let spec = shared::model::JobSpec { command: vec!["true".into()], ..Default::default() };
+    let mut expected = Job::submit(job.summary.job_id, spec, world.now).unwrap();
+    expected.summary.version = job.summary.version;
+    assert_eq!(job, expected);
+}
+
+#[tokio::test]
+async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
+    let world = World::new().await;
+    let (said, changed) = world.changes(&["submit", "--nodes", "25", "--priority", "1001", "--", "true"]).await;
+    let error = said.result.unwrap_err();
+    assert!(error.is::<Usage>() && error.to_string().contains("--nodes") && error.to_string().contains("--priority"));
+    assert_eq!(changed, Vec::<String>::new());
+    for line in [
+        &["submit"][..],
+        &["submit", "true"],
+        &["submit", "--memory", "4X", "--", "true"],
+        &["submit", "--count", "0", "--", "true"],
+        &["submit", "--market", "cheap", "--", "true"],
+        &["submit", "--env", "A", "--", "true"],
+        &["hold"],
+        &["node", "x"],
+        &["job", "7"],
+        &["release", "all"],
+    ] {
+        assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
+    }
+}
+
+#[tokio::test]
+async fn waiting_ends_when_every_job_has_and_says_how() {
+    let world = World::new().await;
+    let ends = |how: Vec<ClientStatus>| {
+        let store = world.store().clone();
+        tokio::spawn(async move {
+            let mut jobs = Vec::new();
+            while jobs.len() < how.len() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                jobs = store.jobs().await.unwrap();
+                jobs.retain(|j| !j.summary.state.is_ended());
+            }
+            for (job, how) in jobs.iter().zip(how) {
+                let alloc = shared::ids::AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+                let placed = job.with_placed(&[alloc]).unwrap();
+                let alloc = Alloc::place(alloc, job, &fixtures::ready(0), at(1)).unwrap();
+                let after = placed.after_end(&alloc.summary, how, &[], true, Span::from_s(9), at(2));
+                store.write(Some(job), &after, Vec::new()).await.unwrap();
+            }
+        })
+    };
+    let task = ends(vec![ClientStatus::Complete, ClientStatus::Failed]);
+    let (out, err) = world.run(&["submit", "--count", "2", "--wait", "--", "true"]).await.failed();
+    task.await.unwrap();
+    assert_eq!((out.lines().count(), err.as_str()), (4, ""), "{out}");
+    assert_eq!(out.lines().filter(|l| l.ends_with(" complete")).count(), 1, "{out}");
+    assert_eq!(out.lines().filter(|l| l.contains(" failed: member 0 failed 1 times")).count(), 1, "{out}");
+    let task = ends(vec![ClientStatus::Complete]);
+    let jobs = world.run(&["submit", "--wait", "--json", "--", "true"]).await;
+    task.await.unwrap();
+    assert_eq!(jobs.result.as_ref().unwrap(), &Outcome::Done);
+    assert_eq!(jobs.json()[0]["state"], "complete");
+}
+
+#[tokio::test]
+async fn jobs_are_listed_as_people_and_programs_want() {
+    let world = World::new().await;
+    assert_eq!(world.run(&["jobs"]).await.done(), "no jobs are queued or placed (--all shows those that have ended)\n");
+    world.put_job(1).await;
+    let ended = world.put_job(2).await;
+    let cancelled = ended.cancel(Span::from_s(9), at(940)).unwrap();
+    world.store().write(Some(&ended), &cancelled, Vec::new()).await.unwrap();
+    let line = |n, state: &str| format!("{}        {state}", id(n));
+    let out = world.run(&["jobs"]).await.done();
+    assert_eq!(
+        out.lines().collect::<Vec<_>>(),
+        [
+            "JOB                         NAME  STATE   PRIORITY  NEEDS   ALLOCS  SUBMITTED".to_owned(),
+            format!("{}  500       1 vCPU  0       16 min ago", line(1, "queued")),
+        ]
+    );
+    let out = world.run(&["jobs", "--all"]).await.done();
+    assert_eq!(out.lines().count(), 3);
+    assert!(out.lines().last().unwrap().ends_with("16 min ago  1 min ago  cancelled by the operator"), "{out}");
+    assert_eq!(world.run(&["jobs", "--json"]).await.json().as_array().unwrap().len(), 1);
+    assert_eq!(world.run(&["jobs", "--all", "--json"]).await.json()[1]["state"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_job_says_why_it_waits() {
+    let mut world = World::with_policy().await;
+    world.put_job(1).await;
+    let out = world.run(&["job", &id(1)]).await.done();
+    let why = out.lines().find(|l| l.starts_with("waits because")).unwrap();
+    assert!(why.contains("no ready node has room for it; the next run would launch 1 node"), "{out}");
+    world.put_node(&fixtures::ready(0)).await;
+    world.now = at(100);
+    let row = world.run(&["job", &id(1), "--json"]).await.json();
+    assert_eq!(row["state"], "queued");
+    assert_eq!(row["waits_because"], "the next run would place: it fits on slot 0");
+    let quota = Memory { until_at: Some(at(160)), ..Memory::new("quota") };
+    world.remember(quota).await;
+    let seen = Observation::read(world.store(), &Listed(Vec::new()), at(100)).await.unwrap();
+    let without = Observation { nodes: Vec::new(), ..seen };
+    let why = waiting::because(&without, fixtures::job_id(1), at(100)).unwrap();
+    assert_eq!(why, "no ready node has room for it; launching waits for 1 min more: quota");
+}
+
+#[tokio::test]
+async fn a_job_shows_its_allocs_and_their_ends() {
+    let world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    let ending = Ending {
+        client: ClientStatus::Failed,
+        exit_code: Some(3),
+        message: Some("exit code 3".into()),
+        log_tail: Some("one\ntwo".into()),
+    };
+    let end = alloc.end(&ending, Span::from_s(9), at(970));
+    world.store().write(Some(&alloc), &end, Vec::new()).await.unwrap();
+    let out = world.run(&["job", &id(1)]).await.done();
+    assert!(
+        out.contains("command      true\n") && out.contains("failed       0 times, 0 allowed before the job fails\n"),
+        "{out}"
+    );
+    let row = out.lines().find(|l| l.starts_with(&alloc.id().to_string())).unwrap();
+    assert!(
+        row.contains("failed") && row.contains("15 min ago") && row.ends_with("30 s ago  3     exit code 3"),
+        "{out}"
+    );
+    assert!(out.lines().last().unwrap().ends_with("client failed   exit code 3"), "{out}");
+    let node = fixtures::node_id(0);
+    let tail = format!(
+        "== {} on slot 0 (failed, exit code 3, 30 s ago)\n== message: exit code 3\n\
+         == the end of its output (8 KiB at most), as node {node} reported it:\none\ntwo\n",
+        alloc.id()
+    );
+    assert_eq!(world.run(&["logs", &id(1)]).await.done(), tail);
+    assert_eq!(world.run(&["logs", &alloc.id().to_string()]).await.done(), tail);
+    let logs = world.run(&["logs", &id(1), "--json"]).await.json();
+    assert_eq!((&logs[0]["log_tail"], &logs[0]["exit_code"]), (&"one\ntwo".into(), &3.into()));
+    assert!(world.run(&["logs", "x"]).await.result.unwrap_err().is::<Usage>());
+    assert!(world.run(&["job", &id(9)]).await.error().contains("nodekeeper jobs --all"));
+    assert_eq!(world.run(&["job", &id(1), "--json"]).await.json()["all_allocs"][0]["client"], "failed");
+    assert_eq!(job.summary.state, JobState::Placed);
+}
+
+#[tokio::test]
+async fn cancel_changes_the_job_and_nothing_else() {
+    let world = World::with_policy().await;
+    world.put_running(1).await;
+    world.put_job(2).await;
+    let (said, changed) = world.changes(&["cancel", &id(1)]).await;
+    assert_eq!(said.done(), format!("{} cancelled: 1 live alloc will stop in the next run\n", id(1)));
+    assert_eq!(changed, [format!("events/job#{}/cancel", id(1)), format!("jobs/{}", id(1))]);
+    let job = world.store().job(fixtures::job_id(1)).await.unwrap().unwrap();
+    assert_eq!((job.summary.state, job.summary.allocs.len(), job.expires_at), (JobState::Cancelled, 1, None));
+    let event = &world.store().history(&format!("job#{}", id(1)), 9).await.unwrap()[0];
+    assert_eq!((event.action.as_str(), event.reason.as_str(), event.at()), ("cancel", "by the operator", world.now));
+    assert_eq!(event.expires_at, (world.now + Span::from_s(14 * 86_400)).as_epoch_s());
+    // What is not there does not keep the others from being cancelled.
+    let (said, changed) = world.changes(&["cancel", &id(9), &id(1), &id(2)]).await;
+    let (out, err) = said.failed();
+    assert_eq!(out, format!("{} was cancelled already\n{} cancelled\n", id(1), id(2)));
+    assert!(err.starts_with(&format!("nodekeeper: there is no job {}", id(9))) && err.lines().count() == 1, "{err}");
+    assert_eq!(changed, [format!("events/job#{}/cancel", id(2)), format!("jobs/{}", id(2))]);
+}
+
+#[tokio::test]
+async fn a_lost_race_is_tried_again_but_not_for_ever() {
+    let mut world = World::with_policy().await;
+    let mut job = world.put_job(1).await;
+    let mut theirs = Vec::new();
+    for n in 0..3 {
+        let renamed = Job { reason: Some(format!("touched {n}")), ..job.clone() };
+        let (write, after) = change(Some(&job), &renamed);
+        theirs.insert(0, write);
+        job = after;
+    }
+    let db = world.cluster.dynamo.clone();
+    world.cluster.store = Store::new(Arc::new(Rival { db: db.clone(), theirs: Mutex::new(theirs) }));
+    world.run(&["cancel", &id(1)]).await.done();
+    assert_eq!(world.store().job(fixtures::job_id(1)).await.unwrap().unwrap().summary.state, JobState::Cancelled);
+
+    let mut node = world.put_node(&fixtures::ready(0)).await;
+    let mut theirs = Vec::new();
+    for _ in 0..4 {
+        let (write, after) = change(Some(&node), &node.with_news(at(999)).unwrap());
+        theirs.insert(0, write);
+        node = after;
+    }
+    world.cluster.store = Store::new(Arc::new(Rival { db, theirs: Mutex::new(theirs) }));
+    let (out, err) = world.run(&["hold", "0"]).await.failed();
+    assert!(out.is_empty() && err.contains("someone else changed it 3 times meanwhile"), "{err}");
+    assert_eq!(world.store().node(fixtures::slot(0)).await.unwrap().unwrap(), node);
+}

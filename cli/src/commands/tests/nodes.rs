@@ -1,0 +1,149 @@
+//! `nodes`, `node`, intents, handles and brakes.
+
+use super::*;
+
+#[tokio::test]
+async fn intents_change_the_record_and_not_its_pulse() {
+    let world = World::with_policy().await;
+    let before = world.put_node(&fixtures::ready(0)).await;
+    world.put_node(&fixtures::assigned(1)).await;
+    for (command, intent, said) in [
+        ("hold", Intent::Hold, "slot 0 held: it stays up and takes no new work\n"),
+        ("drain", Intent::Drain, "slot 0 drains: it takes no new work and is shut down when idle\n"),
+        ("resume", Intent::Run, "slot 0 takes work again\n"),
+    ] {
+        let (out, changed) = world.changes(&[command, "0"]).await;
+        assert_eq!(out.done(), said);
+        assert_eq!(changed, [format!("events/slot#0/{command}"), "nodes/0".to_owned()]);
+        let record = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
+        assert_eq!(record.life().unwrap().intent, intent);
+        assert_eq!((record.contact(), record.status()), (before.contact(), Some(NodeStatus::Ready)));
+    }
+    let (said, changed) = world.changes(&["resume", "0"]).await;
+    assert_eq!((said.done().as_str(), changed.len()), ("nothing changed: slot 0 is neither held nor drained\n", 0));
+    let (said, changed) = world.changes(&["hold", "3", "1"]).await;
+    let (out, err) = said.failed();
+    assert!(out.starts_with("slot 1 held") && err.starts_with("nodekeeper: slot 3 has never had a node"), "{out}{err}");
+    assert_eq!(changed, ["events/slot#1/hold", "nodes/1"]);
+}
+
+#[tokio::test]
+async fn a_shutdown_is_not_taken_back() {
+    let world = World::with_policy().await;
+    world.put_node(&fixtures::ready(0).shut_down(at(990), "idle").unwrap()).await;
+    for command in ["hold", "drain", "resume"] {
+        let (said, changed) = world.changes(&[command, "0"]).await;
+        let (out, err) = said.failed();
+        assert!(out.is_empty() && err.contains("slot 0 is shutting down already"), "{command}: {err}");
+        assert_eq!(changed, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_drain_with_a_deadline_keeps_it() {
+    let world = World::with_policy().await;
+    let interrupted = fixtures::ready(0).with_intent(Intent::Drain, Some(at(1100)), at(990)).unwrap();
+    world.put_node(&interrupted).await;
+    let (said, changed) = world.changes(&["drain", "0"]).await;
+    assert_eq!((said.done().as_str(), changed.len()), ("nothing changed: slot 0 is being drained already\n", 0));
+}
+
+#[tokio::test]
+async fn nodes_are_listed_and_shown() {
+    let world = World::with_policy().await;
+    world.put_running(1).await;
+    let free = fixtures::assigned(1).clean(at(5), "refused").unwrap();
+    world.put_node(&free).await;
+    let out = world.run(&["nodes"]).await.done();
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "SLOT  STATE   STATUS  SIZE   MARKET     INSTANCE  INTENT  ALLOCS  HEARD FROM  REASON");
+    assert!(
+        lines[1].starts_with("0     in_use  ready   small  on_demand  i-0               1       15 min ago  runs ")
+    );
+    assert_eq!(lines[2..], ["1 free slot not shown (--all)"]);
+    assert_eq!(world.run(&["nodes", "--all"]).await.done().lines().count(), 3);
+    assert_eq!(world.run(&["nodes", "--json"]).await.json()[1]["state"], "cleaned");
+    let out = world.run(&["node", "0"]).await.done();
+    assert!(out.contains("size              small: m7a.large, 2 vCPU, 8 GiB\n"), "{out}");
+    assert!(out.contains("market            on_demand, $0.10 an hour\n"), "{out}");
+    assert!(out.contains(&fixtures::alloc_id(1).to_string()) && out.ends_with("15 min ago  true\n"), "{out}");
+    assert_eq!(world.run(&["node", "0", "--json"]).await.json()["status"], "ready");
+    assert!(world.run(&["node", "3"]).await.error().contains("slot 3 has never had a node"));
+}
+
+#[tokio::test]
+async fn a_handle_is_kept_and_let_go() {
+    let world = World::with_policy().await;
+    world.put_running(1).await;
+    let other = world.put_node(&fixtures::ready(1)).await;
+    world.put_handle(&other, "cache:data").await;
+    let handle = format!("handles/{}/cache:data", fixtures::node_id(1));
+    let (said, changed) = world.changes(&["keep", "cache:data", "--slot", "1"]).await;
+    assert_eq!(said.done(), "handle cache:data on slot 1 is kept from now on\n");
+    assert_eq!(changed, ["events/slot#1/keep".to_owned(), handle.clone()]);
+    assert!(world.run(&["handles", "1"]).await.done().lines().nth(1).unwrap().contains("kept"));
+    // Only one node has it: the slot may be left out.
+    let (said, changed) = world.changes(&["keep", "cache:data"]).await;
+    assert_eq!(
+        (said.done().as_str(), changed.len()),
+        ("nothing changed: handle cache:data on slot 1 is kept already\n", 0)
+    );
+    let (_, changed) = world.changes(&["keep", "cache:data", "--undo"]).await;
+    assert_eq!(changed, ["events/slot#1/keep_undone".to_owned(), handle]);
+    let rows = world.run(&["handles", "1", "--json"]).await.json();
+    assert_eq!((&rows[0]["keep"], &rows[0]["due_at"]), (&serde_json::Value::Null, &world.now.as_ms().into()));
+    let node = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
+    world.put_handle(&node, "cache:data").await;
+    let error = world.run(&["keep", "cache:data"]).await.error();
+    assert!(error.starts_with("slots 0, 1 each have a handle cache:data"), "{error}");
+    assert!(world.run(&["keep", "x", "--slot", "1"]).await.error().contains("`nodekeeper handles 1`"));
+    assert_eq!(world.run(&["handles", "1"]).await.done().lines().count(), 2);
+}
+
+#[tokio::test]
+async fn what_is_being_destroyed_cannot_be_kept() {
+    let world = World::with_policy().await;
+    let node = world.put_node(&fixtures::ready(0)).await;
+    world.put_handle(&node, "h").await;
+    let handle = world.store().handle(fixtures::node_id(0), "h").await.unwrap().unwrap();
+    let marked = Handle { state: HandleState::Destroying, ..handle.clone() };
+    world.store().apply(&shared::store::change_handle(&handle, &marked)).await.unwrap();
+    let (said, changed) = world.changes(&["keep", "h", "--slot", "0"]).await;
+    assert_eq!((said.error().as_str(), changed.len()), ("handle h cannot be kept: it is destroying already", 0));
+}
+
+#[tokio::test]
+async fn a_release_lets_go_what_is_held_now_and_ends() {
+    let mut world = World::with_policy().await;
+    let mut instances = Vec::new();
+    for slot in 0..4 {
+        world.put_node(&fixtures::ready(slot)).await;
+        instances.push(Instance {
+            instance_id: format!("i-{slot}"),
+            state: shared::cloud::InstanceState::Running,
+            launched_at: at(0),
+            zone: None,
+            tags: BTreeMap::from([(shared::cloud::NODE_TAG.to_owned(), fixtures::node_id(slot).to_string())]),
+        });
+    }
+    world.cluster.cloud = Arc::new(Listed(instances));
+    let held = |plan: &str| plan.contains("hold_back");
+    let plan = world.run(&["plan"]).await.done();
+    assert!(held(&plan) && plan.contains("nodekeeper release leases"), "{plan}");
+    let brake = Memory {
+        since_at: Some(at(900)),
+        until_at: Some(at(1900)),
+        message: Some("all silent".into()),
+        ..Memory::new("brake#leases")
+    };
+    world.remember(brake).await;
+    let (said, changed) = world.changes(&["release", "leases"]).await;
+    assert_eq!(said.done(), "what is held back of leases is let go in the next run (all silent)\n");
+    assert_eq!(changed, ["control/release#leases", "events/cluster/release"]);
+    let release = world.store().memory("release#leases").await.unwrap();
+    assert_eq!((release.since_at, release.until_at), (Some(at(1000)), Some(at(4600))));
+    let plan = world.run(&["plan"]).await.done();
+    assert!(!held(&plan) && plan.contains("mark_down"), "{plan}");
+    world.now = at(1060);
+    assert_eq!(world.changes(&["release", "leases"]).await.1, ["control/release#leases", "events/cluster/release"]);
+}

@@ -1,0 +1,114 @@
+//! `init`, `policy`, and commands that cannot reach their cluster.
+
+use super::*;
+
+#[tokio::test]
+async fn init_makes_what_is_missing_and_only_that() {
+    let world = World::empty().await;
+    let said = world.run(&["jobs"]).await.error();
+    assert!(said.contains("test-jobs") && said.contains("nodekeeper init"), "{said}");
+    let made = world.run(&["init"]).await.done();
+    assert_eq!(
+        made.lines().collect::<Vec<_>>(),
+        ["test-nodes", "test-jobs", "test-allocs", "test-handles", "test-control", "test-events"]
+    );
+    assert_eq!(world.run(&["init"]).await.done(), "nothing changed: every table is there\n");
+}
+
+#[tokio::test]
+async fn what_needs_no_cluster_asks_for_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let right = file(&dir, "right.toml", POLICY);
+    let state = file(&dir, "state", "");
+    for line in [
+        &["init", "--print-tables"][..],
+        &["policy", "check", &right],
+        &["policy", "show", "--defaults"],
+        &["plan", "--state", &state],
+    ] {
+        let mut context = Context {
+            connect: Box::new(|| panic!("it asked for a cluster")),
+            clock: Arc::new(|| at(0)),
+            input: &mut &b""[..],
+            out: &mut Vec::new(),
+            err: &mut Vec::new(),
+        };
+        assert_eq!(crate::commands::run(parse(line).unwrap(), &mut context).await.unwrap(), Outcome::Done, "{line:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_policy_is_refused_with_every_mistake_and_nothing_is_stored() {
+    let world = World::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let wrong = file(&dir, "wrong.toml", &POLICY.replace("max = 4", "max = -1\nmin = \"x\""));
+    let (said, changed) = world.changes(&["policy", "set", &wrong]).await;
+    let error = said.error();
+    assert!(error.contains("wrong.toml") && error.contains("nodes.max") && error.contains("nodes.min"), "{error}");
+    assert_eq!(changed, Vec::<String>::new());
+    let error = world.run(&["policy", "show"]).await.error();
+    assert!(error.contains("nodekeeper policy set FILE"), "{error}");
+}
+
+#[tokio::test]
+async fn a_policy_is_stored_with_its_difference_once() {
+    let world = World::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (said, changed) = world.changes(&["policy", "set", &file(&dir, "p.toml", POLICY)]).await;
+    assert_eq!(said.done(), "stored as version 1\n");
+    assert_eq!(changed, ["control/policy", "events/cluster/policy_set"]);
+    let (said, changed) = world.changes(&["policy", "set", &file(&dir, "same.toml", POLICY)]).await;
+    assert_eq!((said.done().as_str(), changed.len()), ("nothing changed: version 1 is the same\n", 0));
+    let other = POLICY.replace("max = 4", "max = 8").replace("\"small\"", "\"tiny\"");
+    let said = world.run(&["policy", "set", &file(&dir, "other.toml", &other)]).await.done();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.contains(&"~ nodes.max: 4 -> 8") && lines.contains(&"- size.small.vcpus: 2"), "{said}");
+    assert!(lines.contains(&"+ size.tiny.name: \"tiny\"") && lines.ends_with(&["stored as version 2"]), "{said}");
+    // What is shown can be stored again, and changes nothing.
+    let shown = world.run(&["policy", "show"]).await.done();
+    assert!(shown.starts_with("# version 2\n"), "{shown}");
+    let said = world.run(&["policy", "set", &file(&dir, "shown.toml", &shown)]).await.done();
+    assert_eq!(said, "nothing changed: version 2 is the same\n");
+    let json = world.run(&["policy", "show", "--json"]).await.done();
+    let said = world.run(&["policy", "set", &file(&dir, "shown.json", &json)]).await.done();
+    assert_eq!(said, "nothing changed: version 2 is the same\n");
+}
+
+#[tokio::test]
+async fn a_policy_stored_meanwhile_is_not_overwritten() {
+    let mut world = World::with_policy().await;
+    let row = world.store().control().await.unwrap().policy.unwrap();
+    let (theirs, _) = change(Some(&row), &row);
+    let rival = Rival { db: world.cluster.dynamo.clone(), theirs: Mutex::new(vec![theirs]) };
+    world.cluster.store = Store::new(Arc::new(rival));
+    let dir = tempfile::tempdir().unwrap();
+    let other = file(&dir, "p.toml", &POLICY.replace("max = 4", "max = 8"));
+    let error = world.run(&["policy", "set", &other]).await.error();
+    assert!(error.contains("was not stored: someone else"), "{error}");
+    assert_eq!(world.store().control().await.unwrap().checked_policy().unwrap().0.nodes.max, 4);
+}
+
+#[tokio::test]
+async fn a_cluster_out_of_reach_is_one_line_that_says_what_to_do() {
+    let mut world = World::empty().await;
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("eu-west-1"))
+        .credentials_provider(Credentials::new("local", "local", None, None, "test"))
+        .endpoint_url("http://127.0.0.1:9")
+        .retry_config(aws_sdk_dynamodb::config::retry::RetryConfig::disabled())
+        .build();
+    let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), "test".parse().unwrap());
+    world.cluster.store = Store::new(Arc::new(dynamo));
+    for line in [&["jobs"][..], &["nodes"], &["status"], &["submit", "--", "true"], &["history", "cluster"]] {
+        let error = world.run(line).await.error();
+        assert!(error.contains("check AWS_ENDPOINT_URL_DYNAMODB") && error.lines().count() == 1, "{line:?}: {error}");
+    }
+}
+
+#[test]
+fn ids_are_checked_before_anything_is_asked() {
+    let command = parse(&["job", &JobId::new(shared::ids::new_ulid(at(0))).to_string()]).unwrap();
+    assert!(matches!(command, Command::Job(_)));
+    <Line as clap::CommandFactory>::command().debug_assert();
+}

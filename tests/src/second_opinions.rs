@@ -1,0 +1,145 @@
+//! Emulators that none of us wrote, from PyPI: the test command installs them.
+//!
+//! `ministack` judges the store (its suite runs there too, see `store`), `moto_server` the EC2
+//! calls. What moto cannot judge is left out by name: client tokens (it starts an instance for
+//! each call), the time from pending to running, capacity.
+
+use crate::world::{dynamo_client, dynamo_url, ec2_client, fresh_cluster};
+use serde_json::json;
+use shared::cloud::{Cloud, Ec2, InstanceState, LaunchRequest, LaunchSettings};
+use shared::model::fixtures;
+use shared::policy::{Policy, example_json};
+use shared::store::{Dynamo, Store};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The workspace's root.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// A program of the Python environment that the test command makes.
+pub fn python_tool(name: &str) -> PathBuf {
+    let program = root().join("target/venv/bin").join(name);
+    assert!(program.exists(), "{} is missing: run the tests by the README's command, which installs it", program.display());
+    program
+}
+
+/// A free port of this machine.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until something listens there.
+pub fn wait_for_port(port: u16, what: &str) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < until, "{what} did not come up");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// An emulator process; it ends with the test.
+pub struct Emulator {
+    pub url: String,
+    process: Child,
+}
+
+impl Emulator {
+    fn start(name: &str, configure: impl Fn(&mut Command, u16)) -> Self {
+        let port = free_port();
+        let mut command = Command::new(python_tool(name));
+        configure(&mut command, port);
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for_port(port, name);
+        Self { url: format!("http://127.0.0.1:{port}"), process }
+    }
+
+    pub fn ministack() -> Self {
+        Self::start("ministack", |c, port| _ = c.env("GATEWAY_PORT", port.to_string()))
+    }
+
+    pub fn moto() -> Self {
+        Self::start("moto_server", |c, port| _ = c.args(["-H", "127.0.0.1", "-p", &port.to_string()]))
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn settings(cluster: &shared::ids::ClusterName) -> LaunchSettings {
+    LaunchSettings {
+        cluster: cluster.clone(),
+        key: None,
+        heartbeat_url: "http://heartbeat".into(),
+        sweep_url: "http://sweep".into(),
+    }
+}
+
+#[tokio::test]
+async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
+    let emulator = Emulator::moto();
+    let client = ec2_client(&emulator.url);
+    let data = aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-12c6146b").build();
+    client.create_launch_template().launch_template_name("nodekeeper").launch_template_data(data).send().await.unwrap();
+    let cluster = fresh_cluster();
+    let (cloud, other) = (Ec2::new(client.clone(), cluster.clone()), Ec2::new(client, "other".parse().unwrap()));
+    assert_eq!(cloud.instances().await.unwrap(), []);
+    let mut policy = example_json();
+    policy["launch"]["tags"] = json!({"team": "a & b <c>"});
+    let policy = Policy::from_json(&policy).unwrap();
+    let mut launched = Vec::new();
+    for n in 0..3 {
+        let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(n), &fixtures::offering());
+        let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap();
+        assert_eq!(instance.node_id(), Some(fixtures::node_id(n)));
+        assert_eq!(instance.tags["team"], "a & b <c>");
+        launched.push(instance.instance_id);
+    }
+    let mut listed: Vec<_> = cloud.instances().await.unwrap().into_iter().map(|i| i.instance_id).collect();
+    listed.sort_unstable();
+    let mut expected = launched.clone();
+    expected.sort_unstable();
+    assert_eq!(listed, expected);
+    assert_eq!(other.instances().await.unwrap(), [], "another cluster's are not ours");
+    assert!(cloud.instance(&launched[0]).await.unwrap().is_some());
+    assert_eq!(cloud.instance("i-0123456789abcdef0").await.unwrap(), None);
+    // One unknown id does not keep the others from being terminated.
+    let ids = [launched[0].clone(), "i-0123456789abcdef0".into(), launched[1].clone()];
+    cloud.terminate(&ids).await.unwrap();
+    for instance in cloud.instances().await.unwrap() {
+        let gone = instance.state == InstanceState::Terminated;
+        assert_eq!(gone, instance.instance_id != launched[2], "{instance:?}");
+    }
+    let mut bad = fixtures::offering();
+    bad.template = "no-such-template".into();
+    let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(9), &bad);
+    let error = cloud.launch(&request, "token-9").await.unwrap_err();
+    assert!(matches!(error, shared::cloud::LaunchError::BadRequest(_)), "{error:?}");
+}
+
+/// The table definitions themselves, as the embedded DynamoDB describes them.
+#[tokio::test]
+async fn the_tables_are_as_defined() {
+    let (cluster, client) = (fresh_cluster(), dynamo_client(dynamo_url()));
+    let dynamo = Dynamo::new(client.clone(), cluster.clone());
+    assert_eq!(dynamo.create_tables().await.unwrap().len(), 6);
+    let _ = Store::new(Arc::new(dynamo));
+    for definition in shared::store::TABLES {
+        let name = format!("{cluster}-{}", definition.table.suffix());
+        let described = client.describe_table().table_name(&name).send().await.unwrap().table.unwrap();
+        let keys: Vec<_> = described.key_schema().iter().map(|k| k.attribute_name()).collect();
+        let expected: Vec<_> =
+            std::iter::once(definition.key.hash.name).chain(definition.key.range.map(|r| r.name)).collect();
+        assert_eq!(keys, expected, "{name}");
+        let indexes: Vec<_> = described.global_secondary_indexes().iter().filter_map(|i| i.index_name()).collect();
+        assert_eq!(indexes, definition.indexes.iter().map(|i| i.name).collect::<Vec<_>>(), "{name}");
+    }
+}
