@@ -284,8 +284,13 @@ fn launch_error(code: &str, message: &str, status: u16) -> LaunchError {
         | "VolumeLimitExceeded"
         | "MaxIOPSLimitExceeded"
         | "AddressLimitExceeded" => LaunchError::Quota(text),
-        "RequestLimitExceeded" | "Throttling" | "ThrottlingException" | "RequestThrottled" | "EC2ThrottledException"
-        | "RequestThrottledException" | "ResourceCountExceeded" => LaunchError::Throttled(text),
+        "RequestLimitExceeded"
+        | "Throttling"
+        | "ThrottlingException"
+        | "RequestThrottled"
+        | "EC2ThrottledException"
+        | "RequestThrottledException"
+        | "ResourceCountExceeded" => LaunchError::Throttled(text),
         "IdempotentInstanceTerminated" => LaunchError::Spent(text),
         // Another run's call with this token said something else: neither a refusal nor ours.
         "IdempotentParameterMismatch" | "ClientTokenInProgress" | "IncompleteOperation" => LaunchError::Lost(text),
@@ -361,8 +366,8 @@ impl Cloud for Ec2 {
         for (key, value) in &request.tags {
             tags = tags.tags(Tag::builder().key(key).value(value).build());
         }
-        let template = LaunchTemplateSpecification::builder()
-            .set_version(offering.template_version.map(|v| v.to_string()));
+        let template =
+            LaunchTemplateSpecification::builder().set_version(offering.template_version.map(|v| v.to_string()));
         let template = if offering.template.starts_with("lt-") {
             template.launch_template_id(&offering.template)
         } else {
@@ -439,9 +444,10 @@ impl Ec2 {
             .terminate_instances()
             .set_instance_ids(Some(ids.to_vec()))
             .customize()
-            .config_override(aws_sdk_ec2::config::Builder::default().timeout_config(
-                TimeoutConfig::builder().operation_timeout(Duration::from_secs(CALL_S)).build(),
-            ))
+            .config_override(
+                aws_sdk_ec2::config::Builder::default()
+                    .timeout_config(TimeoutConfig::builder().operation_timeout(Duration::from_secs(CALL_S)).build()),
+            )
             .send()
             .await
             .map(|_| ())

@@ -67,7 +67,9 @@ impl Environment {
                 None
             }
             None => {
-                wrong.push("NODEKEEPER_CLUSTER is not set: it names the deployment, its tables and its instances".into());
+                wrong.push(
+                    "NODEKEEPER_CLUSTER is not set: it names the deployment, its tables and its instances".into(),
+                );
                 None
             }
         };

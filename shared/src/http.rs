@@ -196,7 +196,9 @@ pub fn answer<T: Serialize>(result: Result<T, Refusal>) -> Value {
     match body {
         Ok(body) => json!({"statusCode": status, "headers": headers, "body": body, "isBase64Encoded": false}),
         // The wire's types have nothing JSON cannot hold.
-        Err(_) => json!({"statusCode": 500, "headers": headers, "body": "{\"error\":\"internal\",\"message\":\"the answer cannot be written\"}"}),
+        Err(_) => {
+            json!({"statusCode": 500, "headers": headers, "body": "{\"error\":\"internal\",\"message\":\"the answer cannot be written\"}"})
+        }
     }
 }
 

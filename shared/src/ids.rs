@@ -37,11 +37,7 @@ pub struct Slot(u32);
 impl Slot {
     /// The slot with this number, if it is below [`SLOT_CEILING`].
     pub fn new(n: u32) -> Result<Self, BadId> {
-        if n < SLOT_CEILING {
-            Ok(Self(n))
-        } else {
-            Err(BadId::new("slot", &n.to_string(), "a number below 10000"))
-        }
+        if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadId::new("slot", &n.to_string(), "a number below 10000")) }
     }
 
     /// Its number.
@@ -263,14 +259,28 @@ mod tests {
         let node = "0-01JD0000000000000000000000";
         assert_eq!(node.parse::<NodeId>().unwrap().to_string(), node);
         assert_eq!(node.parse::<NodeId>().unwrap().slot(), Slot::new(0).unwrap());
-        for bad in ["", "-", "7", "00-01JD0000000000000000000000", "+0-01JD0000000000000000000000",
-            "0-01jd0000000000000000000000", "10000-01JD0000000000000000000000", "0-01JD", "0-01JD000000000000000000000\u{130}"] {
+        for bad in [
+            "",
+            "-",
+            "7",
+            "00-01JD0000000000000000000000",
+            "+0-01JD0000000000000000000000",
+            "0-01jd0000000000000000000000",
+            "10000-01JD0000000000000000000000",
+            "0-01JD",
+            "0-01JD000000000000000000000\u{130}",
+        ] {
             assert!(bad.parse::<NodeId>().is_err(), "{bad}");
         }
         let alloc = "01JD0000000000000000000000.3.12";
         let id: AllocId = alloc.parse().unwrap();
         assert_eq!((id.member, id.copy, id.to_string().as_str()), (3, 12, alloc));
-        for bad in ["01JD0000000000000000000000.3", "01JD0000000000000000000000.3.12.1", "x.1.2", "01JD0000000000000000000000.03.1"] {
+        for bad in [
+            "01JD0000000000000000000000.3",
+            "01JD0000000000000000000000.3.12.1",
+            "x.1.2",
+            "01JD0000000000000000000000.03.1",
+        ] {
             assert!(bad.parse::<AllocId>().is_err(), "{bad}");
         }
     }

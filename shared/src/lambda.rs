@@ -75,9 +75,7 @@ pub async fn sdk_config() -> SdkConfig {
 pub async fn start(function: &str, needs: Needs) -> Parts {
     // The first of the process: Lambda runs one at a time, and its log is its own.
     tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .without_time()
@@ -114,7 +112,10 @@ async fn parts(needs: Needs) -> Result<Parts, String> {
 async fn secret_key(config: &SdkConfig, name: &str) -> Result<crate::auth::MasterKey, String> {
     let answer = aws_sdk_secretsmanager::Client::new(config).get_secret_value().secret_id(name).send().await;
     let answer = answer.map_err(|e| {
-        format!("secret {name} (NODEKEEPER_NODE_KEY_SECRET) cannot be read: {}", aws_sdk_secretsmanager::error::DisplayErrorContext(e))
+        format!(
+            "secret {name} (NODEKEEPER_NODE_KEY_SECRET) cannot be read: {}",
+            aws_sdk_secretsmanager::error::DisplayErrorContext(e)
+        )
     })?;
     crate::auth::MasterKey::from_hex(answer.secret_string().unwrap_or_default())
         .map_err(|e| format!("secret {name} (NODEKEEPER_NODE_KEY_SECRET) is wrong: {e}"))

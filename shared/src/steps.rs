@@ -13,8 +13,8 @@ use crate::model::{
 };
 use crate::policy::Policy;
 use crate::store::{
-    Cond, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, no_job,
-    no_live_allocs, unchanged, usable_handle,
+    Cond, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, no_job, no_live_allocs,
+    unchanged, usable_handle,
 };
 use crate::time::{Span, Time};
 
@@ -204,8 +204,7 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Res
         due_at: now + keep.creating,
         expires_at: None,
     };
-    let mut writes =
-        vec![insert_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
+    let mut writes = vec![insert_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
     for cache in &alloc.work.caches {
         let name = cache_handle(cache);
         writes.push(match store.handle(node_id, &name).await? {
@@ -252,4 +251,3 @@ pub async fn clean_node(
     more.push(no_live_allocs());
     store.write(Some(&record), &cleaned, more).await
 }
-

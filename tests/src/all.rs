@@ -1,10 +1,15 @@
 //! The tests that need more than one crate, in one binary: linking the SDK takes long.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::print_stdout)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout
+)]
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::disallowed_methods, reason = "tests find binaries and emulators by the environment")]
 
-#[allow(dead_code)]
-mod nodekeeper_cli { pub mod local { #[path = "/work/main/cli/src/local/ec2/mod.rs"] pub mod ec2; } }
 mod bad_input;
 mod crashes;
 mod embedded;

@@ -57,11 +57,35 @@ async fn nothing_a_stranger_sends_changes_anything() {
         (raw(path("heartbeat"), Some(&token), "{\"instance_id\": \"i"), 400, "bad_request"),
         (raw(path("heartbeat"), Some(&token), "\u{0}\u{1}garbage"), 400, "bad_request"),
         (raw(path("heartbeat"), Some(&token), &huge), 413, "too_large"),
-        (http(&path("heartbeat"), Some(&token), &json!({"instance_id": "", "boot_id": "b", "as_of": 0})), 400, "bad_request"),
-        (http(&path("heartbeat"), Some(&token), &json!({"instance_id": "i", "boot_id": "b", "as_of": -1})), 400, "bad_request"),
+        (
+            http(&path("heartbeat"), Some(&token), &json!({"instance_id": "", "boot_id": "b", "as_of": 0})),
+            400,
+            "bad_request",
+        ),
+        (
+            http(&path("heartbeat"), Some(&token), &json!({"instance_id": "i", "boot_id": "b", "as_of": -1})),
+            400,
+            "bad_request",
+        ),
         (http(&path("heartbeat"), Some(&token), &beat), 409, "foreign_instance"),
-        (http(&path("allocs"), Some(&token), &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": []})), 409, "wrong_incarnation"),
-        (http(&path("allocs"), Some(&token), &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": [{"alloc_id": "no"}]})), 400, "bad_request"),
+        (
+            http(
+                &path("allocs"),
+                Some(&token),
+                &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": []}),
+            ),
+            409,
+            "wrong_incarnation",
+        ),
+        (
+            http(
+                &path("allocs"),
+                Some(&token),
+                &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": [{"alloc_id": "no"}]}),
+            ),
+            400,
+            "bad_request",
+        ),
         (json!({"dry_run": true}), 400, "bad_request"),
         (json!("text"), 400, "bad_request"),
     ];
@@ -97,12 +121,12 @@ async fn a_nodes_word_about_anothers_alloc_is_refused_and_the_rest_is_taken() {
     assert_eq!(allocs.len(), 2);
     let node = world.nodes.values().find(|n| n.file.node_id == allocs[0].node_id).unwrap();
     let report = json!({
-        "incarnation": node.protocol.durable.incarnation, "report_no": 1000, "as_of": node.protocol.durable.as_of,
-        "complete": false,
-        "allocs": [
-            {"alloc_id": allocs[1].alloc_id, "client": "complete", "exit_code": 0},
-            {"alloc_id": allocs[0].alloc_id, "client": "failed", "exit_code": 3},
-        ]});
+    "incarnation": node.protocol.durable.incarnation, "report_no": 1000, "as_of": node.protocol.durable.as_of,
+    "complete": false,
+    "allocs": [
+        {"alloc_id": allocs[1].alloc_id, "client": "complete", "exit_code": 0},
+        {"alloc_id": allocs[0].alloc_id, "client": "failed", "exit_code": 3},
+    ]});
     let path = format!("/v1/nodes/{}/allocs", node.file.node_id);
     let response = world.ingest.handle(&http(&path, node.file.token.as_deref(), &report), world.now()).await;
     let (status, body) = answer(&response);

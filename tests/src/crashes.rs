@@ -2,9 +2,9 @@
 //! enumeration. What follows puts it right.
 
 use crate::world::{World, job, quick_policy};
-use crate::nodekeeper_cli::local::ec2;
-use shared::model::JobState;
+use nodekeeper_cli::local::ec2;
 use serde_json::json;
+use shared::model::JobState;
 
 /// A life with a launch, registrations, placements (one of two nodes at once), a failure with a
 /// retry, a cache, shutdowns and cleaning.

@@ -7,7 +7,9 @@ use dynoxide::Database;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::ids::ClusterName;
-use shared::store::{Aliases, Answer, Db, DbError, Effect, Index, Item, Key, Page, PageKey, Query, Table, Write, WriteError};
+use shared::store::{
+    Aliases, Answer, Db, DbError, Effect, Index, Item, Key, Page, PageKey, Query, Table, Write, WriteError,
+};
 
 pub struct Embedded {
     db: Database,
@@ -44,7 +46,9 @@ fn value(value: &AttributeValue) -> Value {
         AttributeValue::Ss(t) => json!({"SS": t}),
         AttributeValue::Ns(t) => json!({"NS": t}),
         AttributeValue::L(l) => json!({"L": l.iter().map(self::value).collect::<Vec<_>>()}),
-        AttributeValue::M(m) => json!({"M": m.iter().map(|(k, v)| (k.clone(), self::value(v))).collect::<serde_json::Map<_, _>>()}),
+        AttributeValue::M(m) => {
+            json!({"M": m.iter().map(|(k, v)| (k.clone(), self::value(v))).collect::<serde_json::Map<_, _>>()})
+        }
         other => panic!("{other:?} is not used"),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::world::Switch;
 use nodekeeper_agent::protocol::{Durable, Ended, Identity, Node as Protocol, Seen, Work};
-use crate::nodekeeper_cli::local::ec2::MachineStart;
+use nodekeeper_cli::local::ec2::MachineStart;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -57,8 +57,7 @@ fn read<T: DeserializeOwned>(response: &Value) -> Result<T, ErrorCode> {
 impl Node {
     pub fn boot(machine: &MachineStart) -> Self {
         let file = shared::cloud::node_file_in(&machine.user_data).expect("user data with a node file");
-        let identity =
-            Identity { instance_id: machine.instance_id.clone(), address: Some(machine.private_ip.clone()) };
+        let identity = Identity { instance_id: machine.instance_id.clone(), address: Some(machine.private_ip.clone()) };
         let protocol = Protocol::new(identity, Durable::new(file.node_id, "boot-1".to_owned()));
         Self { file, protocol, handles: BTreeSet::new(), started: BTreeMap::new(), gone: false, silent: false }
     }

@@ -2,12 +2,12 @@
 
 use crate::embedded::Embedded;
 use crate::world::{START, World, fresh_cluster, job, quick_policy};
-use crate::nodekeeper_cli::local::ec2;
+use nodekeeper_cli::local::ec2;
 use serde_json::json;
+use shared::ids::{NodeId, Slot, new_ulid};
 use shared::model::{JobState, NewLife, NodeRecord};
 use shared::store::Store;
 use std::sync::Arc;
-use shared::ids::{NodeId, Slot, new_ulid};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
@@ -17,10 +17,8 @@ async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
     for round in 0..2000 {
         let claims: Vec<NodeRecord> = (0..100)
             .map(|_| {
-                let launch = NewLife {
-                    node_id: NodeId::new(slot, new_ulid(START)),
-                    ..shared::model::fixtures::new_life(0)
-                };
+                let launch =
+                    NewLife { node_id: NodeId::new(slot, new_ulid(START)), ..shared::model::fixtures::new_life(0) };
                 NodeRecord::assign(slot, record.as_ref(), launch, START, "claimed").unwrap()
             })
             .collect();

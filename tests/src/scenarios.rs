@@ -3,6 +3,7 @@
 //! Nomad; the whole-life ones (crashes, races) stand elsewhere.
 
 use poll_and_scale::plan;
+use serde_json::{Value, json};
 use shared::cloud::{Instance, InstanceState, NODE_TAG};
 use shared::model::fixtures::{self, at, slot};
 use shared::model::{Alloc, Capacity, ClientStatus, Job, JobSpec, JobSummary, NodeRecord, NodeState, NodeStatus};
@@ -10,7 +11,6 @@ use shared::observation::Observation;
 use shared::policy::{Policy, example_json};
 use shared::store::Control;
 use shared::time::Time;
-use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// What is observed: nodes with their instances running, unless said otherwise.
@@ -84,13 +84,17 @@ impl Given {
     }
 
     fn actions(&self, now: Time) -> Vec<String> {
-        plan(&self.seen, now).actions.iter().map(|p| {
-            let row = p.row();
-            match row.size.clone() {
-                Some(size) => format!("{} {} {size}", row.action, row.subject),
-                None => format!("{} {}", row.action, row.subject),
-            }
-        }).collect()
+        plan(&self.seen, now)
+            .actions
+            .iter()
+            .map(|p| {
+                let row = p.row();
+                match row.size.clone() {
+                    Some(size) => format!("{} {} {size}", row.action, row.subject),
+                    None => format!("{} {}", row.action, row.subject),
+                }
+            })
+            .collect()
     }
 
     fn count(&self, now: Time, action: &str) -> usize {
@@ -100,7 +104,13 @@ impl Given {
 
 fn running(id: &str, record: &NodeRecord) -> Instance {
     let tag = (NODE_TAG.to_owned(), record.node_id().unwrap().to_string());
-    Instance { instance_id: id.into(), state: InstanceState::Running, launched_at: at(1), zone: None, tags: [tag].into() }
+    Instance {
+        instance_id: id.into(),
+        state: InstanceState::Running,
+        launched_at: at(1),
+        zone: None,
+        tags: [tag].into(),
+    }
 }
 
 /// Ready, idle since 60 s, seen so often enough.
@@ -140,7 +150,10 @@ fn d09_a_missing_node_still_counts_to_the_maximum() {
 #[test]
 fn d10_of_an_idle_and_a_missing_node_the_missing_one_goes() {
     let given = given(json!({})).node(idle_long(0)).node(down(1)).job(5, whole);
-    assert_eq!(given.actions(at(900)).iter().filter(|a| a.starts_with("shut_down")).collect::<Vec<_>>(), ["shut_down slot#1"]);
+    assert_eq!(
+        given.actions(at(900)).iter().filter(|a| a.starts_with("shut_down")).collect::<Vec<_>>(),
+        ["shut_down slot#1"]
+    );
 }
 
 #[test]
@@ -219,8 +232,12 @@ fn d49_what_is_no_longer_wanted_makes_room_for_what_is() {
         node.life.offering.capacity = Capacity { vcpus: 8, memory_mib: 32768, scratch_gib: 0, gpus: 0 };
     }
     let given = given(json!({}))
-        .node(idle_long(0)).node(idle_long(1)).node(large)
-        .job(5, |s| s.vcpus = 8).job(6, |s| s.vcpus = 8).job(7, whole);
+        .node(idle_long(0))
+        .node(idle_long(1))
+        .node(large)
+        .job(5, |s| s.vcpus = 8)
+        .job(6, |s| s.vcpus = 8)
+        .job(7, whole);
     let actions = given.actions(at(900));
     assert_eq!(actions.iter().filter(|a| a.starts_with("place")).count(), 2, "{actions:?}");
     assert_eq!(actions.iter().filter(|a| a.starts_with("launch")).collect::<Vec<_>>(), ["launch slot#3 large"]);
@@ -288,10 +305,14 @@ fn j12_higher_priority_goes_first() {
 fn a_large_job_that_waits_is_not_starved_by_small_ones() {
     // Two nodes, one of them working; a job needs both at once. A later small one must not take
     // the free node.
-    let given = given(json!({"nodes": {"max": 2}})).working(0).node(fixtures::ready(1)).job(5, |s| {
-        whole(s);
-        s.nodes = 2;
-    }).job(6, whole);
+    let given = given(json!({"nodes": {"max": 2}}))
+        .working(0)
+        .node(fixtures::ready(1))
+        .job(5, |s| {
+            whole(s);
+            s.nodes = 2;
+        })
+        .job(6, whole);
     assert_eq!(given.count(at(100), "place"), 0, "{:?}", given.actions(at(100)));
 }
 
@@ -348,7 +369,11 @@ fn hb_12_equality_counts_as_expired() {
     given.seen.allocs[0].unknown_since_at = Some(at(160));
     assert_eq!(given.actions(at(160 + 599)), Vec::<String>::new());
     let id = fixtures::alloc_id(0);
-    assert_eq!(given.actions(at(160 + 600)), ["mark_down slot#0".to_owned()], "first the node, its last window is closed");
+    assert_eq!(
+        given.actions(at(160 + 600)),
+        ["mark_down slot#0".to_owned()],
+        "first the node, its last window is closed"
+    );
     given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Down, at(760), "closed").unwrap();
     assert_eq!(given.actions(at(160 + 600)), [format!("lose_alloc alloc#{id}")]);
 }
@@ -363,6 +388,17 @@ fn cl_18_running_waits_cl_21_pending_is_lost() {
     assert_eq!(given.actions(at(160)), ["mark_down slot#0"], "nothing waits for it");
     given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Down, at(161), "nothing waits").unwrap();
     assert_eq!(given.actions(at(170)), [format!("lose_alloc alloc#{id}")]);
+}
+
+#[test]
+fn nothing_is_placed_on_a_node_whose_lease_is_over() {
+    // Whether or not EC2 lists its instance: it is silent already.
+    let listed = given(json!({})).node(fixtures::ready(0)).job(5, whole);
+    let unlisted = given(json!({})).unlisted(fixtures::ready(0)).job(5, whole);
+    assert_eq!((listed.count(at(140), "place"), unlisted.count(at(140), "place")), (1, 1));
+    for given in [listed, unlisted] {
+        assert_eq!((given.count(at(1000), "place"), given.count(at(1000), "launch")), (0, 1));
+    }
 }
 
 #[test]
@@ -400,7 +436,10 @@ fn ten_orphans_wait_for_an_operator_and_one_goes() {
     given.seen.instances.truncate(1);
     let answer = clean_stale_records::plan(&given.seen, at(700)).answer();
     assert_eq!(answer.actions.iter().map(|a| a.action).collect::<Vec<_>>(), ["terminate_orphan"]);
-    assert!(clean_stale_records::plan(&given.seen, at(600)).actions.is_empty(), "it is young: its record may be on its way");
+    assert!(
+        clean_stale_records::plan(&given.seen, at(600)).actions.is_empty(),
+        "it is young: its record may be on its way"
+    );
 }
 
 #[test]

@@ -24,7 +24,11 @@ pub fn root() -> PathBuf {
 /// A program of the Python environment that the test command makes.
 pub fn python_tool(name: &str) -> PathBuf {
     let program = root().join("target/venv/bin").join(name);
-    assert!(program.exists(), "{} is missing: run the tests by the README's command, which installs it", program.display());
+    assert!(
+        program.exists(),
+        "{} is missing: run the tests by the README's command, which installs it",
+        program.display()
+    );
     program
 }
 

@@ -7,7 +7,8 @@ use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
 use shared::ids::{AllocId, ClusterName, NodeId};
 use shared::model::fixtures::{self, at, slot};
 use shared::model::{
-    Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord, NodeState, NodeStatus,
+    Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord, NodeState,
+    NodeStatus,
 };
 use shared::steps::{self, Keep};
 use shared::store::{
@@ -208,7 +209,8 @@ async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
 async fn an_end_is_one_transaction(url: &str) {
     let tables = Tables::new(url, fresh_cluster()).await;
     let (node, job, alloc) = placed(&tables).await;
-    let ending = Ending { client: ClientStatus::Complete, exit_code: Some(0), message: None, log_tail: Some("x".into()) };
+    let ending =
+        Ending { client: ClientStatus::Complete, exit_code: Some(0), message: None, log_tail: Some("x".into()) };
     // From a node record that is no longer current: nothing changes.
     let old = fixtures::ready(0);
     let before = tables.all().await;
@@ -232,7 +234,8 @@ async fn a_job_never_ends_twice(url: &str) {
     let tables = Tables::new(url, fresh_cluster()).await;
     let (node, _, alloc) = placed(&tables).await;
     let ending = |client| Ending { client, exit_code: None, message: None, log_tail: None };
-    let after = steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Complete), KEEP, at(90)).await;
+    let after =
+        steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Complete), KEEP, at(90)).await;
     let node = after.unwrap().unwrap();
     let before = tables.all().await;
     let again = steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Failed), KEEP, at(91)).await;

@@ -3,8 +3,9 @@
 //! argument. Calls can be counted, and a run can be killed after any one of them.
 
 use crate::node::Node;
-use crate::nodekeeper_cli::local::ec2;
 use async_trait::async_trait;
+use nodekeeper_cli::local::ec2;
+use serde_json::{Value, json};
 use shared::auth::MasterKey;
 use shared::cloud::{Cloud, CloudError, Instance, LaunchError, LaunchRequest, LaunchSettings};
 use shared::http::Credentials;
@@ -16,7 +17,6 @@ use shared::store::{
     Answer, Db, DbError, Dynamo, Index, Item, Key, Page, PageKey, PolicyRow, Query, Store, Table, Write, WriteError,
 };
 use shared::time::{Span, Time};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -98,11 +98,6 @@ impl Switch {
 
     pub fn kill_after(&self, n: usize) {
         self.kill_after.store(n, Ordering::SeqCst);
-    }
-
-    /// What the last counted call was.
-    pub fn last(&self) -> String {
-        self.log.lock().unwrap().last().cloned().unwrap_or_default()
     }
 
     pub fn log(&self) -> Vec<String> {
@@ -201,7 +196,6 @@ pub struct World {
     pub store: Store,
     /// Beside the switch, to look.
     pub look: Store,
-    pub dynamo: Dynamo,
     pub cloud: Arc<dyn Cloud>,
     pub ec2: Arc<ec2::Ec2>,
     pub settings: LaunchSettings,
@@ -243,7 +237,10 @@ impl World {
         let dynamo = Dynamo::new(dynamo_client(dynamo_url()), cluster.clone());
         dynamo.create_tables().await.unwrap();
         let now = Arc::new(AtomicI64::new(START.as_ms()));
-        let clock = { let now = Arc::clone(&now); Arc::new(move || Time::from_ms(now.load(Ordering::SeqCst))) };
+        let clock = {
+            let now = Arc::clone(&now);
+            Arc::new(move || Time::from_ms(now.load(Ordering::SeqCst)))
+        };
         let hooks = Arc::new(Hooks::default());
         let stand_in = ec2::Ec2::new(config, clock, Arc::clone(&hooks) as Arc<dyn ec2::Machines>);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -271,7 +268,6 @@ impl World {
             cluster,
             store,
             look,
-            dynamo,
             cloud,
             ec2: stand_in,
             settings,
@@ -444,7 +440,7 @@ pub async fn set_policy(store: &Store, policy: &Policy) {
     let old = store.control().await.unwrap().policy;
     let row = match &old {
         Some(old) => PolicyRow { document, ..old.clone() },
-        None => serde_json::from_value(json!({"key": "policy", "version": 0, "document": document})).unwrap(),
+        None => PolicyRow::new(policy),
     };
     store.write(old.as_ref(), &row, Vec::new()).await.unwrap();
 }

@@ -21,12 +21,7 @@ use shared::store::Store;
 pub const FUNCTION: &str = "clean-stale-records";
 
 /// One run.
-pub async fn tick(
-    store: &Store,
-    cloud: &dyn Cloud,
-    input: &Value,
-    clock: RunClock,
-) -> Result<RunAnswer, ObserveError> {
+pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
     let seen = Observation::read(store, cloud, clock.now()).await?;
     let plan = plan(&seen, clock.now());

@@ -36,7 +36,7 @@ pub enum Action {
         stale: bool,
     },
     /// Delete the row of a slot beyond `nodes.max`.
-    DeleteRecord(NodeRecord),
+    DeleteRecord(Box<NodeRecord>),
     /// Terminate an instance that no record claims.
     TerminateOrphan {
         /// Which.
@@ -126,7 +126,10 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
             Some(node_id) => live.entry(node_id).or_default().push(instance),
             None => plan.say(
                 Action::Warn(Subject::Cluster),
-                format!("instance {} has our cluster tag but no node id that makes sense: left alone", instance.instance_id),
+                format!(
+                    "instance {} has our cluster tag but no node id that makes sense: left alone",
+                    instance.instance_id
+                ),
                 false,
             ),
         }
@@ -183,15 +186,13 @@ fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, live: &BTre
         return;
     }
     let reason = format!("slot {} is beyond nodes.max = {}", record.slot, seen.policy.nodes.max);
-    plan.add(Action::DeleteRecord(record.clone()), reason);
+    plan.add(Action::DeleteRecord(Box::new(record.clone())), reason);
 }
 
 /// Whether an instance is nobody's: its life is over, or its record is bound to another one.
 pub(crate) fn is_orphan(record: Option<&NodeRecord>, node_id: NodeId, instance_id: &str) -> bool {
     match record.and_then(NodeRecord::life) {
-        Some(life) if life.node_id == node_id => {
-            life.instance_id.as_deref().is_some_and(|bound| bound != instance_id)
-        }
+        Some(life) if life.node_id == node_id => life.instance_id.as_deref().is_some_and(|bound| bound != instance_id),
         _ => true,
     }
 }
@@ -246,8 +247,8 @@ fn watchdog(seen: &Observation, now: Time, plan: &mut Plan) {
     for (function, planned) in SCHEDULED {
         let Some(run) = seen.control.runs.get(*function) else { continue };
         let Some(success) = run.last_success_at else { continue };
-        let period = run.period_ms.map_or(*planned, |ms| Span::from_ms(ms).min(*planned));
-        let limit = Span::from_ms((period.as_ms() as f64 * seen.policy.watchdog.multiplier) as i64);
+        // The planned period and not the last gap: runs woken by events come seconds apart.
+        let limit = Span::from_ms((planned.as_ms() as f64 * seen.policy.watchdog.multiplier) as i64);
         let quiet = now.since(success);
         if quiet > limit {
             let reason = format!("{function} has not succeeded for {quiet}; it should run every {planned}");

@@ -39,10 +39,8 @@ impl Ingest {
         let record = self.qualified(node_id, proven, report).await?;
         // The number first: from here on a lower one is stale. An equal one is a repeat, which
         // changes nothing that was applied and finishes what was not.
-        let noted = self
-            .store
-            .note_report(node_id, &report.incarnation, ReportCounter::Allocs, report.report_no, None)
-            .await;
+        let noted =
+            self.store.note_report(node_id, &report.incarnation, ReportCounter::Allocs, report.report_no, None).await;
         match noted {
             Ok(()) => {}
             Err(WriteError::Conflict(_)) => _ = self.qualified(node_id, proven, report).await?,
@@ -89,7 +87,8 @@ impl Ingest {
             return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
         }
         if report.report_no < contact.alloc_report_no {
-            let message = format!("report {} is older than {}, which was taken", report.report_no, contact.alloc_report_no);
+            let message =
+                format!("report {} is older than {}, which was taken", report.report_no, contact.alloc_report_no);
             return Err(Refusal::new(ErrorCode::StaleReport, message));
         }
         if !record.may_update_allocs() {
@@ -124,9 +123,7 @@ impl Applying<'_> {
             let written = match alloc.reported(update, self.node_id, self.now) {
                 Report::Known => return Ok(None),
                 Report::Refused(reason) => return Ok(Some(reason)),
-                Report::Changed(after) => {
-                    self.ingest.store.write(Some(&alloc), &*after, Vec::new()).await.map(|_| ())
-                }
+                Report::Changed(after) => self.ingest.store.write(Some(&alloc), &*after, Vec::new()).await.map(|_| ()),
                 Report::Ends(ending) => self.end(&alloc, &ending).await,
             };
             match written {
@@ -187,9 +184,10 @@ impl Applying<'_> {
     async fn open_gate(&mut self, report: &AllocReport) -> Result<bool, Refusal> {
         for _ in 0..RACES {
             let opens = self.record.status() == Some(NodeStatus::Syncing)
-                && self.record.contact().is_some_and(|c| {
-                    report.as_of >= c.gate_seq && c.incarnation == report.incarnation
-                });
+                && self
+                    .record
+                    .contact()
+                    .is_some_and(|c| report.as_of >= c.gate_seq && c.incarnation == report.incarnation);
             if !opens {
                 return Ok(false);
             }

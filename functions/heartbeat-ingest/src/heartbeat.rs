@@ -93,7 +93,9 @@ impl Ingest {
             return record.register(&caller, &minted, lease_expires_at, now).map(Some).map_err(impossible);
         };
         let contact = record.contact().filter(|c| c.incarnation == *incarnation && c.boot_id == heartbeat.boot_id);
-        let Some(contact) = contact else { return Err(wrong_incarnation("the incarnation or boot is not the current one")) };
+        let Some(contact) = contact else {
+            return Err(wrong_incarnation("the incarnation or boot is not the current one"));
+        };
         let missed = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
         if !missed && contact.busy == caller.busy {
             return Ok(None);

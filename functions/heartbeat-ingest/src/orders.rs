@@ -15,11 +15,7 @@ impl Ingest {
             if alloc.summary.node_id != life.node_id || alloc.summary.client.is_final() {
                 continue;
             }
-            let hosts = if alloc.nodes > 1 {
-                self.hosts(alloc).await?
-            } else {
-                life.address.iter().cloned().collect()
-            };
+            let hosts = if alloc.nodes > 1 { self.hosts(alloc).await? } else { life.address.iter().cloned().collect() };
             orders.push(alloc.order(hosts));
         }
         orders.sort_by_key(|o| o.alloc_id);

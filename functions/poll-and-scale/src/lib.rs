@@ -15,6 +15,7 @@ pub mod plan;
 
 pub use plan::{Action, Plan, Planned, plan};
 
+use serde_json::Value;
 use shared::cloud::{Cloud, LaunchSettings};
 use shared::ids::NodeId;
 use shared::model::Intent;
@@ -22,7 +23,6 @@ use shared::observation::Observation;
 use shared::run::{ObserveError, RunAnswer, RunClock};
 use shared::store::{Memory, Store, WriteError};
 use shared::time::{Span, Time};
-use serde_json::Value;
 
 /// The function's name.
 pub const FUNCTION: &str = "poll-and-scale";
@@ -56,11 +56,10 @@ pub async fn tick(
 /// At most one run in `poll.min_gap_s` is woken by events: whoever writes `last_run` runs. The
 /// schedule always runs: what it observes is what counts, and a lost minute would be late.
 async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<bool, ObserveError> {
-    let last = store.memory("last_run").await?;
-    let gap = match store.control().await?.checked_policy() {
-        Ok((policy, _)) => Span::from_s(policy.poll.min_gap_s),
-        Err(e) => return Err(e.into()),
-    };
+    let control = store.control().await?;
+    let (policy, _) = control.checked_policy()?;
+    let last = control.memory("last_run");
+    let gap = Span::from_s(policy.poll.min_gap_s);
     if by_event(input) && last.since_at.is_some_and(|at| now.since(at) < gap) {
         return Ok(false);
     }
@@ -91,10 +90,9 @@ async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Resul
             continue;
         }
         let Ok(drained) = record.with_intent(Intent::Drain, Some(now + SPOT_WARNING), now) else { continue };
-        match store.write(Some(&record), &drained, Vec::new()).await {
-            Err(WriteError::Db(e)) => return Err(e.into()),
-            // Its next heartbeat says it again.
-            Ok(_) | Err(_) => {}
+        // A lost race is left to its agent, whose next heartbeat says the same.
+        if let Err(WriteError::Db(e)) = store.write(Some(&record), &drained, Vec::new()).await {
+            return Err(e.into());
         }
     }
     Ok(())

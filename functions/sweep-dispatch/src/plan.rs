@@ -5,7 +5,7 @@
 //! day ahead. Does not: judge what reports say; the report does.
 
 use shared::events::Subject;
-use shared::model::{AllocSummary, HandleKind, HandleState, Handle, MAX_DUE_S, NodeRecord};
+use shared::model::{AllocSummary, Handle, HandleKind, HandleState, MAX_DUE_S, NodeRecord};
 use shared::observation::Observation;
 use shared::run::{PlanAnswer, PlanRow};
 use shared::time::{Span, Time};
@@ -16,7 +16,7 @@ pub enum Action {
     /// Mark it for destruction: its node is told.
     MarkDestroying(Handle),
     /// Look again later.
-    Wait(Handle, Handle),
+    Wait(Handle, Box<Handle>),
     /// Forget a tombstone.
     ForgetHandle(Handle),
     /// Delete the row of a node that is no more.
@@ -104,7 +104,7 @@ fn one<'a>(
     record: Option<&NodeRecord>,
     mut allocs: impl Iterator<Item = &'a AllocSummary>,
 ) {
-    let later = |after: Handle| Action::Wait(handle.clone(), after);
+    let later = |after: Handle| Action::Wait(handle.clone(), Box::new(after));
     let tomorrow = Handle { due_at: now + Span::from_s(MAX_DUE_S), ..handle.clone() };
     let life = record.and_then(NodeRecord::life).filter(|l| l.node_id == handle.node_id);
     let Some(life) = life else {

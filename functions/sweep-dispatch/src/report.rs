@@ -7,6 +7,7 @@
 use crate::Sweep;
 use crate::act::{mark, unread};
 use rand::RngExt;
+use sha2::{Digest, Sha256};
 use shared::auth::hex;
 use shared::events::{Event, Subject};
 use shared::http::{Refusal, Request, standing};
@@ -16,7 +17,6 @@ use shared::policy::Policy;
 use shared::store::{Memory, ReportCounter, WriteError, change_handle, insert_handle, unchanged};
 use shared::time::{Span, Time};
 use shared::wire::{ErrorCode, HandleReport, HandleReportAnswer, ReportedHandle};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
@@ -79,10 +79,8 @@ impl Sweep {
         let quiet = verdict.is_quiet(&rows) && !held;
         // The number first: from here on an older report is stale.
         let note = quiet.then_some(settled.as_str());
-        let noted = self
-            .store
-            .note_report(node_id, &report.incarnation, ReportCounter::Handles, report.report_no, note)
-            .await;
+        let noted =
+            self.store.note_report(node_id, &report.incarnation, ReportCounter::Handles, report.report_no, note).await;
         match noted {
             // An equal number is a repeat: what it changes was changed, or is changed now.
             Ok(()) | Err(WriteError::Conflict(_)) => {}
@@ -150,7 +148,9 @@ impl Sweep {
         }
         verdict.twice_unknown.clear();
         verdict.dropped.clear();
-        let reason = format!("node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing; held until `nodekeeper release handles`");
+        let reason = format!(
+            "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing; held until `nodekeeper release handles`"
+        );
         let after = Memory {
             since_at: Some(since),
             until_at: Some(now + Span::from_s(900)),
@@ -207,7 +207,8 @@ fn qualified(record: NodeRecord, node_id: NodeId, report: &HandleReport) -> Resu
         return wrong("the agent knows more than the table: it was restored");
     }
     if report.report_no < contact.handle_report_no {
-        let message = format!("report {} is older than {}, which was taken", report.report_no, contact.handle_report_no);
+        let message =
+            format!("report {} is older than {}, which was taken", report.report_no, contact.handle_report_no);
         return Err(Refusal::new(ErrorCode::StaleReport, message));
     }
     if !record.may_update_allocs() {
@@ -254,10 +255,10 @@ fn judge<'a>(
                     verdict.missing.push((row, after));
                 }
             }
-            HandleState::Unknown if present => {
-                if row.unknown_report_no.is_none_or(|first| report.report_no > first) && !row.keep {
-                    verdict.twice_unknown.push(row);
-                }
+            HandleState::Unknown
+                if present && !row.keep && row.unknown_report_no.is_none_or(|first| report.report_no > first) =>
+            {
+                verdict.twice_unknown.push(row);
             }
             HandleState::Unknown if proves_absence => verdict.gone.push(row),
             // Back from the dead: the report is newer than the one that buried it.

@@ -252,16 +252,18 @@ impl Job {
         };
         check(spec.command.first().is_some_and(|c| !c.is_empty()), "it has no command: give one after --".into());
         check(spec.vcpus >= 1, "--vcpus must be at least 1".into());
+        check((1..=MAX_NODES).contains(&spec.nodes), format!("--nodes must be 1 to {MAX_NODES}, it is {}", spec.nodes));
         check(
-            (1..=MAX_NODES).contains(&spec.nodes),
-            format!("--nodes must be 1 to {MAX_NODES}, it is {}", spec.nodes),
+            spec.priority <= MAX_PRIORITY,
+            format!("--priority must be 0 to {MAX_PRIORITY}, it is {}", spec.priority),
         );
-        check(spec.priority <= MAX_PRIORITY, format!("--priority must be 0 to {MAX_PRIORITY}, it is {}", spec.priority));
         let bytes = spec.command.iter().map(String::len).sum::<usize>()
             + spec.env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
         check(
             bytes <= MAX_COMMAND_BYTES,
-            format!("command and environment have {bytes} bytes, {MAX_COMMAND_BYTES} are allowed: pass data by a file or a URL"),
+            format!(
+                "command and environment have {bytes} bytes, {MAX_COMMAND_BYTES} are allowed: pass data by a file or a URL"
+            ),
         );
         for name in spec.env.keys() {
             check(
@@ -390,7 +392,8 @@ impl Job {
 
     /// `placed → queued` for a job that has no alloc at all although members are missing.
     pub fn requeue(&self, reason: &str) -> Option<Self> {
-        let stuck = matches!(self.summary.state, JobState::Placed | JobState::Regrouping) && self.summary.allocs.is_empty();
+        let stuck =
+            matches!(self.summary.state, JobState::Placed | JobState::Regrouping) && self.summary.allocs.is_empty();
         stuck.then(|| {
             let mut new = self.clone();
             new.queue(reason);
@@ -447,7 +450,7 @@ impl Job {
             _ => (&mut self.lost_count, self.retry_lost, "lost its node"),
         };
         *count = count.saturating_add(1);
-        let reason = format!("member {} {how} {count} times, {allowed} retries allowed ({id})", id.member);
+        let reason = format!("member {} {how}: time {count}, with {allowed} retries allowed ({id})", id.member);
         if *count > allowed {
             self.summary.state = JobState::Failed;
             self.reason = Some(reason);

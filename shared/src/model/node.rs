@@ -79,7 +79,7 @@ pub enum NodeState {
         last_node_id: Option<NodeId>,
     },
     /// Launching or booting.
-    Assigned(Life),
+    Assigned(Box<Life>),
     /// Heard from.
     InUse(Box<InUse>),
     /// Being terminated.
@@ -315,7 +315,7 @@ impl NodeRecord {
             version: previous.map_or(Version::UNWRITTEN, |r| r.version),
             modified_at: now,
             reason: short_reason(reason),
-            state: NodeState::Assigned(life),
+            state: NodeState::Assigned(Box::new(life)),
         })
     }
 
@@ -488,7 +488,7 @@ impl NodeRecord {
             syncing_since_at: Some(now),
         };
         new.state = match new.state {
-            NodeState::Assigned(life) => NodeState::InUse(Box::new(InUse { life, contact })),
+            NodeState::Assigned(life) => NodeState::InUse(Box::new(InUse { life: *life, contact })),
             NodeState::InUse(node) => NodeState::InUse(Box::new(InUse { life: node.life, contact })),
             NodeState::ShuttingDown(node) => {
                 NodeState::ShuttingDown(Box::new(ShuttingDown { life: node.life, contact: Some(contact) }))
@@ -597,7 +597,7 @@ impl NodeRecord {
         }
         new.state = match new.state {
             NodeState::Assigned(life) if life.instance_id.is_some() => {
-                NodeState::ShuttingDown(Box::new(ShuttingDown { life, contact: None }))
+                NodeState::ShuttingDown(Box::new(ShuttingDown { life: *life, contact: None }))
             }
             NodeState::InUse(node) => {
                 NodeState::ShuttingDown(Box::new(ShuttingDown { life: node.life, contact: Some(node.contact) }))
@@ -614,8 +614,7 @@ impl NodeRecord {
         if !life.allocs.is_empty() {
             return Err(self.not_possible("be cleaned: it has live allocs"));
         }
-        let new =
-            Self { state: NodeState::Cleaned { last_node_id: Some(life.node_id) }, ..self.clone() };
+        let new = Self { state: NodeState::Cleaned { last_node_id: Some(life.node_id) }, ..self.clone() };
         Ok(new.touched(now, reason))
     }
 

@@ -5,10 +5,10 @@
 
 use crate::model::Version;
 use crate::policy::Policy;
+use crate::run::{ActionAnswer, Done};
 use crate::store::db::DbError;
 use crate::store::rows::{Record, s};
 use crate::store::tables::Table;
-use crate::run::{ActionAnswer, Done};
 use crate::store::write::Key;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -150,6 +150,13 @@ impl RunRow {
             error: None,
             ..before.cloned().unwrap_or_else(|| Self::new(format!("run#{function}")))
         }
+    }
+}
+
+impl PolicyRow {
+    /// The first policy of a cluster.
+    pub fn new(policy: &Policy) -> Self {
+        Self { key: POLICY.to_owned(), version: Version::UNWRITTEN, document: policy.to_json().to_string() }
     }
 }
 

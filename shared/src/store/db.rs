@@ -42,10 +42,14 @@ pub struct Query {
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
     /// A table is not there.
-    #[error("table {0} does not exist: check NODEKEEPER_CLUSTER and the region, or make the tables (`nodekeeper init`, or deploy the stack)")]
+    #[error(
+        "table {0} does not exist: check NODEKEEPER_CLUSTER and the region, or make the tables (`nodekeeper init`, or deploy the stack)"
+    )]
     NoTable(String),
     /// It cannot be reached, or did not answer.
-    #[error("DynamoDB did not answer ({operation}): check AWS_ENDPOINT_URL_DYNAMODB, the region and the credentials: {detail}")]
+    #[error(
+        "DynamoDB did not answer ({operation}): check AWS_ENDPOINT_URL_DYNAMODB, the region and the credentials: {detail}"
+    )]
     Unreachable {
         /// What was asked.
         operation: &'static str,

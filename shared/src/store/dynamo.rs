@@ -106,7 +106,8 @@ impl Dynamo {
         }
         request.send().await.map_err(|e| db_error(operation, name, &e))?;
         if definition.expires {
-            let ttl = TimeToLiveSpecification::builder().enabled(true).attribute_name(EXPIRES).build().map_err(wrong)?;
+            let ttl =
+                TimeToLiveSpecification::builder().enabled(true).attribute_name(EXPIRES).build().map_err(wrong)?;
             self.client
                 .update_time_to_live()
                 .table_name(name)
@@ -426,14 +427,14 @@ impl Db for Dynamo {
         let table = writes.first().map(|w| self.name(w.key.table)).unwrap_or_default();
         // The SDK adds a request token, the same for its own retries: an answer that is lost on
         // the way does not turn a committed transaction into a failed one.
-        self.client.transact_write_items().set_transact_items(Some(items)).send().await.map(|_| ()).map_err(|e| {
-            match e.as_service_error() {
-                Some(E::TransactionCanceledException(c)) => {
-                    cancelled(c.cancellation_reasons(), c.message().unwrap_or("no message"))
-                }
-                Some(E::TransactionInProgressException(_)) => WriteError::Contended,
-                _ => WriteError::Db(db_error("TransactWriteItems", &table, &e)),
+        self.client.transact_write_items().set_transact_items(Some(items)).send().await.map(|_| ()).map_err(|e| match e
+            .as_service_error()
+        {
+            Some(E::TransactionCanceledException(c)) => {
+                cancelled(c.cancellation_reasons(), c.message().unwrap_or("no message"))
             }
+            Some(E::TransactionInProgressException(_)) => WriteError::Contended,
+            _ => WriteError::Db(db_error("TransactWriteItems", &table, &e)),
         })
     }
 }

@@ -19,8 +19,8 @@ pub use control::{Control, Memory, NoPolicy, POLICY, PolicyRow, RunRow, control_
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, WriteError};
 pub use dynamo::Dynamo;
 pub use rows::{Record, alloc_key, as_read, change, handle_key, job_key, node_key, row, to_json, unchanged};
-pub use tables::{DUE, Definition, Index, KeyAttribute, KeySchema, KeyType, LIVE, QUEUE, TABLES, Table};
 pub use tables::to_json as tables_json;
+pub use tables::{DUE, Definition, Index, KeyAttribute, KeySchema, KeyType, LIVE, QUEUE, TABLES, Table};
 pub use write::{Aliases, Cond, Effect, Item, Key, Write};
 
 use crate::events::Event;

@@ -30,7 +30,9 @@ pub(crate) fn n(value: impl ToString) -> AttributeValue {
 /// The row of a value that serializes to an object.
 pub(crate) fn to_item(value: &impl Serialize) -> Item {
     match serde_json::to_value(value) {
-        Ok(Value::Object(fields)) => fields.into_iter().filter_map(|(k, v)| Some((k.clone(), attribute(&k, v)?))).collect(),
+        Ok(Value::Object(fields)) => {
+            fields.into_iter().filter_map(|(k, v)| Some((k.clone(), attribute(&k, v)?))).collect()
+        }
         // The model's types serialize to objects and have no map keys but texts.
         _ => Item::new(),
     }
@@ -243,11 +245,7 @@ pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
             let hash = R::TABLE.definition().key.hash.name;
             Write { key, when: vec![Cond::Absent(hash)], effect: Effect::Put(row(&after)) }
         }
-        Some(before) => Write {
-            key,
-            when: vec![as_read(before)],
-            effect: difference(&row(before), &row(&after)),
-        },
+        Some(before) => Write { key, when: vec![as_read(before)], effect: difference(&row(before), &row(&after)) },
     };
     (write, after)
 }
@@ -310,19 +308,26 @@ mod tests {
         offering.template = "lt-0123456789abcdef0".into();
         offering.template_version = Some(12);
         offering.instance_type = "u7in-32tb.224xlarge".into();
-        let life = crate::model::NewLife { offering, request_digest: "0123456789abcdef".into(), ..fixtures::new_life(63) };
+        let life =
+            crate::model::NewLife { offering, request_digest: "0123456789abcdef".into(), ..fixtures::new_life(63) };
         let caller = crate::model::Caller {
             instance_id: "i-0123456789abcdef0",
             boot_id: "123e4567-e89b-12d3-a456-426614174000",
             busy: true,
             address: Some("255.255.255.255"),
         };
-        let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x").unwrap()
-            .register(&caller, "01JD0000000000000000000000", at(1), at(1)).unwrap()
-            .open_gate(at(2)).unwrap()
-            .with_alloc(fixtures::alloc_id(1), at(3)).unwrap()
-            .with_intent(crate::model::Intent::Drain, Some(at(9)), at(4)).unwrap()
-            .absent(Some(at(4)), at(4)).unwrap();
+        let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x")
+            .unwrap()
+            .register(&caller, "01JD0000000000000000000000", at(1), at(1))
+            .unwrap()
+            .open_gate(at(2))
+            .unwrap()
+            .with_alloc(fixtures::alloc_id(1), at(3))
+            .unwrap()
+            .with_intent(crate::model::Intent::Drain, Some(at(9)), at(4))
+            .unwrap()
+            .absent(Some(at(4)), at(4))
+            .unwrap();
         node.reason = "r".repeat(crate::model::MAX_REASON_BYTES);
         let mut item = row(&node);
         item.insert("settled".into(), s("123456#0123456789abcdef"));

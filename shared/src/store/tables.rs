@@ -84,9 +84,26 @@ pub const QUEUE: Index = Index {
     name: "queue",
     key: KeySchema { hash: text("queue"), range: Some(text("rank")) },
     projected: Some(&[
-        "version", "state", "name", "priority", "submitted_at", "vcpus", "memory_mib", "scratch_gib", "gpus",
-        "instance_type", "market", "exclusive", "nodes", "copies", "done", "allocs", "retry_failed", "retry_lost",
-        "failed_count", "lost_count",
+        "version",
+        "state",
+        "name",
+        "priority",
+        "submitted_at",
+        "vcpus",
+        "memory_mib",
+        "scratch_gib",
+        "gpus",
+        "instance_type",
+        "market",
+        "exclusive",
+        "nodes",
+        "copies",
+        "done",
+        "allocs",
+        "retry_failed",
+        "retry_lost",
+        "failed_count",
+        "lost_count",
     ]),
 };
 
@@ -96,31 +113,65 @@ pub const LIVE: Index = Index {
     name: "live",
     key: KeySchema { hash: text("live_node"), range: Some(text("alloc_id")) },
     projected: Some(&[
-        "version", "slot", "desired", "client", "placed_seq", "placed_at", "started_at", "awaiting",
-        "unknown_since_at", "replaces", "replaced_by", "vcpus", "memory_mib", "scratch_gib", "gpus", "exclusive",
-        "kill_timeout_s", "lost_after_s", "replace", "reconcile",
+        "version",
+        "slot",
+        "desired",
+        "client",
+        "placed_seq",
+        "placed_at",
+        "started_at",
+        "awaiting",
+        "unknown_since_at",
+        "replaces",
+        "replaced_by",
+        "vcpus",
+        "memory_mib",
+        "scratch_gib",
+        "gpus",
+        "exclusive",
+        "kill_timeout_s",
+        "lost_after_s",
+        "replace",
+        "reconcile",
     ]),
 };
 
 /// Handles in the order they are looked at.
-pub const DUE: Index = Index {
-    name: "due",
-    key: KeySchema { hash: text("due"), range: Some(number("due_at")) },
-    projected: None,
-};
+pub const DUE: Index =
+    Index { name: "due", key: KeySchema { hash: text("due"), range: Some(number("due_at")) }, projected: None };
 
 /// Every table.
 pub const TABLES: &[Definition] = &[
-    Definition { table: Table::Nodes, key: KeySchema { hash: number("slot"), range: None }, indexes: &[], expires: false },
-    Definition { table: Table::Jobs, key: KeySchema { hash: text("job_id"), range: None }, indexes: &[QUEUE], expires: true },
-    Definition { table: Table::Allocs, key: KeySchema { hash: text("alloc_id"), range: None }, indexes: &[LIVE], expires: true },
+    Definition {
+        table: Table::Nodes,
+        key: KeySchema { hash: number("slot"), range: None },
+        indexes: &[],
+        expires: false,
+    },
+    Definition {
+        table: Table::Jobs,
+        key: KeySchema { hash: text("job_id"), range: None },
+        indexes: &[QUEUE],
+        expires: true,
+    },
+    Definition {
+        table: Table::Allocs,
+        key: KeySchema { hash: text("alloc_id"), range: None },
+        indexes: &[LIVE],
+        expires: true,
+    },
     Definition {
         table: Table::Handles,
         key: KeySchema { hash: text("node_id"), range: Some(text("handle")) },
         indexes: &[DUE],
         expires: true,
     },
-    Definition { table: Table::Control, key: KeySchema { hash: text("key"), range: None }, indexes: &[], expires: false },
+    Definition {
+        table: Table::Control,
+        key: KeySchema { hash: text("key"), range: None },
+        indexes: &[],
+        expires: false,
+    },
     Definition {
         table: Table::Events,
         key: KeySchema { hash: text("subject"), range: Some(text("id")) },

@@ -70,12 +70,8 @@ impl Acting<'_> {
         let now = self.now();
         let node_id = crate::mint(slot, now);
         let request = self.render(node_id, first);
-        let life = NewLife {
-            node_id,
-            offering: first.clone(),
-            request_digest: request.digest(),
-            key_version: KEY_VERSION,
-        };
+        let life =
+            NewLife { node_id, offering: first.clone(), request_digest: request.digest(), key_version: KEY_VERSION };
         let previous = self.lanes.record(slot);
         let claimed = NodeRecord::assign(slot, previous.as_ref(), life, now, reason)?;
         let mut record = self.store.write(previous.as_ref(), &claimed, Vec::new()).await?;
@@ -165,7 +161,8 @@ impl Acting<'_> {
         if definite {
             // A cut-off run of ours may have made an earlier call of this life that did launch:
             // the write requires that nothing has spoken or been bound since.
-            self.clean(record, &error.to_string(), vec![Cond::Absent("instance_id"), Cond::Absent("first_ping_at")]).await?;
+            self.clean(record, &error.to_string(), vec![Cond::Absent("instance_id"), Cond::Absent("first_ping_at")])
+                .await?;
         }
         Err(error.into())
     }

@@ -12,9 +12,7 @@ use futures::{FutureExt, StreamExt};
 use shared::cloud::{Cloud, CloudError, LaunchSettings};
 use shared::events::{Event, Subject};
 use shared::ids::{AllocId, JobId, NodeId};
-use shared::model::{
-    Alloc, ClientStatus, Desired, Ending, Job, JobState, NodeRecord, NodeStatus, NotPossible,
-};
+use shared::model::{Alloc, ClientStatus, Desired, Ending, Job, JobState, NodeRecord, NodeStatus, NotPossible};
 use shared::observation::Observation;
 use shared::run::{ActionAnswer, Done, Lane, Lanes, RunClock};
 use shared::steps::{self, Keep};
@@ -253,8 +251,7 @@ impl Acting<'_> {
                 let alloc = self.alloc(*id).await?;
                 let record = self.lanes.life(*node_id);
                 let ending = Ending::lost(reason);
-                let written =
-                    steps::end_alloc(self.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
+                let written = steps::end_alloc(self.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
                 if let Some(written) = written {
                     self.lanes.wrote(written);
                 }
@@ -421,8 +418,12 @@ impl Acting<'_> {
             tracing::warn!(error = %e, "a failed start was not counted");
         }
         if pause {
-            let tail: String = output.unwrap_or_default().chars().rev().take(4000).collect::<Vec<_>>().into_iter().rev().collect();
-            let reason = format!("{count} starts failed in a row: launching pauses for {} s; console: {tail}", wait_s.unwrap_or(0));
+            let tail: String =
+                output.unwrap_or_default().chars().rev().take(4000).collect::<Vec<_>>().into_iter().rev().collect();
+            let reason = format!(
+                "{count} starts failed in a row: launching pauses for {} s; console: {tail}",
+                wait_s.unwrap_or(0)
+            );
             self.tell(&Subject::Cluster, "hold_back", &reason).await;
         }
     }

@@ -115,8 +115,7 @@ fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
         }
     };
     let Some(keep) = copies.iter().min_by_key(key) else { return };
-    let stop: Vec<AllocId> =
-        copies.iter().map(|c| c.alloc_id).filter(|id| *id != keep.alloc_id).collect();
+    let stop: Vec<AllocId> = copies.iter().map(|c| c.alloc_id).filter(|id| *id != keep.alloc_id).collect();
     let reason = if stop.is_empty() {
         "its node is back, and there is no other copy".to_owned()
     } else {

@@ -80,7 +80,9 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) -> Needs {
     for job in &view.seen.jobs {
         match job.state {
             JobState::Queued => wants.push(Want::Job(job)),
-            JobState::Placed => wants.extend(copies_wanted(view, job).into_iter().map(|original| Want::Copy { job, original })),
+            JobState::Placed => {
+                wants.extend(copies_wanted(view, job).into_iter().map(|original| Want::Copy { job, original }))
+            }
             _ => {}
         }
     }
@@ -209,12 +211,20 @@ impl<'v, 'a> Packing<'v, 'a> {
             packing.records += 1;
             packing.spent = packing.spent + life.offering.price_per_hour;
             *packing.by_size.entry(life.offering.size.clone()).or_default() += 1;
-            if life.intent != Intent::Run || view.is_unclear(life.node_id) || view.lost.contains(&life.node_id) {
+            // A node whose lease is over is silent already, whatever its status still says.
+            let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
+            if silent
+                || life.intent != Intent::Run
+                || view.is_unclear(life.node_id)
+                || view.lost.contains(&life.node_id)
+            {
                 continue;
             }
             let at = match (&record.state, record.status()) {
                 (NodeState::InUse(_), Some(NodeStatus::Ready)) => At::Ready(life.node_id),
-                (NodeState::InUse(_), Some(NodeStatus::Syncing)) | (NodeState::Assigned(_), _) => At::Booting(life.node_id),
+                (NodeState::InUse(_), Some(NodeStatus::Syncing)) | (NodeState::Assigned(_), _) => {
+                    At::Booting(life.node_id)
+                }
                 _ => continue,
             };
             packing.bins.push(packing.bin(at, &life.offering));
@@ -234,13 +244,22 @@ impl<'v, 'a> Packing<'v, 'a> {
             // Another scheduler's work has the machine.
             taken |= self.view.node(node).and_then(|r| r.contact()).is_some_and(|c| c.busy);
         }
-        Bin { at, free, instance_type: offering.instance_type.clone(), market: offering.market, empty, taken, blocked: false }
+        Bin {
+            at,
+            free,
+            instance_type: offering.instance_type.clone(),
+            market: offering.market,
+            empty,
+            taken,
+            blocked: false,
+        }
     }
 
     /// Bins for all members, ready before booting before new, the fullest first; launches what
     /// is missing. `None` if the job must wait: the first such job blocks what it will need.
     fn find(&mut self, job: &JobSummary, members: u32, starved: bool) -> Option<Vec<usize>> {
-        let mut fitting: Vec<usize> = (0..self.bins.len()).filter(|n| self.bins.get(*n).is_some_and(|b| b.fits(job))).collect();
+        let mut fitting: Vec<usize> =
+            (0..self.bins.len()).filter(|n| self.bins.get(*n).is_some_and(|b| b.fits(job))).collect();
         fitting.sort_by_key(|n| self.bins.get(*n).map(Bin::preference));
         fitting.truncate(members as usize);
         let before = (self.bins.len(), self.new.len());
@@ -267,9 +286,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             let Some(offering) = new.offerings.first() else { continue };
             self.records -= 1;
             self.launches_left += 1;
-            self.spent = Usd::from_micros(
-                micros(self.spent).saturating_sub(micros(offering.price_per_hour)),
-            );
+            self.spent = Usd::from_micros(micros(self.spent).saturating_sub(micros(offering.price_per_hour)));
             if let Some(count) = self.by_size.get_mut(&new.size) {
                 *count -= 1;
             }
@@ -417,11 +434,16 @@ enum Wait {
 
 impl Bin {
     fn is_kind(&self, job: &JobSummary) -> bool {
-        job.instance_type.as_ref().is_none_or(|t| *t == self.instance_type) && job.market.is_none_or(|m| m == self.market)
+        job.instance_type.as_ref().is_none_or(|t| *t == self.instance_type)
+            && job.market.is_none_or(|m| m == self.market)
     }
 
     fn fits(&self, job: &JobSummary) -> bool {
-        !self.taken && !self.blocked && self.is_kind(job) && (self.empty || !alone(job)) && fits(job.capacity, self.free)
+        !self.taken
+            && !self.blocked
+            && self.is_kind(job)
+            && (self.empty || !alone(job))
+            && fits(job.capacity, self.free)
     }
 
     /// Ready before booting before new; then the fullest.

@@ -95,10 +95,7 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
         }
         Some(_) => {}
         None => plan.add(
-            Action::HoldBack {
-                subject: Subject::Slot(record.slot),
-                note: Note::Absent(life.node_id, Some(view.now)),
-            },
+            Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Absent(life.node_id, Some(view.now)) },
             format!("nothing came of its launch in {waited}: given up if it stays so for {ABSENCE_CONFIRM}"),
         ),
     }
@@ -129,7 +126,7 @@ fn unlisted(view: &mut View<'_>, plan: &mut Plan, missing: &[(&NodeRecord, &Life
             Some(since) if old && view.now.since(since) >= ABSENCE_CONFIRM => gone.push((*record, *life, *id, since)),
             Some(_) => {}
             None if old => {
-                view.decided.insert(life.node_id);
+                view.lose(life.node_id);
                 plan.add(
                     Action::HoldBack {
                         subject: Subject::Slot(record.slot),
@@ -153,11 +150,7 @@ fn unlisted(view: &mut View<'_>, plan: &mut Plan, missing: &[(&NodeRecord, &Life
 }
 
 /// A mass disappearance is more often the list's fault than the nodes'.
-fn brake(
-    view: &View<'_>,
-    plan: &mut Plan,
-    gone: &[(&NodeRecord, &Life, &str, shared::time::Time)],
-) -> bool {
+fn brake(view: &View<'_>, plan: &mut Plan, gone: &[(&NodeRecord, &Life, &str, shared::time::Time)]) -> bool {
     let policy = &view.seen.policy.stale;
     let up = view.lives().filter(|(r, _)| !matches!(r.state, NodeState::ShuttingDown(_))).count();
     let gone = gone.iter().filter(|(r, ..)| !matches!(r.state, NodeState::ShuttingDown(_))).count();
@@ -201,7 +194,11 @@ pub(super) fn hold(
     };
     plan.say(
         Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(note) },
-        format!("{reason}; held for {} more, or `nodekeeper release {}`", until.since(view.now), key.trim_start_matches("brake#")),
+        format!(
+            "{reason}; held for {} more, or `nodekeeper release {}`",
+            until.since(view.now),
+            key.trim_start_matches("brake#")
+        ),
         !same,
     );
     true

@@ -22,7 +22,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         .collect();
     let mut over: Vec<_> = leases.iter().filter(|(_, c)| c.lease_expires_at < now).copied().collect();
     let all = over.len() == leases.len() && leases.len() > policy.brake_min as usize;
-    let unusual = over.len() as f64 > policy.brake_fraction * leases.len() as f64 && over.len() > policy.brake_min as usize;
+    let unusual =
+        over.len() as f64 > policy.brake_fraction * leases.len() as f64 && over.len() > policy.brake_min as usize;
     // What EC2 lists as terminated is being cleaned already.
     over.retain(|(life, _)| !view.decided.contains(&life.node_id));
     if all || unusual {

@@ -256,7 +256,8 @@ impl<'a> View<'a> {
     pub(crate) fn ingest_is_silent(&self) -> bool {
         let mut any = false;
         for (record, _) in self.lives() {
-            if let (Some(NodeStatus::Ready | NodeStatus::Syncing), Some(contact)) = (record.status(), record.contact()) {
+            if let (Some(NodeStatus::Ready | NodeStatus::Syncing), Some(contact)) = (record.status(), record.contact())
+            {
                 any = true;
                 if contact.lease_expires_at >= self.now {
                     return false;

@@ -42,7 +42,9 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
         .lives()
         .filter(|(r, l)| r.takes_work() && is_idle(r, l, view.now))
         .map(|(_, l)| l)
-        .filter(|l| !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id) && !view.is_unclear(l.node_id))
+        .filter(|l| {
+            !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id) && !view.is_unclear(l.node_id)
+        })
         .collect();
     idle.sort_by_key(|l| std::cmp::Reverse((l.offering.price_per_hour, l.node_id.slot())));
     let above = needs.usable.saturating_sub(view.seen.policy.nodes.min);
@@ -84,7 +86,10 @@ fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, surpl
             let idle = is_idle(record, life, now);
             let deadline = life.drain_by_at.is_some_and(|by| now >= by);
             if life.intent == Intent::Drain && (idle || deadline) {
-                plan.add(shut_down(false, false), if idle { "drained and idle" } else { "its drain's deadline is over" });
+                plan.add(
+                    shut_down(false, false),
+                    if idle { "drained and idle" } else { "its drain's deadline is over" },
+                );
             } else if !idle {
                 seen(plan, node_id, contact, false);
             } else if contact.status == NodeStatus::Down {
