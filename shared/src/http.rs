@@ -193,13 +193,13 @@ pub fn answer<T: Serialize>(result: Result<T, Refusal>) -> Value {
     if let (true, Some(headers)) = (retry, headers.as_object_mut()) {
         headers.insert("retry-after".into(), RETRY_AFTER_S.to_string().into());
     }
-    match body {
-        Ok(body) => json!({"statusCode": status, "headers": headers, "body": body, "isBase64Encoded": false}),
-        // The wire's types have nothing JSON cannot hold.
-        Err(_) => {
-            json!({"statusCode": 500, "headers": headers, "body": "{\"error\":\"internal\",\"message\":\"the answer cannot be written\"}"})
-        }
-    }
+    // The wire's types have nothing JSON cannot hold.
+    let (status, body) = body.map_or_else(
+        |_| (500, r#"{"error":"internal","message":"the answer cannot be written"}"#.to_owned()),
+        |body| (status, body),
+    );
+    // `cookies` is not needed by Lambda, but by cargo-lambda's function URLs.
+    json!({"statusCode": status, "headers": headers, "body": body, "isBase64Encoded": false, "cookies": []})
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 mod bad_input;
 mod crashes;
 mod embedded;
+mod end_to_end;
 mod node;
 mod races;
 mod scenarios;

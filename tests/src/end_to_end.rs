@@ -1,0 +1,209 @@
+//! The built programs as their users run them: the demonstration, cargo-lambda, bad starts,
+//! Ctrl-C. Waits are polls with a deadline.
+
+use crate::second_opinions::{free_port, python_tool, root, wait_for_port};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn program(name: &str) -> PathBuf {
+    // target/debug/deps/all-… → target/debug
+    let directory = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
+    let program = directory.join(name);
+    assert!(program.exists(), "{} is missing: run the tests by the README's command", program.display());
+    program
+}
+
+/// Processes whose command line mentions `mark`, this one aside.
+fn processes_of(mark: &str) -> Vec<String> {
+    let own = std::process::id();
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| *pid != own)
+        .filter_map(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let place = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            (line.contains(mark) || place.to_string_lossy().contains(mark)).then(|| format!("{pid}: {line}"))
+        })
+        .collect()
+}
+
+fn until<T>(what: &str, seconds: u64, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what}: not within {seconds} s");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// `nodekeeper local` in a directory of its own.
+struct Local {
+    process: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Local {
+    fn start(args: &[&str]) -> Self {
+        let directory = tempfile::Builder::new().prefix("nodekeeper-e2e-").tempdir().unwrap();
+        let mut command = Command::new(program("nodekeeper"));
+        command.args(["local", "--no-build", "--port", "0", "--dir"]).arg(directory.path()).args(args);
+        let log = std::fs::File::create(directory.path().join("local.log")).unwrap();
+        let process = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let local = Self { process, directory };
+        until("the environment file", 30, || local.path().join("env").exists().then_some(()));
+        local
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn env(&self) -> BTreeMap<String, String> {
+        let text = std::fs::read_to_string(self.path().join("env")).unwrap();
+        text.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    }
+
+    fn nodekeeper(&self, args: &[&str]) -> Output {
+        Command::new(program("nodekeeper")).args(args).envs(self.env()).output().unwrap()
+    }
+
+    /// Ctrl-C; its exit code.
+    fn stop(&mut self) -> Option<i32> {
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+        until("the end after Ctrl-C", 30, || self.process.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn the_demonstration_does_real_work_and_leaves_nothing() {
+    let directory = tempfile::Builder::new().prefix("nodekeeper-demo-").tempdir().unwrap();
+    let output = Command::new(program("nodekeeper"))
+        .args(["local", "--demo", "--no-build", "--port", "0", "--dir"])
+        .arg(directory.path())
+        .output()
+        .unwrap();
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("checks passed") && !said.contains("FAILED"), "{said}");
+    let mark = directory.path().to_string_lossy().into_owned();
+    assert_eq!(processes_of(&mark), Vec::<String>::new());
+}
+
+#[test]
+fn ctrl_c_leaves_no_process_behind_not_even_a_daemon_a_job_made() {
+    let mut local = Local::start(&["--tick-s", "1"]);
+    let mark = local.path().to_string_lossy().into_owned();
+    let script = format!("setsid sh -c 'exec -a {mark}-daemon sleep 1000' & touch {mark}/started; sleep 1000");
+    let submitted = local.nodekeeper(&["submit", "--", "bash", "-c", &script]);
+    assert!(submitted.status.success(), "{}", text(&submitted));
+    until("the job's start", 60, || local.path().join("started").exists().then_some(()));
+    assert!(processes_of(&mark).len() > 3);
+    assert_eq!(local.stop(), Some(0), "{}", std::fs::read_to_string(local.path().join("local.log")).unwrap());
+    until("the end of every process", 10, || processes_of(&mark).is_empty().then_some(()));
+}
+
+/// All four functions under `cargo lambda watch`: each answers `cargo lambda invoke`, a heartbeat
+/// can be posted, and a job runs from its submission to its end.
+#[test]
+fn cargo_lambda_watches_and_invokes_all_four_functions() {
+    let port = free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    let local = Local::start(&["--tick-s", "1", "--functions-url", &url]);
+    let cargo_lambda = python_tool("cargo-lambda");
+    let watch_log = std::fs::File::create(local.path().join("watch.log")).unwrap();
+    let mut watch = Command::new(&cargo_lambda)
+        .args(["lambda", "watch", "--ignore-changes", "-A", "127.0.0.1", "-P", &port.to_string(), "--env-file"])
+        .arg(local.path().join("env"))
+        .current_dir(root())
+        .stdout(watch_log.try_clone().unwrap())
+        .stderr(watch_log)
+        .spawn()
+        .unwrap();
+    wait_for_port(port, "cargo lambda watch");
+    let invoke = |function: &str, data: &str| {
+        let output = Command::new(&cargo_lambda)
+            .args(["lambda", "invoke", function, "--invoke-address", "127.0.0.1", "--invoke-port", &port.to_string()])
+            .args(["--data-ascii", data])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        let watched = std::fs::read_to_string(local.path().join("watch.log")).unwrap();
+        assert!(output.status.success(), "{function}: {}\n{watched}", text(&output));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output)))
+    };
+    for function in ["poll-and-scale", "clean-stale-records", "sweep-dispatch"] {
+        for data in ["{}", r#"{"dry_run": true}"#] {
+            let answer = invoke(function, data);
+            assert_eq!(answer["function"], function, "{answer}");
+            assert!(answer["duration_ms"].is_number() && answer["actions"].is_array(), "{answer}");
+        }
+    }
+    // It answers HTTP events only, and says so.
+    assert_eq!(invoke("heartbeat-ingest", "{}")["statusCode"], 400);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let node = "0-01JD0000000000000000000000";
+    let posted = runtime.block_on(async {
+        let url = format!("{url}/lambda-url/heartbeat-ingest/v1/nodes/{node}/heartbeat");
+        reqwest::Client::new().post(url).body("{}").send().await.unwrap().status()
+    });
+    assert_eq!(posted.as_u16(), 401);
+    let submitted = local.nodekeeper(&["submit", "--wait", "--", "sh", "-c", "echo from cargo lambda"]);
+    let watched = || std::fs::read_to_string(local.path().join("watch.log")).unwrap();
+    assert!(submitted.status.success(), "{}\n{}", text(&submitted), watched());
+    kill(Pid::from_raw(watch.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+    until("the end of cargo lambda", 20, || watch.try_wait().unwrap());
+}
+
+#[test]
+fn a_bad_start_is_one_clear_line_and_exit_1() {
+    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch"] {
+        let start = |env: &[(&str, &str)]| {
+            let output = Command::new(program(function))
+                .env_clear()
+                .envs(env.iter().copied())
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+            let said = text(&output);
+            assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{function}: {said}");
+            said
+        };
+        assert!(start(&[]).contains("NODEKEEPER_CLUSTER is not set"));
+        assert!(start(&[("NODEKEEPER_CLUSTER", "a b"), ("AWS_REGION", "x")]).contains("NODEKEEPER_CLUSTER is wrong"));
+        if function != "clean-stale-records" {
+            let said = start(&[("NODEKEEPER_CLUSTER", "c"), ("AWS_REGION", "x"), ("NODEKEEPER_NODE_KEY", "short")]);
+            assert!(said.contains("NODEKEEPER_NODE_KEY is wrong"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn tables_that_do_not_exist_are_said_clearly() {
+    let local = Local::start(&["--functions-url", "http://127.0.0.1:9"]);
+    let mut env = local.env();
+    env.insert("NODEKEEPER_CLUSTER".into(), "elsewhere".into());
+    let output = Command::new(program("nodekeeper")).args(["jobs"]).envs(env).output().unwrap();
+    let said = text(&output);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("elsewhere-jobs does not exist") && said.contains("nodekeeper init"), "{said}");
+}
