@@ -1,8 +1,8 @@
 //! poll-and-scale: jobs and nodes in; launches, placements, lease expiry, reconnects and
 //! shutdowns out.
 //!
-//! One [`tick`] reads everything, decides purely ([`plan`]) and carries the decision out with
-//! conditional writes ([`act`]).
+//! One [`tick`] reads everything, decides purely ([`mod@plan`]) and carries the decision out with
+//! conditional writes ([`mod@act`]).
 //!
 //! Guarantees: killed at any instruction, run twice, late or beside itself, the next run puts
 //! everything right from DynamoDB and EC2 alone; no more than `nodes.max` records are ever not
