@@ -6,6 +6,7 @@
 //! reference, "Ensuring idempotency" and "Error codes".
 
 use crate::auth::{MasterKey, hex};
+use crate::causes::chain;
 use crate::ids::{ClusterName, NodeId};
 use crate::model::{Life, Market, Offering};
 use crate::policy::Policy;
@@ -236,17 +237,6 @@ impl Ec2 {
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
         Self { client, cluster }
     }
-}
-
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 fn cloud_error<E, R>(operation: &'static str, error: &SdkError<E, R>) -> CloudError

@@ -65,6 +65,8 @@
 
 pub mod auth;
 #[cfg(feature = "aws")]
+mod causes;
+#[cfg(feature = "aws")]
 pub mod cloud;
 #[cfg(feature = "aws")]
 pub mod env;

@@ -4,12 +4,13 @@
 //! calls. What moto cannot judge is left out by name: client tokens (it starts an instance for
 //! each call), the time from pending to running, capacity.
 
-use crate::world::{dynamo_client, dynamo_url, ec2_client, fresh_cluster};
+use crate::world::{World, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
 use serde_json::json;
 use shared::cloud::{Cloud, Ec2, InstanceState, LaunchRequest, LaunchSettings};
 use shared::model::fixtures;
 use shared::policy::{Policy, example_json};
 use shared::store::{Dynamo, Store};
+use shared::time::Span;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -127,6 +128,36 @@ async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(9), &bad);
     let error = cloud.launch(&request, "token-9").await.unwrap_err();
     assert!(matches!(error, shared::cloud::LaunchError::BadRequest(_)), "{error:?}");
+}
+
+/// A whole life by the real function, with moto for EC2: launched and bound, given up after the
+/// boot time, terminated, cleaned.
+#[tokio::test]
+async fn poll_and_scale_passes_with_moto_for_ec2() {
+    let emulator = Emulator::moto();
+    let client = ec2_client(&emulator.url);
+    let data = aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-12c6146b").build();
+    client.create_launch_template().launch_template_name("nodekeeper").launch_template_data(data).send().await.unwrap();
+    let world = World::new().await;
+    let cloud = Ec2::new(client, world.cluster.clone());
+    let pass = async || {
+        let run = poll_and_scale::tick(&world.store, &cloud, &world.settings, &json!({}), world.clock()).await;
+        run.unwrap().actions.into_iter().map(|a| (a.action, a.done)).collect::<Vec<_>>()
+    };
+    let job = world.submit(job(&["one"])).await;
+    assert_eq!(pass().await, [("launch", true)]);
+    let bound = world.look.nodes().await.unwrap().remove(0);
+    let instance = bound.life().unwrap().instance_id.clone().unwrap();
+    assert_eq!(cloud.instances().await.unwrap()[0].instance_id, instance);
+    let cancelled = job.cancel(Span::from_s(60), world.now()).unwrap();
+    world.look.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
+    world.pass(world.policy.boot.timeout_s);
+    assert_eq!(pass().await, [("shut_down", true)]);
+    assert_eq!(cloud.instance(&instance).await.unwrap().unwrap().state, InstanceState::Terminated);
+    world.pass(5);
+    assert_eq!(pass().await, [("clean", true)]);
+    assert!(world.look.nodes().await.unwrap()[0].is_cleaned());
+    assert_eq!(pass().await, []);
 }
 
 /// The table definitions themselves, as the embedded DynamoDB describes them.

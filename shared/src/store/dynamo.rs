@@ -5,6 +5,7 @@
 //! write into two, because every write is conditional.
 //! Does not: decide what to read or write.
 
+use crate::causes::chain;
 use crate::ids::ClusterName;
 use crate::store::db::{Answer, Db, DbError, Page, PageKey, Query, WriteError};
 use crate::store::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
@@ -189,18 +190,6 @@ fn schema(key: KeySchema) -> Result<Vec<KeySchemaElement>, aws_sdk_dynamodb::err
         elements.push(element(range.name, SdkKeyType::Range)?);
     }
     Ok(elements)
-}
-
-/// The whole chain of causes, in one line.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 fn db_error<E, R>(operation: &'static str, table: &str, error: &SdkError<E, R>) -> DbError

@@ -256,7 +256,8 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     /// Bins for all members, ready before booting before new, the fullest first; launches what
-    /// is missing. `None` if the job must wait: the first such job blocks what it will need.
+    /// is missing. `None` if the job must wait: the first such job keeps what it found, and where a
+    /// cap is in its way, what it will need is kept free.
     fn find(&mut self, job: &JobSummary, members: u32, starved: bool) -> Option<Vec<usize>> {
         let mut fitting: Vec<usize> =
             (0..self.bins.len()).filter(|n| self.bins.get(*n).is_some_and(|b| b.fits(job))).collect();
@@ -267,12 +268,14 @@ impl<'v, 'a> Packing<'v, 'a> {
             match self.launch(job) {
                 Ok(n) => fitting.push(n),
                 Err(wait) => {
-                    if wait == Wait::Room && !starved {
-                        self.block(job, &fitting, members);
-                    } else {
-                        // Somebody else waits already, or launching pauses: leave no half of it.
-                        self.bins.truncate(before.0);
-                        self.undo_launches(before.1);
+                    match wait {
+                        // Somebody else waits already: leave no half of it.
+                        _ if starved => {
+                            self.bins.truncate(before.0);
+                            self.undo_launches(before.1);
+                        }
+                        Wait::Room => self.block(job, &fitting, members),
+                        Wait::Pause => self.keep(job, &fitting),
                     }
                     return None;
                 }
@@ -343,12 +346,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// The first job that cannot be placed keeps what it found, and enough further nodes are
     /// kept free of later jobs to make room: those that would fit it when empty first.
     fn block(&mut self, job: &JobSummary, found: &[usize], members: u32) {
-        self.take(job, found);
-        for n in found {
-            if let Some(bin) = self.bins.get_mut(*n) {
-                bin.blocked = true;
-            }
-        }
+        self.keep(job, found);
         let view = self.view;
         let usable_share = view.seen.policy.nodes.memory_usable;
         let would_fit = |bin: &Bin| match bin.at {
@@ -364,6 +362,16 @@ impl<'v, 'a> Packing<'v, 'a> {
         });
         for n in others.into_iter().take((members as usize).saturating_sub(found.len())) {
             if let Some(bin) = self.bins.get_mut(n) {
+                bin.blocked = true;
+            }
+        }
+    }
+
+    /// What the first job that cannot be placed has found stays its own.
+    fn keep(&mut self, job: &JobSummary, found: &[usize]) {
+        self.take(job, found);
+        for n in found {
+            if let Some(bin) = self.bins.get_mut(*n) {
                 bin.blocked = true;
             }
         }
