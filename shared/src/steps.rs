@@ -9,7 +9,7 @@
 
 use crate::ids::AllocId;
 use crate::model::{
-    Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, NodeRecord, cache_handle, counts_for,
+    Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, MAX_DUE_S, NodeRecord, cache_handle, counts_for,
 };
 use crate::policy::Policy;
 use crate::store::{
@@ -73,10 +73,14 @@ pub async fn end_alloc(
         written = Some(after);
     }
     if let Some(handle) = store.handle(alloc.summary.node_id, &id.to_string()).await? {
-        let wait = if ending.client == ClientStatus::Failed { keep.failed_handles } else { Span::ZERO };
-        // Due already: an update that changes nothing is no update.
-        if handle.due_at > now + wait {
-            writes.push(change_handle(&handle, &Handle { due_at: now + wait, ..handle.clone() }));
+        let failed = ending.client == ClientStatus::Failed;
+        let wait = if failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO };
+        let due_at = now + wait;
+        // What a failed one left is kept its time, also where the next look would have been sooner.
+        // An update that changes nothing is no update.
+        let kept = failed && matches!(handle.state, HandleState::Creating | HandleState::Live);
+        if handle.due_at > due_at || (kept && handle.due_at != due_at) {
+            writes.push(change_handle(&handle, &Handle { due_at, ..handle.clone() }));
         }
     }
     store.transact(&writes).await?;
@@ -210,10 +214,17 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Res
         writes.push(match store.handle(node_id, &name).await? {
             None => insert_handle(&creating(name, HandleKind::Volume, None)),
             Some(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
-                let used = Handle { seq, due_at: row.due_at.max(now + keep.creating), ..row.clone() };
+                // Used again: it is not unused from some earlier look on.
+                let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
+                let due_at = row.due_at.max(now + keep.creating);
+                let used = Handle { seq, deadline_at, due_at, ..row.clone() };
                 let mut write = change_handle(&row, &used);
                 write.when = usable_handle(&row);
                 write
+            }
+            // A tombstone: made anew, under a `seq` that no older report can judge.
+            Some(row) if row.state == HandleState::Gone => {
+                change_handle(&row, &creating(name, HandleKind::Volume, None))
             }
             // Being destroyed: the job is left for the next run.
             Some(_) => return Err(WriteError::CONFLICT),

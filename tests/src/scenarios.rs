@@ -291,6 +291,29 @@ fn j08_a_job_dearer_than_the_cap_is_rejected() {
 }
 
 #[test]
+fn more_members_than_a_run_launches_come_up_over_several_runs() {
+    let given = given(json!({"launch": {"max_per_run": 3}}))
+        .job(1, |s| {
+            whole(s);
+            s.nodes = 5;
+        })
+        .job(2, whole);
+    assert_eq!(given.actions(at(100)), ["launch slot#0 small", "launch slot#1 small", "launch slot#2 small"]);
+}
+
+#[test]
+fn a_dearer_size_stands_in_only_where_no_cap_is_counted() {
+    let ways = |policy| {
+        let given = given(policy).job(1, |_| ());
+        let plan = plan(&given.seen, at(100));
+        let poll_and_scale::Action::Launch { offerings, .. } = &plan.actions[0].action else { panic!("no launch") };
+        offerings.iter().map(|o| o.size.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(ways(json!({})), ["small", "large"]);
+    assert_eq!(ways(json!({"nodes": {"max_price_per_hour": 5}})), ["small"]);
+}
+
+#[test]
 fn j12_higher_priority_goes_first() {
     let given = given(json!({})).node(fixtures::ready(0)).job(5, whole).job(6, |s| {
         whole(s);

@@ -11,7 +11,7 @@ use shared::http::{Proven, Refusal, standing};
 use shared::ids::{AllocId, NodeId};
 use shared::model::{Alloc, Ending, NodeRecord, NodeStatus, Report};
 use shared::steps::{self, Keep};
-use shared::store::{ReportCounter, WriteError};
+use shared::store::{ReportCounter, WriteError, change, unchanged};
 use shared::time::Time;
 use shared::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, Refusal as Refused};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One report while it is applied.
 struct Applying<'a> {
     ingest: &'a Ingest,
+    proven: &'a Proven,
+    report: &'a AllocReport,
     node_id: NodeId,
     record: NodeRecord,
     keep: Keep,
@@ -48,6 +50,8 @@ impl Ingest {
         }
         let mut applying = Applying {
             ingest: self,
+            proven,
+            report,
             node_id,
             record,
             keep: Keep::of(&known.policy),
@@ -123,7 +127,11 @@ impl Applying<'_> {
             let written = match alloc.reported(update, self.node_id, self.now) {
                 Report::Known => return Ok(None),
                 Report::Refused(reason) => return Ok(Some(reason)),
-                Report::Changed(after) => self.ingest.store.write(Some(&alloc), &*after, Vec::new()).await.map(|_| ()),
+                // Only while the node is what it was when it was let in: heartbeat first.
+                Report::Changed(after) => {
+                    let writes = [change(Some(&alloc), &*after).0, unchanged(&self.record)];
+                    self.ingest.store.transact(&writes).await
+                }
                 Report::Ends(ending) => self.end(&alloc, &ending).await,
             };
             match written {
@@ -145,10 +153,9 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// After a lost race: the record and the alloc as they are now.
+    /// After a lost race: the record, if its node may still report, and the alloc as they are now.
     async fn again(&mut self, id: AllocId) -> Result<Option<Alloc>, Refusal> {
-        let record = self.ingest.store.node(self.node_id.slot()).await.map_err(internal)?;
-        self.record = standing(record, self.node_id, &Proven(None))?;
+        self.record = self.ingest.qualified(self.node_id, self.proven, self.report).await?;
         self.ingest.store.alloc(id).await.map_err(internal)
     }
 

@@ -137,12 +137,13 @@ fn one<'a>(
             Some(alloc) if life.allocs.contains(&alloc) => plan.add(later(tomorrow), "its alloc is live"),
             Some(alloc) => plan.add(Action::MarkDestroying(handle.clone()), format!("{alloc} has ended")),
             None if handle.kind == HandleKind::Volume => {
-                let unused = Span::from_s(seen.policy.sweep.cache_unused_s.min(MAX_DUE_S));
+                let unused = Span::from_s(seen.policy.sweep.cache_unused_s);
+                let look = unused.min(Span::from_s(MAX_DUE_S));
                 // Which caches an alloc uses is not in the index: any live alloc counts.
                 let in_use = allocs.next().is_some() || !life.allocs.is_empty();
                 match handle.deadline_at {
                     _ if in_use => {
-                        let after = Handle { due_at: now + unused, deadline_at: None, ..handle.clone() };
+                        let after = Handle { due_at: now + look, deadline_at: None, ..handle.clone() };
                         plan.add(later(after), "its node has work");
                     }
                     Some(by) if handle.state == HandleState::Live && now >= by => {
@@ -151,9 +152,12 @@ fn one<'a>(
                     Some(by) if handle.state == HandleState::Creating && now >= by => {
                         plan.add(Action::MarkDestroying(handle.clone()), "it never appeared");
                     }
-                    _ => {
-                        let by = now + unused;
-                        let after = Handle { due_at: by, deadline_at: Some(by), ..handle.clone() };
+                    Some(by) => {
+                        let after = Handle { due_at: by.min(now + look), ..handle.clone() };
+                        plan.add(later(after), "not unused for long enough");
+                    }
+                    None => {
+                        let after = Handle { due_at: now + look, deadline_at: Some(now + unused), ..handle.clone() };
                         plan.add(later(after), "unused from now on");
                     }
                 }

@@ -76,14 +76,23 @@ impl Sweep {
         let ready = record.status() == Some(NodeStatus::Ready);
         let mut verdict = judge(&rows, report, node_id, policy, ready, now);
         let held = self.brake(&mut verdict, &rows, policy, node_id, now).await?;
-        let quiet = verdict.is_quiet(&rows) && !held;
+        // What could judge nothing settles nothing.
+        let judged = ready && report.complete && record.life().is_some_and(|l| report.as_of >= l.seq);
+        let quiet = judged && verdict.is_quiet(&rows) && !held;
         // The number first: from here on an older report is stale.
         let note = quiet.then_some(settled.as_str());
         let noted =
             self.store.note_report(node_id, &report.incarnation, ReportCounter::Handles, report.report_no, note).await;
         match noted {
-            // An equal number is a repeat: what it changes was changed, or is changed now.
-            Ok(()) | Err(WriteError::Conflict(_)) => {}
+            Ok(()) => {}
+            // An equal number is a repeat: what it changes was changed, or is changed now. A higher
+            // one came in between: then this one may no longer judge anything.
+            Err(WriteError::Conflict(_)) => {
+                let stored = self.store.node(record.slot).await?.and_then(|r| r.contact().map(|c| c.handle_report_no));
+                if stored != Some(report.report_no) {
+                    return Err(WriteError::CONFLICT);
+                }
+            }
             Err(e) => return Err(e),
         }
         for (before, after) in verdict.appeared.iter().chain(&verdict.missing) {

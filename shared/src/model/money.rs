@@ -32,6 +32,12 @@ impl Usd {
         self.0 == 0
     }
 
+    /// So much less, at least nothing.
+    #[must_use]
+    pub const fn less(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// `n` times as much.
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))

@@ -12,6 +12,7 @@
 //! the offering, in a write of its own before the next call.
 
 use super::{ActError, Acting, CONFLICT};
+use crate::plan::{bad_request_key, shortage_key};
 use shared::cloud::{Instance, LaunchError, LaunchRequest, client_token};
 use shared::events::Subject;
 use shared::ids::{NodeId, Slot};
@@ -19,6 +20,8 @@ use shared::model::{NewLife, NodeRecord, Offering};
 use shared::run::Done;
 use shared::store::{Cond, Memory};
 use shared::time::{Span, Time};
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -34,12 +37,14 @@ pub(crate) struct Pace {
     gap: Duration,
     next: Mutex<Option<Instant>>,
     stopped: AtomicBool,
+    /// What EC2 refused in this run: not asked for again.
+    refused: std::sync::Mutex<BTreeSet<String>>,
 }
 
 impl Pace {
     pub(super) fn new(calls_per_second: f64) -> Self {
         let gap = Duration::from_secs_f64(1.0 / calls_per_second.max(0.01));
-        Self { gap, next: Mutex::new(None), stopped: AtomicBool::new(false) }
+        Self { gap, next: Mutex::new(None), stopped: AtomicBool::new(false), refused: std::sync::Mutex::default() }
     }
 
     async fn wait(&self) {
@@ -48,6 +53,15 @@ impl Pace {
         *next = Some(at + self.gap);
         drop(next);
         tokio::time::sleep_until(at).await;
+    }
+
+    fn refuse(&self, key: String) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+    }
+
+    fn is_refused(&self, offering: &Offering) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.contains(&shortage_key(offering)) || refused.contains(&bad_request_key(&offering.size))
     }
 
     fn stop(&self) {
@@ -62,8 +76,9 @@ impl Pace {
 impl Acting<'_> {
     /// Claims the slot and launches the first of these that EC2 has.
     pub(super) async fn launch(&self, slot: Slot, offerings: &[Offering], reason: &str) -> Result<Done, ActError> {
-        let Some(first) = offerings.first() else { return Err(CONFLICT) };
         self.pace.wait().await;
+        let mut rest = offerings.iter();
+        let Some(first) = rest.find(|o| !self.pace.is_refused(o)) else { return Ok(Done::Left) };
         if self.pace.is_stopped() || !self.may_begin() {
             return Ok(Done::Left);
         }
@@ -76,7 +91,6 @@ impl Acting<'_> {
         let claimed = NodeRecord::assign(slot, previous.as_ref(), life, now, reason)?;
         let mut record = self.store.write(previous.as_ref(), &claimed, Vec::new()).await?;
         self.lanes.wrote(record.clone());
-        let mut rest = offerings.iter().skip(1);
         loop {
             let error = match self.call(&record).await {
                 Ok(instance) => {
@@ -86,15 +100,17 @@ impl Acting<'_> {
                 Err(error) => error,
             };
             self.remember_refusal(&record, &error).await;
-            if let (LaunchError::Capacity(_), Some(next)) = (&error, rest.next()) {
-                if !self.may_begin() {
-                    return Ok(Done::Left);
+            let next = rest.find(|o| !self.pace.is_refused(o));
+            if let (LaunchError::Capacity(_), Some(next)) = (&error, next) {
+                // The call's turn first: the claim is for the call, not for waiting.
+                self.pace.wait().await;
+                if self.pace.is_stopped() || !self.may_begin() {
+                    return self.refused(&record, error).await;
                 }
                 // Only now, and in a write of its own, does the attempt change.
                 let digest = self.render(node_id, next).digest();
                 let after = record.next_attempt(next.clone(), digest, self.now())?;
                 record = self.write_node(&record, &after, Vec::new()).await?;
-                self.pace.wait().await;
                 continue;
             }
             return self.refused(&record, error).await;
@@ -173,7 +189,8 @@ impl Acting<'_> {
         let (policy, now) = (&self.seen.policy, self.now());
         let after = match error {
             LaunchError::Capacity(_) => {
-                let before = self.seen.control.memory(&crate::plan::shortage_key(&life.offering));
+                self.pace.refuse(shortage_key(&life.offering));
+                let before = self.seen.control.memory(&shortage_key(&life.offering));
                 waiting(before, policy.shortage.ttl_s, now)
             }
             LaunchError::Quota(_) => {
@@ -182,7 +199,8 @@ impl Acting<'_> {
             }
             LaunchError::Throttled(_) => waiting(self.seen.control.memory("backoff"), 5, now),
             LaunchError::BadRequest(_) => {
-                let before = self.seen.control.memory(&crate::plan::bad_request_key(&life.offering.size));
+                self.pace.refuse(bad_request_key(&life.offering.size));
+                let before = self.seen.control.memory(&bad_request_key(&life.offering.size));
                 (before.clone(), Memory { policy_version: Some(self.seen.policy_version), ..before })
             }
             LaunchError::Spent(_) | LaunchError::Lost(_) => return,

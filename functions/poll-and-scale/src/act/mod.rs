@@ -57,6 +57,8 @@ pub(crate) struct Acting<'a> {
     /// Instances to terminate, in as few calls as EC2 takes.
     terminate: Mutex<Vec<String>>,
     pub(crate) pace: launch::Pace,
+    /// The count of failed starts as this run last wrote it.
+    failed_starts: tokio::sync::Mutex<Option<Memory>>,
 }
 
 /// What a dry run answers.
@@ -95,6 +97,7 @@ pub async fn act(
         keep: Keep::of(&seen.policy),
         terminate: Mutex::default(),
         pace: launch::Pace::new(seen.policy.launch.calls_per_second),
+        failed_starts: tokio::sync::Mutex::default(),
     };
     // Launches last: they wait for each other, and nothing should wait for them.
     let (launches, others): (Vec<_>, Vec<_>) = plan
@@ -397,14 +400,19 @@ impl Acting<'_> {
     }
 
     async fn count_failed_start(&self, record: &NodeRecord, now: Time) {
-        let before = self.seen.control.memory("boot_failures");
+        let read = self.seen.control.memory("boot_failures");
+        // Many may fail in one run: each is counted on what this run wrote last.
+        let mut last = self.failed_starts.lock().await;
+        let before = last.clone().unwrap_or_else(|| read.clone());
         // One start that succeeded since the last failure begins the count anew.
         let success = self.seen.nodes.iter().filter_map(|n| n.contact()).map(|c| c.first_ping_at).max();
-        let count = if before.since_at < success { 1 } else { before.count.unwrap_or(0).saturating_add(1) };
+        let count =
+            if last.is_none() && before.since_at < success { 1 } else { before.count.unwrap_or(0).saturating_add(1) };
         let pause = count >= u64::from(self.seen.policy.boot.failures_before_pause);
-        let wait_s = pause.then(|| before.wait_s.map_or(60, |w| w.saturating_mul(2)).min(3600));
+        let wait_s = pause.then(|| read.wait_s.map_or(60, |w| w.saturating_mul(2)).min(3600));
+        let first = pause && !before.holds(now);
         let output = match record.life().and_then(|l| l.instance_id.as_deref()) {
-            Some(id) if pause => self.cloud.console_output(id).await.ok().flatten(),
+            Some(id) if first => self.cloud.console_output(id).await.ok().flatten(),
             _ => None,
         };
         let after = Memory {
@@ -414,10 +422,11 @@ impl Acting<'_> {
             until_at: wait_s.map(|w| now + Span::from_s(w)),
             ..before.clone()
         };
-        if let Err(e) = self.store.remember(&before, &after).await {
-            tracing::warn!(error = %e, "a failed start was not counted");
+        match self.store.remember(&before, &after).await {
+            Ok(written) => *last = Some(written),
+            Err(e) => tracing::warn!(error = %e, "a failed start was not counted"),
         }
-        if pause {
+        if first {
             let tail: String =
                 output.unwrap_or_default().chars().rev().take(4000).collect::<Vec<_>>().into_iter().rev().collect();
             let reason = format!(

@@ -166,7 +166,7 @@ fn copies_wanted(view: &View<'_>, job: &JobSummary) -> Vec<AllocId> {
 fn never(view: &View<'_>, job: &JobSummary) -> Option<String> {
     let policy = &view.seen.policy;
     let sizes = fitting(policy, job);
-    let Some(cheapest) = sizes.first() else {
+    if sizes.is_empty() {
         let c = job.capacity;
         let narrowed = match (&job.instance_type, job.market) {
             (None, None) => String::new(),
@@ -176,7 +176,7 @@ fn never(view: &View<'_>, job: &JobSummary) -> Option<String> {
             "no size fits: it needs {} vCPUs, {} MiB memory, {} GiB scratch, {} GPUs{narrowed}; {} of a size's memory is usable",
             c.vcpus, c.memory_mib, c.scratch_gib, c.gpus, policy.nodes.memory_usable
         ));
-    };
+    }
     if job.nodes > policy.nodes.max {
         return Some(format!("it needs {} nodes at once and nodes.max is {}", job.nodes, policy.nodes.max));
     }
@@ -185,7 +185,13 @@ fn never(view: &View<'_>, job: &JobSummary) -> Option<String> {
         return Some(format!("it needs {} nodes at once and the sizes that fit allow {most}", job.nodes));
     }
     let cap = policy.nodes.max_price_per_hour;
-    let price = cheapest.price_per_hour.times(u64::from(job.nodes));
+    // The cheapest mix that the sizes' own maxima allow.
+    let (mut left, mut price) = (job.nodes, Usd::ZERO);
+    for size in &sizes {
+        let some = left.min(size.max.unwrap_or(u32::MAX));
+        price = price + size.price_per_hour.times(u64::from(some));
+        left -= some;
+    }
     (!cap.is_zero() && price > cap)
         .then(|| format!("it costs {price} an hour alone and nodes.max_price_per_hour is {cap}"))
 }
@@ -286,12 +292,12 @@ impl<'v, 'a> Packing<'v, 'a> {
 
     fn undo_launches(&mut self, keep: usize) {
         for new in self.new.drain(keep..) {
-            let Some(offering) = new.offerings.first() else { continue };
+            let price = new.offerings.first().map_or(Usd::ZERO, |o| o.price_per_hour);
             self.records -= 1;
             self.launches_left += 1;
-            self.spent = Usd::from_micros(micros(self.spent).saturating_sub(micros(offering.price_per_hour)));
+            self.spent = self.spent.less(price);
             if let Some(count) = self.by_size.get_mut(&new.size) {
-                *count -= 1;
+                *count = count.saturating_sub(1);
             }
         }
     }
@@ -329,12 +335,11 @@ impl<'v, 'a> Packing<'v, 'a> {
         let Some(first) = ways.first().cloned() else { return Err(wait) };
         self.records += 1;
         self.launches_left -= 1;
-        // The dearest of the ways counts: whichever EC2 has, the cap holds.
-        let dearest = ways.iter().map(|o| o.price_per_hour).max().unwrap_or_default();
-        let cap = policy.nodes.max_price_per_hour;
-        if !cap.is_zero() && self.spent + dearest > cap {
-            ways.retain(|o| o.price_per_hour <= first.price_per_hour);
-        }
+        // A cap is counted on the first way, so others may stand in for it only where no cap is.
+        let capped = |o: &Offering| {
+            !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
+        };
+        ways.retain(|o| o.size == first.size || !capped(o));
         self.spent = self.spent + first.price_per_hour;
         *self.by_size.entry(first.size.clone()).or_default() += 1;
         let bin = self.bin(At::New(self.new.len()), &first);
@@ -477,10 +482,6 @@ const fn less(have: Capacity, taken: Capacity) -> Capacity {
         scratch_gib: have.scratch_gib.saturating_sub(taken.scratch_gib),
         gpus: have.gpus.saturating_sub(taken.gpus),
     }
-}
-
-fn micros(amount: Usd) -> u64 {
-    (f64::from(amount) * 1e6).round() as u64
 }
 
 fn name(job: &JobSummary) -> String {

@@ -182,9 +182,6 @@ pub(super) fn hold(
     let since = memory.since_at.filter(|_| same).unwrap_or(view.now);
     let released = view.seen.control.holding(release, view.now).and_then(|r| r.since_at).is_some_and(|at| at >= since);
     let until = since + hold;
-    if released || view.now >= until {
-        return false;
-    }
     let note = Memory {
         since_at: Some(since),
         until_at: Some(view.now + EPISODE),
@@ -192,6 +189,15 @@ pub(super) fn hold(
         message: Some(reason.to_owned()),
         ..memory
     };
+    if released || view.now >= until {
+        if same {
+            // The episode goes on until its reason ends: a brake let go does not close again on what
+            // is left of the same trouble.
+            let said = format!("{reason}; no longer held");
+            plan.say(Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(note) }, said, false);
+        }
+        return false;
+    }
     plan.say(
         Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(note) },
         format!(
