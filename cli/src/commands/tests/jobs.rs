@@ -105,7 +105,7 @@ async fn waiting_ends_when_every_job_has_and_says_how() {
     task.await.unwrap();
     assert_eq!((out.lines().count(), err.as_str()), (4, ""), "{out}");
     assert_eq!(out.lines().filter(|l| l.ends_with(" complete")).count(), 1, "{out}");
-    assert_eq!(out.lines().filter(|l| l.contains(" failed: member 0 failed 1 times")).count(), 1, "{out}");
+    assert_eq!(out.lines().filter(|l| l.contains(" failed: member 0 failed: time 1")).count(), 1, "{out}");
     let task = ends(vec![ClientStatus::Complete]);
     let jobs = world.run(&["submit", "--wait", "--json", "--", "true"]).await;
     task.await.unwrap();
