@@ -468,8 +468,8 @@ fn ten_orphans_wait_for_an_operator_and_one_goes() {
 #[test]
 fn every_action_has_a_reason() {
     let given = given(json!({})).working(0).node(idle_long(1)).node(down(2)).node(fixtures::bound(3)).job(9, whole);
-    for now in [100, 200, 2000, 9000] {
-        for planned in plan(&given.seen, at(now)).actions {
+    for s in [100, 200, 2000, 9000] {
+        for planned in plan(&given.seen, at(s)).actions {
             assert!(planned.reason.len() > 10, "{planned:?}");
         }
     }
