@@ -78,7 +78,33 @@ async fn suite(url: &str) {
     the_queue_is_in_order(url).await;
     reports_are_numbered(url).await;
     handles_are_changed_as_read(url).await;
+    a_destroyed_cache_is_made_anew_and_what_failed_is_kept(url).await;
     long_lists_are_read_to_the_last_page(url).await;
+}
+
+async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(url: &str) {
+    let tables = Tables::new(url, fresh_cluster()).await;
+    let node = tables.ready(0).await;
+    let cached = || JobSpec { caches: vec!["data".into()], ..spec() };
+    let (first, second) = (tables.job(0, cached()).await, tables.job(1, cached()).await);
+    let node = steps::place(&tables.store, &first, &[(0, &node)], None, KEEP, at(80)).await.unwrap().remove(0);
+    let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
+    let failed = Ending { client: ClientStatus::Failed, exit_code: Some(1), message: None, log_tail: None };
+    // Its first look would have been at 680 s: what failed is kept its own time, here longer.
+    let long = Keep { failed_handles: Span::from_s(3600), ..KEEP };
+    let node = steps::end_alloc(&tables.store, Some(&node), &alloc, &failed, long, at(90)).await.unwrap().unwrap();
+    let left = tables.store.handle(fixtures::node_id(0), &alloc.id().to_string()).await.unwrap().unwrap();
+    assert_eq!(left.due_at, at(90 + 3600));
+    let cache = || tables.store.handle(fixtures::node_id(0), "cache:data");
+    for (state, placed) in [(HandleState::Destroying, false), (HandleState::Gone, true)] {
+        let row = cache().await.unwrap().unwrap();
+        tables.store.apply(&change_handle(&row, &Handle { state, ..row.clone() })).await.unwrap();
+        let result = steps::place(&tables.store, &second, &[(0, &node)], None, KEEP, at(100)).await;
+        assert_eq!(result.is_ok(), placed, "{state}");
+    }
+    let anew = cache().await.unwrap().unwrap();
+    assert_eq!(anew.state, HandleState::Creating);
+    assert!(anew.seq > node.life().unwrap().seq, "no older report can judge it");
 }
 
 async fn tables_are_made_once(url: &str) {
