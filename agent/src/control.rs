@@ -9,6 +9,7 @@ use crate::agent::Shared;
 use crate::backoff::{self, History};
 use crate::client::{CallError, Client, next_call};
 use crate::protocol::Node;
+use shared::chance::Chance;
 use shared::wire::{AllocReportAnswer, ErrorCode, HeartbeatAnswer};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -65,7 +66,7 @@ impl Pace {
     }
 
     fn wait(&self, attempts: u32, retry_after: Option<Duration>) -> Duration {
-        backoff::delay(self.history(attempts), retry_after, rand::random())
+        backoff::delay(self.history(attempts), retry_after, Chance::real().between(0.0, 1.0))
     }
 
     /// After a refusal that another heartbeat or number puts right: at once, but not in a loop.
@@ -108,7 +109,7 @@ async fn heartbeat(shared: &Shared, client: &Client, url: &str, pace: &mut Pace)
         }
         // Another instance holds the record: only an operator or time puts that right.
         Some(ErrorCode::ForeignInstance) => {
-            wait = wait.max(backoff::delay(History::Never { attempts: 6 }, None, rand::random()))
+            wait = wait.max(backoff::delay(History::Never { attempts: 6 }, None, Chance::real().between(0.0, 1.0)))
         }
         _ => {}
     }

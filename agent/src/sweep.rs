@@ -11,6 +11,7 @@ use crate::client::{CallError, Client, next_call};
 use crate::handles::{Places, Target};
 use crate::protocol::Node;
 use crate::runner::Runner;
+use shared::chance::Chance;
 use shared::wire::{ErrorCode, HandleReportAnswer};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,7 +79,7 @@ impl Sweeper {
                     let history = due_at.map_or(History::Never { attempts: failures }, |due| {
                         History::Overdue(Instant::now().saturating_duration_since(due))
                     });
-                    backoff::delay(history, error.retry_after(), rand::random())
+                    backoff::delay(history, error.retry_after(), Chance::real().between(0.0, 1.0))
                 }
             };
             let at = Instant::now() + wait;

@@ -2,6 +2,7 @@
 //!
 //! Guarantees: an id orders events by time. Does not: carry anything a decision needs.
 
+use crate::chance::Chance;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,12 +57,11 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event of now. `random` tells it from others of the same millisecond.
-    pub fn new(subject: &Subject, action: &str, reason: &str, now: Time, keep: Span, random: u128) -> Self {
-        let ms = u64::try_from(now.as_ms()).unwrap_or(0);
+    /// An event of now. `chance` tells it from others of the same millisecond.
+    pub fn new(subject: &Subject, action: &str, reason: &str, now: Time, keep: Span, chance: &Chance) -> Self {
         Self {
             subject: subject.to_string(),
-            id: Ulid::from_parts(ms, random).to_string(),
+            id: chance.ulid(now).to_string(),
             action: action.to_owned(),
             reason: reason.to_owned(),
             detail: BTreeMap::new(),

@@ -240,16 +240,6 @@ impl fmt::Display for ClusterName {
     }
 }
 
-/// A new ULID: the functions' time, and randomness.
-pub fn new_ulid(now: crate::time::Time) -> Ulid {
-    Ulid::from_parts(u64::try_from(now.as_ms()).unwrap_or(0), rand::random())
-}
-
-/// Randomness that tells one thing of a millisecond from another.
-pub fn random() -> u128 {
-    rand::random()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,7 +22,8 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`model`] | records and their state machines, pure: node, job, alloc, handle |
-//! | [`ids`], [`time`], [`wire`], [`auth`] | names, points in time, HTTP bodies, node credentials |
+//! | [`ids`], [`time`], [`chance`] | names, points in time, what tells ids apart and spreads load |
+//! | [`wire`], [`auth`] | HTTP bodies, node credentials |
 //! | [`policy`] | every knob, its bounds, default and meaning, in one table |
 //! | `store` | DynamoDB: the only place that knows tables, attributes and conditions |
 //! | `cloud` | EC2: the only place that knows its API; errors typed by what to do |
@@ -66,6 +67,7 @@
 pub mod auth;
 #[cfg(feature = "aws")]
 mod causes;
+pub mod chance;
 #[cfg(feature = "aws")]
 pub mod cloud;
 #[cfg(feature = "aws")]

@@ -7,6 +7,7 @@
 
 use crate::ids::SLOT_CEILING;
 use crate::model::{Capacity, Market, Usd};
+use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -336,6 +337,18 @@ fn list(mistakes: &[Mistake]) -> String {
     mistakes.iter().map(|m| format!("  {}: {}", m.path, m.message)).collect::<Vec<_>>().join("\n")
 }
 
+impl History {
+    /// How long ended jobs and allocs are kept.
+    pub const fn keep_finished(&self) -> Span {
+        Span::from_s(self.finished_days.saturating_mul(86_400))
+    }
+
+    /// How long events are kept.
+    pub const fn keep_events(&self) -> Span {
+        Span::from_s(self.events_days.saturating_mul(86_400))
+    }
+}
+
 impl Policy {
     /// Reads and checks a TOML document.
     pub fn from_toml(text: &str) -> Result<Self, BadPolicy> {
@@ -440,18 +453,19 @@ impl Checker {
         }
         let mut complete = Map::new();
         for knob in knobs {
-            let path = format!("{path}.{}", knob.path);
+            let path = || format!("{path}.{}", knob.path);
             let value = match (given.get(knob.path), knob.default) {
                 // A JSON null is how an optional knob reads back: the same as leaving it out.
                 (Some(value), default) if !(value.is_null() && default == Some("null")) => {
-                    if let Err(allowed) = check(knob.kind, value) {
-                        self.wrong(&path, format!("{} is not allowed: it must be {allowed}", shown(value)));
+                    if !fits(knob.kind, value) {
+                        let message = format!("{} is not allowed: it must be {}", shown(value), allowed(knob.kind));
+                        self.wrong(&path(), message);
                     }
                     value.clone()
                 }
                 (_, Some(default)) => serde_json::from_str(default).unwrap_or(Value::Null),
                 (_, None) => {
-                    self.wrong(&path, format!("is missing: {}", knob.doc));
+                    self.wrong(&path(), format!("is missing: {}", knob.doc));
                     Value::Null
                 }
             };
@@ -500,47 +514,42 @@ fn shown(value: &Value) -> String {
     if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text }
 }
 
-/// `Err` says what would be allowed.
-fn check(kind: Kind, value: &Value) -> Result<(), String> {
-    let texts = |v: &Value| v.as_array().is_some_and(|a| a.iter().all(|t| t.as_str().is_some_and(|t| !t.is_empty())));
-    let (ok, allowed) = match kind {
-        Kind::Whole(min, max) => {
-            (value.as_i64().is_some_and(|n| (min..=max).contains(&n)), format!("a whole number from {min} to {max}"))
-        }
-        Kind::Number(min, max) => {
-            (value.as_f64().is_some_and(|n| (min..=max).contains(&n)), format!("a number from {min} to {max}"))
-        }
-        Kind::Text(max) => (
-            value.as_str().is_some_and(|t| t.len() <= max && !t.contains('\0')),
-            format!("text of at most {max} bytes"),
-        ),
+fn fits(kind: Kind, value: &Value) -> bool {
+    match kind {
+        Kind::Whole(min, max) => value.as_i64().is_some_and(|n| (min..=max).contains(&n)),
+        Kind::Number(min, max) => value.as_f64().is_some_and(|n| (min..=max).contains(&n)),
+        Kind::Text(max) => value.as_str().is_some_and(|t| t.len() <= max && !t.contains('\0')),
         Kind::Name => {
             let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            (
-                value.as_str().is_some_and(|t| (1..=64).contains(&t.len()) && t.chars().all(fits)),
-                "1 to 64 letters, digits, '-', '_' or '.'".into(),
-            )
+            value.as_str().is_some_and(|t| (1..=64).contains(&t.len()) && t.chars().all(fits))
         }
-        Kind::OneOf(words) => (
-            value.as_str().is_some_and(|t| words.contains(&t)),
-            format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
-        ),
-        Kind::Texts => (texts(value), "a list of texts".into()),
-        Kind::TextTable => (
-            value.as_object().is_some_and(|t| {
-                t.iter().all(|(k, v)| !k.is_empty() && k.len() <= 128 && v.as_str().is_some_and(|v| v.len() <= 256))
-            }),
-            "a table of texts: keys of at most 128 bytes, values of at most 256".into(),
-        ),
+        Kind::OneOf(words) => value.as_str().is_some_and(|t| words.contains(&t)),
+        Kind::Texts => value.as_array().is_some_and(|a| a.iter().all(|t| t.as_str().is_some_and(|t| !t.is_empty()))),
+        Kind::TextTable => value.as_object().is_some_and(|t| {
+            t.iter().all(|(k, v)| !k.is_empty() && k.len() <= 128 && v.as_str().is_some_and(|v| v.len() <= 256))
+        }),
         Kind::Windows => {
             let minutes: Option<Vec<u64>> =
                 value.as_array().and_then(|a| a.iter().map(|m| m.as_u64().filter(|m| *m <= 100_000)).collect());
-            let ok = minutes
-                .is_some_and(|m| m.len() <= 100 && (m.is_empty() || m.iter().skip(1).step_by(2).sum::<u64>() > 0));
-            (ok, "a list of whole minutes, alternately closed and open, that opens at all: like [54, 5, 1]".into())
+            minutes.is_some_and(|m| m.len() <= 100 && (m.is_empty() || m.iter().skip(1).step_by(2).sum::<u64>() > 0))
         }
-    };
-    if ok { Ok(()) } else { Err(allowed) }
+    }
+}
+
+/// What fits, in words.
+fn allowed(kind: Kind) -> String {
+    match kind {
+        Kind::Whole(min, max) => format!("a whole number from {min} to {max}"),
+        Kind::Number(min, max) => format!("a number from {min} to {max}"),
+        Kind::Text(max) => format!("text of at most {max} bytes"),
+        Kind::Name => "1 to 64 letters, digits, '-', '_' or '.'".into(),
+        Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
+        Kind::Texts => "a list of texts".into(),
+        Kind::TextTable => "a table of texts: keys of at most 128 bytes, values of at most 256".into(),
+        Kind::Windows => {
+            "a list of whole minutes, alternately closed and open, that opens at all: like [54, 5, 1]".into()
+        }
+    }
 }
 
 /// The reference of every knob, as a TOML document that is itself a valid beginning of a policy.

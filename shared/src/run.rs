@@ -113,7 +113,7 @@ pub struct PlanAnswer {
 }
 
 /// How an action came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Done {
     /// Done.
@@ -144,6 +144,19 @@ pub struct ActionAnswer {
     /// What went wrong, if something did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl ActionAnswer {
+    /// What became of a planned action.
+    pub fn new(row: PlanRow, outcome: Done, error: Option<String>) -> Self {
+        let done = outcome == Done::Yes;
+        Self { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
+    }
+
+    /// What a dry run answers.
+    pub fn said(rows: impl IntoIterator<Item = PlanRow>) -> Vec<Self> {
+        rows.into_iter().map(|row| Self::new(row, Done::Said, None)).collect()
+    }
 }
 
 /// What was observed, counted.

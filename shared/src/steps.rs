@@ -33,7 +33,7 @@ impl Keep {
     /// As this policy says.
     pub fn of(policy: &Policy) -> Self {
         Self {
-            finished: Span::from_s(policy.history.finished_days.saturating_mul(86_400)),
+            finished: policy.history.keep_finished(),
             failed_handles: Span::from_s(policy.sweep.failed_keep_s),
             creating: Span::from_s(policy.sweep.creating_s),
         }

@@ -11,12 +11,13 @@
 #![allow(clippy::disallowed_methods, reason = "tests find binaries and emulators by the environment")]
 
 mod bad_input;
+mod contract;
 mod crashes;
-mod embedded;
 mod end_to_end;
 mod node;
 mod races;
 mod scenarios;
 mod second_opinions;
+mod simulation;
 mod store;
 mod world;

@@ -1,24 +1,26 @@
 //! Many at once: claimants of one slot, and whole runs beside each other.
 
-use crate::embedded::Embedded;
-use crate::world::{START, World, fresh_cluster, job, quick_policy};
+use crate::world::{START, World, job, quick_policy};
 use nodekeeper_cli::local::ec2;
+use nodekeeper_simulation::embedded::Embedded;
 use serde_json::json;
-use shared::ids::{NodeId, Slot, new_ulid};
+use shared::ids::{NodeId, Slot};
 use shared::model::{JobState, NewLife, NodeRecord};
 use shared::store::Store;
 use std::sync::Arc;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
-    let store = Store::new(Arc::new(Embedded::new(fresh_cluster())));
+    let store = Store::new(Arc::new(Embedded::new().unwrap()));
     let slot = Slot::new(0).unwrap();
     let mut record: Option<NodeRecord> = None;
     for round in 0..2000 {
         let claims: Vec<NodeRecord> = (0..100)
             .map(|_| {
-                let launch =
-                    NewLife { node_id: NodeId::new(slot, new_ulid(START)), ..shared::model::fixtures::new_life(0) };
+                let launch = NewLife {
+                    node_id: NodeId::new(slot, store.chance().ulid(START)),
+                    ..shared::model::fixtures::new_life(0)
+                };
                 NodeRecord::assign(slot, record.as_ref(), launch, START, "claimed").unwrap()
             })
             .collect();

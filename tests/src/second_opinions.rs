@@ -151,7 +151,8 @@ async fn poll_and_scale_passes_with_moto_for_ec2() {
     assert_eq!(cloud.instances().await.unwrap()[0].instance_id, instance);
     let cancelled = job.cancel(Span::from_s(60), world.now()).unwrap();
     world.look.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
-    world.pass(world.policy.boot.timeout_s);
+    // A run lasts as long as the emulator takes.
+    world.pass(world.policy.boot.timeout_s + 60);
     assert_eq!(pass().await, [("shut_down", true)]);
     assert_eq!(cloud.instance(&instance).await.unwrap().unwrap().state, InstanceState::Terminated);
     world.pass(5);

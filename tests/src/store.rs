@@ -1,10 +1,12 @@
 //! The store against a database: every kind of write it makes, its conditions, and proof of
-//! which rows changed. The same suite passes on the embedded DynamoDB and on an emulator that
-//! none of us wrote.
+//! which rows changed. The same suite passes on the embedded DynamoDB, through the SDK and in
+//! process, on an emulator that none of us wrote, and on the model that the simulation runs on.
 
 use crate::second_opinions::Emulator;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
-use shared::ids::{AllocId, ClusterName, NodeId};
+use nodekeeper_simulation::embedded::Embedded;
+use nodekeeper_simulation::model::Plain;
+use shared::ids::{AllocId, NodeId};
 use shared::model::fixtures::{self, at, slot};
 use shared::model::{
     Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord, NodeState,
@@ -12,7 +14,7 @@ use shared::model::{
 };
 use shared::steps::{self, Keep};
 use shared::store::{
-    Dynamo, Memory, Pulse, ReportCounter, Store, change_handle, delete_handle, delete_node, insert_handle,
+    Db, Dynamo, Memory, Pulse, ReportCounter, Store, change_handle, delete_handle, delete_node, insert_handle,
     no_live_allocs, silent_since,
 };
 use shared::time::Span;
@@ -21,16 +23,37 @@ use std::sync::Arc;
 const KEEP: Keep =
     Keep { finished: Span::from_s(86_400), failed_handles: Span::from_s(60), creating: Span::from_s(600) };
 
+/// Where the tables are.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    /// Behind the SDK.
+    Url(&'a str),
+    Embedded,
+    Model,
+}
+
+impl Place<'_> {
+    /// Empty tables.
+    async fn db(self) -> Arc<dyn Db> {
+        match self {
+            Self::Url(url) => {
+                let dynamo = Dynamo::new(dynamo_client(url), fresh_cluster());
+                dynamo.create_tables().await.unwrap();
+                Arc::new(dynamo)
+            }
+            Self::Embedded => Arc::new(Embedded::new().unwrap()),
+            Self::Model => Arc::new(Plain::new()),
+        }
+    }
+}
+
 struct Tables {
     store: Store,
-    dynamo: Dynamo,
 }
 
 impl Tables {
-    async fn new(url: &str, cluster: ClusterName) -> Self {
-        let dynamo = Dynamo::new(dynamo_client(url), cluster);
-        dynamo.create_tables().await.unwrap();
-        Self { store: Store::new(Arc::new(dynamo.clone())), dynamo }
+    async fn new(place: Place<'_>) -> Self {
+        Self { store: Store::new(place.db().await) }
     }
 
     /// A ready node in slot `n`, as stored.
@@ -66,24 +89,23 @@ fn spec() -> JobSpec {
     JobSpec { command: vec!["true".into()], ..JobSpec::default() }
 }
 
-async fn suite(url: &str) {
-    tables_are_made_once(url).await;
-    a_version_is_written_once(url).await;
-    a_steady_heartbeat_touches_only_the_pulse(url).await;
-    the_node_that_just_spoke_wins(url).await;
-    placing_is_all_or_nothing(url).await;
-    an_end_is_one_transaction(url).await;
-    a_job_never_ends_twice(url).await;
-    cleaning_leaves_nothing_behind(url).await;
-    the_queue_is_in_order(url).await;
-    reports_are_numbered(url).await;
-    handles_are_changed_as_read(url).await;
-    a_destroyed_cache_is_made_anew_and_what_failed_is_kept(url).await;
-    long_lists_are_read_to_the_last_page(url).await;
+async fn suite(place: Place<'_>) {
+    a_version_is_written_once(place).await;
+    a_steady_heartbeat_touches_only_the_pulse(place).await;
+    the_node_that_just_spoke_wins(place).await;
+    placing_is_all_or_nothing(place).await;
+    an_end_is_one_transaction(place).await;
+    a_job_never_ends_twice(place).await;
+    cleaning_leaves_nothing_behind(place).await;
+    the_queue_is_in_order(place).await;
+    reports_are_numbered(place).await;
+    handles_are_changed_as_read(place).await;
+    a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place).await;
+    long_lists_are_read_to_the_last_page(place).await;
 }
 
-async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let node = tables.ready(0).await;
     let cached = || JobSpec { caches: vec!["data".into()], ..spec() };
     let (first, second) = (tables.job(0, cached()).await, tables.job(1, cached()).await);
@@ -108,15 +130,16 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(url: &str) {
 }
 
 async fn tables_are_made_once(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
-    assert_eq!(tables.dynamo.create_tables().await.unwrap(), Vec::<String>::new());
+    let dynamo = Dynamo::new(dynamo_client(url), fresh_cluster());
+    assert_eq!(dynamo.create_tables().await.unwrap().len(), 6);
+    assert_eq!(dynamo.create_tables().await.unwrap(), Vec::<String>::new());
     let missing = Store::new(Arc::new(Dynamo::new(dynamo_client(url), "no-such".parse().unwrap())));
     let error = missing.nodes().await.unwrap_err().to_string();
     assert!(error.contains("no-such-nodes does not exist") && error.contains("nodekeeper init"), "{error}");
 }
 
-async fn a_version_is_written_once(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn a_version_is_written_once(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
     let other = tables.ready(1).await;
     let held = record.with_intent(shared::model::Intent::Hold, None, at(70)).unwrap();
@@ -130,8 +153,8 @@ async fn a_version_is_written_once(url: &str) {
     assert!(tables.store.write(None, &fixtures::assigned(0), Vec::new()).await.unwrap_err().is_conflict());
 }
 
-async fn a_steady_heartbeat_touches_only_the_pulse(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
     let pulse = |now, busy| Pulse {
         node_id: fixtures::node_id(0),
@@ -166,8 +189,8 @@ fn ulid(n: u128) -> shared::ids::Ulid {
     shared::ids::Ulid::from_parts(1, n)
 }
 
-async fn the_node_that_just_spoke_wins(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn the_node_that_just_spoke_wins(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
     let missed = record.miss(NodeStatus::Down, at(200), "silent").unwrap();
     let pulse = Pulse {
@@ -188,8 +211,8 @@ async fn the_node_that_just_spoke_wins(url: &str) {
     assert_eq!(tables.all().await.0[0].status(), Some(NodeStatus::Down));
 }
 
-async fn placing_is_all_or_nothing(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn placing_is_all_or_nothing(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let (a, b) = (tables.ready(0).await, tables.ready(1).await);
     let job = tables.job(0, JobSpec { nodes: 2, caches: vec!["data".into()], ..spec() }).await;
     // One of the two nodes changes in between: nothing at all is placed.
@@ -232,8 +255,8 @@ async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
     (nodes.into_iter().next().unwrap(), job, alloc)
 }
 
-async fn an_end_is_one_transaction(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn an_end_is_one_transaction(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let (node, job, alloc) = placed(&tables).await;
     let ending =
         Ending { client: ClientStatus::Complete, exit_code: Some(0), message: None, log_tail: Some("x".into()) };
@@ -256,8 +279,8 @@ async fn an_end_is_one_transaction(url: &str) {
     assert!(tables.store.queue().await.unwrap().is_empty());
 }
 
-async fn a_job_never_ends_twice(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn a_job_never_ends_twice(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
     let ending = |client| Ending { client, exit_code: None, message: None, log_tail: None };
     let after =
@@ -269,8 +292,8 @@ async fn a_job_never_ends_twice(url: &str) {
     assert_eq!(tables.all().await, before);
 }
 
-async fn cleaning_leaves_nothing_behind(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn cleaning_leaves_nothing_behind(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
     let other = tables.ready(1).await;
     let cleaned = steps::clean_node(&tables.store, &node, "instance gone", Vec::new(), KEEP, at(100)).await.unwrap();
@@ -290,8 +313,8 @@ async fn cleaning_leaves_nothing_behind(url: &str) {
     assert!(tables.store.node(slot(0)).await.unwrap().is_none());
 }
 
-async fn the_queue_is_in_order(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn the_queue_is_in_order(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     for (n, priority) in [(1, 500), (2, 900), (3, 500), (4, 0), (5, 1000)] {
         tables.job(n, JobSpec { priority, ..spec() }).await;
     }
@@ -304,8 +327,8 @@ async fn the_queue_is_in_order(url: &str) {
     assert_eq!(order, [5, 1, 3, 4].map(fixtures::job_id));
 }
 
-async fn reports_are_numbered(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn reports_are_numbered(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
     let note = |incarnation, counter, number, settled| {
         tables.store.note_report(fixtures::node_id(0), incarnation, counter, number, settled)
@@ -321,8 +344,8 @@ async fn reports_are_numbered(url: &str) {
     assert_eq!((contact.settled.as_deref(), after.version), (Some("5#ab"), record.version));
 }
 
-async fn handles_are_changed_as_read(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn handles_are_changed_as_read(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let (_, _, _) = placed(&tables).await;
     let handle = tables.all().await.2.remove(0);
     assert!(tables.store.apply(&insert_handle(&handle)).await.unwrap_err().is_conflict());
@@ -342,8 +365,8 @@ async fn handles_are_changed_as_read(url: &str) {
 }
 
 /// A page is at most 1 MB: commands of 16 KiB fill several.
-async fn long_lists_are_read_to_the_last_page(url: &str) {
-    let tables = Tables::new(url, fresh_cluster()).await;
+async fn long_lists_are_read_to_the_last_page(place: Place<'_>) {
+    let tables = Tables::new(place).await;
     let long = "x".repeat(16_000);
     for n in 0..140 {
         tables.job(n, JobSpec { command: vec![long.clone()], ..spec() }).await;
@@ -354,11 +377,23 @@ async fn long_lists_are_read_to_the_last_page(url: &str) {
 
 #[tokio::test]
 async fn the_suite_passes_on_the_embedded_dynamodb() {
-    suite(dynamo_url()).await;
+    tables_are_made_once(dynamo_url()).await;
+    suite(Place::Url(dynamo_url())).await;
+}
+
+#[tokio::test]
+async fn the_suite_passes_on_the_embedded_dynamodb_in_process() {
+    suite(Place::Embedded).await;
+}
+
+#[tokio::test]
+async fn the_suite_passes_on_the_model() {
+    suite(Place::Model).await;
 }
 
 #[tokio::test]
 async fn the_suite_passes_on_ministack() {
     let emulator = Emulator::ministack();
-    suite(&emulator.url).await;
+    tables_are_made_once(&emulator.url).await;
+    suite(Place::Url(&emulator.url)).await;
 }

@@ -14,7 +14,7 @@ use shared::model::{Job, JobSpec};
 use shared::policy::Policy;
 use shared::run::{RunAnswer, RunClock};
 use shared::store::{
-    Answer, Db, DbError, Dynamo, Index, Item, Key, Page, PageKey, PolicyRow, Query, Store, Table, Write, WriteError,
+    Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, PolicyRow, Query, Row, Store, Table, Write, WriteError,
 };
 use shared::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -120,10 +120,10 @@ struct Switched<T: ?Sized> {
 
 #[async_trait]
 impl Db for Switched<dyn Db> {
-    async fn get(&self, key: &Key) -> Result<Option<Item>, DbError> {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         self.inner.get(key).await
     }
-    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Item>, DbError> {
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         self.inner.get_many(keys).await
     }
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
@@ -132,7 +132,7 @@ impl Db for Switched<dyn Db> {
     async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
         self.inner.scan(table, index, from).await
     }
-    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Item>, WriteError> {
+    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
         let result = self.inner.write(write, answer).await;
         if write.key.table != Table::Events {
             let state = match &write.effect {
@@ -293,7 +293,7 @@ impl World {
     }
 
     pub async fn submit(&self, spec: JobSpec) -> Job {
-        let id = shared::ids::JobId::new(shared::ids::new_ulid(self.now()));
+        let id = shared::ids::JobId::new(self.look.chance().ulid(self.now()));
         let job = Job::submit(id, spec, self.now()).unwrap();
         self.look.write(None, &job, Vec::new()).await.unwrap()
     }

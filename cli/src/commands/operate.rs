@@ -6,7 +6,7 @@
 
 use super::Cluster;
 use shared::events::{Event, Subject};
-use shared::policy::{History, Policy, example_json};
+use shared::policy::{Policy, example_json};
 use shared::store::WriteError;
 use shared::time::{Span, Time};
 
@@ -34,9 +34,7 @@ impl Keeps {
             Ok((policy, _)) => policy,
             Err(_) => Policy::from_json(&example_json())?,
         };
-        let History { finished_days, events_days } = policy.history;
-        let days = |n: i64| Span::from_s(n.saturating_mul(86_400));
-        Ok(Self { finished: days(finished_days), events: days(events_days) })
+        Ok(Self { finished: policy.history.keep_finished(), events: policy.history.keep_events() })
     }
 }
 
@@ -67,7 +65,7 @@ pub(super) async fn tell(
     keeps: Keeps,
     now: Time,
 ) -> anyhow::Result<()> {
-    let event = Event::new(subject, action, reason, now, keeps.events, shared::ids::random());
+    let event = Event::new(subject, action, reason, now, keeps.events, cluster.store.chance());
     match cluster.store.record(&event).await {
         // The event is there already: the answer to its first try was lost.
         Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),

@@ -7,7 +7,8 @@
 use super::{Cluster, Context, Outcome, Usage, show};
 use clap::{ArgAction, Args};
 use futures::future::join_all;
-use shared::ids::{JobId, new_ulid};
+use shared::chance::Chance;
+use shared::ids::JobId;
 use shared::model::{Job, JobSpec, JobState, Market, Reconcile, Terms};
 use std::time::Duration;
 
@@ -162,7 +163,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     let jobs: Vec<Job> = (0..args.count)
         .map(|_| {
             let now = context.now();
-            Job::submit(JobId::new(new_ulid(now)), args.spec(), now)
+            Job::submit(JobId::new(Chance::real().ulid(now)), args.spec(), now)
         })
         .collect::<Result<_, _>>()
         .map_err(|e| Usage(e.to_string()))?;

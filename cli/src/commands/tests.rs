@@ -18,7 +18,7 @@ use shared::model::{
 };
 use shared::observation::Observation;
 use shared::store::{
-    Answer, Db, DbError, Item, Key, Memory, Page, PageKey, Query, RunRow, TABLES, Table, Write as DbWrite, WriteError,
+    Answer, Db, DbError, Key, Memory, Page, PageKey, Query, Row, RunRow, TABLES, Table, Write as DbWrite, WriteError,
     change, insert_handle, to_json,
 };
 use shared::time::Span;
@@ -65,10 +65,10 @@ struct Rival {
 
 #[async_trait]
 impl Db for Rival {
-    async fn get(&self, key: &Key) -> Result<Option<Item>, DbError> {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         self.db.get(key).await
     }
-    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Item>, DbError> {
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         self.db.get_many(keys).await
     }
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
@@ -82,7 +82,7 @@ impl Db for Rival {
     ) -> Result<Page, DbError> {
         self.db.scan(table, index, from).await
     }
-    async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Item>, WriteError> {
+    async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Row>, WriteError> {
         let theirs = self.theirs.lock().unwrap().pop();
         if let Some(theirs) = theirs {
             self.db.write(&theirs, Answer::None).await?;

@@ -13,6 +13,7 @@ use super::lambda::death_signal_wrapper;
 use super::processes;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use shared::chance::Chance;
 use shared::cloud::node_file_in;
 use shared::time::Time;
 use std::collections::BTreeMap;
@@ -242,7 +243,7 @@ impl Machine {
 
     /// Runs agents until the machine is to stop. True if it powered itself off.
     fn live(&self, settings: &Settings) -> bool {
-        let boot_id = format!("{:032x}", rand::random::<u128>());
+        let boot_id = format!("{:032x}", Chance::real().bits());
         if let Err(error) = self.boot() {
             // As in EC2: an instance whose user data fails is up, and never heard from.
             self.note(&format!("nodekeeper local: no agent is started: {error}"));

@@ -14,6 +14,7 @@ use super::page::{self, Page};
 use super::{Clock, LocalArgs, LocalEnv, LocalError, processes, wake};
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use shared::auth::{MasterKey, hex};
+use shared::chance::Chance;
 use shared::policy::Policy;
 use shared::store::{Dynamo, Memory, POLICY, PolicyRow, Store};
 use shared::time::Span;
@@ -177,6 +178,7 @@ fn read_policy(path: &Path) -> Result<Policy, LocalError> {
 }
 
 fn node_key(given: Option<&str>) -> Result<String, LocalError> {
+    #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
     let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
     MasterKey::from_hex(&key)?;
     Ok(key)
@@ -294,7 +296,7 @@ async fn store_policy(store: &Store, given: Option<Policy>) -> Result<Policy, Lo
 
 /// The stand-in's region: what the policy names is there.
 fn region(policy: &Policy) -> ec2::Config {
-    let mut config = ec2::Config { seed: rand::random(), ..ec2::Config::default() };
+    let mut config = ec2::Config { seed: Chance::real().bits() as u64, ..ec2::Config::default() };
     let named = policy.size.iter().filter_map(|s| s.template.as_ref()).chain(&policy.launch.template);
     for (n, name) in named.collect::<std::collections::BTreeSet<_>>().into_iter().enumerate() {
         let id = if name.starts_with("lt-") { name.clone() } else { format!("lt-{n:017x}") };

@@ -26,17 +26,6 @@ impl From<DbError> for ActError {
 
 const CONFLICT: ActError = ActError::Write(WriteError::CONFLICT);
 
-/// What a dry run answers.
-pub(crate) fn say(plan: &Plan) -> Vec<ActionAnswer> {
-    plan.actions.iter().map(|p| answer(p, Done::Said, None)).collect()
-}
-
-fn answer(planned: &Planned, outcome: Done, error: Option<String>) -> ActionAnswer {
-    let row = planned.row();
-    let done = outcome == Done::Yes;
-    ActionAnswer { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
-}
-
 pub(crate) async fn act(
     store: &Store,
     cloud: &dyn Cloud,
@@ -49,7 +38,7 @@ pub(crate) async fn act(
         let age = clock.now().since(seen.observed_at);
         let fresh = age <= Span::from_s(seen.policy.poll.stale_after_s);
         if !clock.has_left(seen.policy.watchdog.reserve_ms) || !fresh {
-            answers.push(answer(planned, Done::Left, None));
+            answers.push(ActionAnswer::new(planned.row(), Done::Left, None));
             continue;
         }
         let (outcome, error) = match perform(store, cloud, seen, planned, clock).await {
@@ -61,11 +50,14 @@ pub(crate) async fn act(
             }
         };
         if matches!(outcome, Done::Yes | Done::Said) && planned.news {
-            tell(store, seen, planned, clock).await;
+            let (subject, keep) = (planned.subject(), seen.policy.history.keep_events());
+            let (action, reason) = (planned.row().action, &planned.reason);
+            store.tell(&Event::new(&subject, action, reason, clock.now(), keep, store.chance())).await;
         }
-        answers.push(answer(planned, outcome, error));
+        answers.push(ActionAnswer::new(planned.row(), outcome, error));
     }
-    write_run(store, seen, &answers, clock).await;
+    let before = seen.control.runs.get(FUNCTION);
+    store.write_run(before, &RunRow::after(FUNCTION, before, seen.observed_at, clock.elapsed(), &answers)).await;
     answers
 }
 
@@ -111,22 +103,4 @@ async fn perform(
         }
     }
     Ok(Done::Yes)
-}
-
-async fn tell(store: &Store, seen: &Observation, planned: &Planned, clock: RunClock) {
-    let keep = Span::from_s(seen.policy.history.events_days.saturating_mul(86_400));
-    let (subject, action) = (planned.subject(), planned.row().action);
-    let event = Event::new(&subject, action, &planned.reason, clock.now(), keep, shared::ids::random());
-    if let Err(e) = store.record(&event).await {
-        tracing::warn!(%subject, action, error = %e, "an event was not kept");
-    }
-}
-
-async fn write_run(store: &Store, seen: &Observation, answers: &[ActionAnswer], clock: RunClock) {
-    let before = seen.control.runs.get(FUNCTION);
-    let row = RunRow::after(FUNCTION, before, seen.observed_at, clock.elapsed(), answers);
-    // Another run wrote its own: that is as good.
-    if let Err(WriteError::Db(e)) = store.write(before, &row, Vec::new()).await {
-        tracing::warn!(error = %e, "the run's row was not written");
-    }
 }

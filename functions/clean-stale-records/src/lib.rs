@@ -14,7 +14,7 @@ pub use plan::{Action, Plan, Planned, plan};
 use serde_json::Value;
 use shared::cloud::Cloud;
 use shared::observation::Observation;
-use shared::run::{ObserveError, RunAnswer, RunClock};
+use shared::run::{ActionAnswer, ObserveError, RunAnswer, RunClock};
 use shared::store::Store;
 
 /// The function's name.
@@ -25,6 +25,10 @@ pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClo
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
     let seen = Observation::read(store, cloud, clock.now()).await?;
     let plan = plan(&seen, clock.now());
-    let actions = if dry_run { act::say(&plan) } else { act::act(store, cloud, &seen, &plan, clock).await };
+    let actions = if dry_run {
+        ActionAnswer::said(plan.actions.iter().map(Planned::row))
+    } else {
+        act::act(store, cloud, &seen, &plan, clock).await
+    };
     Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock))
 }

@@ -3,7 +3,7 @@
 use crate::{Ingest, RACES, internal, unwritten};
 use shared::events::Subject;
 use shared::http::{Proven, Refusal, standing};
-use shared::ids::{NodeId, new_ulid};
+use shared::ids::NodeId;
 use shared::model::{Caller, Intent, NodeRecord, NodeStatus};
 use shared::store::{Pulse, WriteError};
 use shared::time::Time;
@@ -26,7 +26,7 @@ impl Ingest {
             return Err(Refusal::new(ErrorCode::ForeignInstance, message));
         }
         let known = self.known(now).await?;
-        let beat = Self::beat(&known, now);
+        let beat = self.beat(&known, now);
         let busy = heartbeat.busy.unwrap_or(false);
         for _ in 0..RACES {
             let record = match &heartbeat.incarnation {
@@ -89,7 +89,7 @@ impl Ingest {
             return Err(Refusal::new(ErrorCode::ForeignInstance, message));
         }
         let Some(incarnation) = &heartbeat.incarnation else {
-            let minted = new_ulid(now).to_string();
+            let minted = self.store.chance().ulid(now).to_string();
             return record.register(&caller, &minted, lease_expires_at, now).map(Some).map_err(impossible);
         };
         let contact = record.contact().filter(|c| c.incarnation == *incarnation && c.boot_id == heartbeat.boot_id);

@@ -9,7 +9,6 @@ mod allocs;
 mod heartbeat;
 mod orders;
 
-use rand::RngExt;
 use serde_json::Value;
 use shared::events::{Event, Subject};
 use shared::http::{Credentials, Refusal, Request, answer};
@@ -69,8 +68,8 @@ pub(crate) struct Beat {
 }
 
 impl Beat {
-    fn new(known: &Known, now: Time) -> Self {
-        let jitter = rand::rng().random_range(1.0..1.5);
+    /// `jitter` is between 1 and 1.5.
+    fn new(known: &Known, jitter: f64, now: Time) -> Self {
         let interval_s = known.interval_s();
         let lease_ms = (interval_s * jitter * 1000.0).min(1e12) as i64;
         Self {
@@ -133,8 +132,8 @@ impl Ingest {
         Ok(known)
     }
 
-    pub(crate) fn beat(known: &Known, now: Time) -> Beat {
-        Beat::new(known, now)
+    pub(crate) fn beat(&self, known: &Known, now: Time) -> Beat {
+        Beat::new(known, self.store.chance().between(1.0, 1.5), now)
     }
 
     /// The watchdog's view of us: how many heartbeats were accepted, and when last.
@@ -160,11 +159,8 @@ impl Ingest {
     }
 
     pub(crate) async fn tell(&self, subject: &Subject, action: &str, reason: &str, known: &Known, now: Time) {
-        let keep = Span::from_s(known.policy.history.events_days.saturating_mul(86_400));
-        let event = Event::new(subject, action, reason, now, keep, shared::ids::random());
-        if let Err(e) = self.store.record(&event).await {
-            tracing::warn!(%subject, action, error = %e, "an event was not kept");
-        }
+        let keep = known.policy.history.keep_events();
+        self.store.tell(&Event::new(subject, action, reason, now, keep, self.store.chance())).await;
     }
 }
 

@@ -17,10 +17,9 @@ pub use plan::{Action, Plan, Planned, plan};
 
 use serde_json::Value;
 use shared::cloud::{Cloud, LaunchSettings};
-use shared::ids::NodeId;
 use shared::model::Intent;
 use shared::observation::Observation;
-use shared::run::{ObserveError, RunAnswer, RunClock};
+use shared::run::{ActionAnswer, ObserveError, RunAnswer, RunClock};
 use shared::store::{Memory, Store, WriteError};
 use shared::time::{Span, Time};
 
@@ -41,34 +40,40 @@ pub async fn tick(
 ) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
     let now = clock.now();
-    if !dry_run && !take_turn(store, input, now).await? {
-        return Ok(RunAnswer::new(FUNCTION, now, shared::run::Observed::default(), Vec::new(), &clock));
-    }
+    // First of all, and whoever's turn it is: two minutes are short.
     if let (false, Some(instance_id)) = (dry_run, interrupted(input)) {
         drain_interrupted(store, instance_id, now).await?;
     }
+    if !dry_run && !take_turn(store, input, now).await? {
+        return Ok(RunAnswer::new(FUNCTION, now, shared::run::Observed::default(), Vec::new(), &clock));
+    }
     let seen = Observation::read(store, cloud, now).await?;
     let plan = plan(&seen, clock.now());
-    let actions = if dry_run { act::say(&plan) } else { act::act(store, cloud, settings, &seen, plan, clock).await };
+    let actions = if dry_run {
+        ActionAnswer::said(plan.actions.iter().map(Planned::row))
+    } else {
+        act::act(store, cloud, settings, &seen, plan, clock).await
+    };
     Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock))
 }
 
 /// At most one run in `poll.min_gap_s` is woken by events: whoever writes `last_run` runs. The
 /// schedule always runs: what it observes is what counts, and a lost minute would be late.
 async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<bool, ObserveError> {
-    let control = store.control().await?;
-    let (policy, _) = control.checked_policy()?;
-    let last = control.memory("last_run");
-    let gap = Span::from_s(policy.poll.min_gap_s);
-    if by_event(input) && last.since_at.is_some_and(|at| now.since(at) < gap) {
-        return Ok(false);
+    let by_event = by_event(input);
+    let last = store.memory("last_run").await?;
+    if by_event {
+        let (policy, _) = store.ingest_control().await?.checked_policy()?;
+        if last.since_at.is_some_and(|at| now.since(at) < Span::from_s(policy.poll.min_gap_s)) {
+            return Ok(false);
+        }
     }
     let mine = Memory { since_at: Some(now), ..last.clone() };
     match store.remember(&last, &mine).await {
         Ok(_) => Ok(true),
         Err(WriteError::Db(e)) => Err(e.into()),
         // Another run begins at this very moment.
-        Err(_) => Ok(!by_event(input)),
+        Err(_) => Ok(!by_event),
     }
 }
 
@@ -96,9 +101,4 @@ async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Resul
         }
     }
     Ok(())
-}
-
-/// Mints node ids: the caller brings the randomness.
-pub(crate) fn mint(slot: shared::ids::Slot, now: Time) -> NodeId {
-    NodeId::new(slot, shared::ids::new_ulid(now))
 }

@@ -11,17 +11,6 @@ use shared::store::{DbError, RunRow, Store, WriteError, change, change_handle, d
 use shared::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// What a dry run answers.
-pub(crate) fn say(plan: &Plan) -> Vec<ActionAnswer> {
-    plan.actions.iter().map(|p| answer(p, Done::Said, None)).collect()
-}
-
-fn answer(planned: &Planned, outcome: Done, error: Option<String>) -> ActionAnswer {
-    let row = planned.row();
-    let done = outcome == Done::Yes;
-    ActionAnswer { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
-}
-
 pub(crate) async fn act(store: &Store, seen: &Observation, plan: &Plan, clock: RunClock) -> Vec<ActionAnswer> {
     let mut records: BTreeMap<NodeId, NodeRecord> =
         seen.nodes.iter().filter_map(|r| Some((r.node_id()?, r.clone()))).collect();
@@ -29,7 +18,7 @@ pub(crate) async fn act(store: &Store, seen: &Observation, plan: &Plan, clock: R
     for planned in &plan.actions {
         let fresh = clock.now().since(seen.observed_at) <= Span::from_s(seen.policy.poll.stale_after_s);
         if !clock.has_left(seen.policy.watchdog.reserve_ms) || !fresh {
-            answers.push(answer(planned, Done::Left, None));
+            answers.push(ActionAnswer::new(planned.row(), Done::Left, None));
             continue;
         }
         let result = perform(store, &mut records, planned, clock.now()).await;
@@ -42,16 +31,14 @@ pub(crate) async fn act(store: &Store, seen: &Observation, plan: &Plan, clock: R
             }
         };
         if outcome == Done::Yes && matches!(planned.action, Action::MarkDestroying(_)) {
-            tell(store, seen, planned, clock).await;
+            let (subject, row, keep) = (planned.subject(), planned.row(), seen.policy.history.keep_events());
+            let event = Event::new(&subject, row.action, &row.reason, clock.now(), keep, store.chance());
+            store.tell(&event.with("handle", row.handle.unwrap_or_default())).await;
         }
-        answers.push(answer(planned, outcome, error));
+        answers.push(ActionAnswer::new(planned.row(), outcome, error));
     }
     let before = seen.control.runs.get(FUNCTION);
-    let row = RunRow::after(FUNCTION, before, seen.observed_at, clock.elapsed(), &answers);
-    // Another run wrote its own: that is as good.
-    if let Err(WriteError::Db(e)) = store.write(before, &row, Vec::new()).await {
-        tracing::warn!(error = %e, "the run's row was not written");
-    }
+    store.write_run(before, &RunRow::after(FUNCTION, before, seen.observed_at, clock.elapsed(), &answers)).await;
     answers
 }
 
@@ -95,18 +82,6 @@ pub(crate) async fn mark(
     };
     store.transact(&[write, change_handle(handle, &after)]).await?;
     Ok(told)
-}
-
-async fn tell(store: &Store, seen: &Observation, planned: &Planned, clock: RunClock) {
-    let keep = Span::from_s(seen.policy.history.events_days.saturating_mul(86_400));
-    let subject = planned.subject();
-    let row = planned.row();
-    let event = Event::new(&subject, row.action, &planned.reason, clock.now(), keep, shared::ids::random())
-        .with("handle", row.handle.unwrap_or_default());
-    let written: Result<(), WriteError> = store.record(&event).await;
-    if let Err(e) = written {
-        tracing::warn!(%subject, error = %e, "an event was not kept");
-    }
 }
 
 /// A read that failed fails the request.

@@ -17,7 +17,7 @@ use serde_json::Value;
 use shared::http::{Credentials, Request, answer};
 use shared::ids::ClusterName;
 use shared::observation::Observation;
-use shared::run::{ObserveError, RunAnswer, RunClock};
+use shared::run::{ActionAnswer, ObserveError, RunAnswer, RunClock};
 use shared::store::Store;
 use shared::time::Time;
 use std::sync::atomic::AtomicI64;
@@ -65,6 +65,10 @@ pub async fn tick(store: &Store, input: &Value, clock: RunClock) -> Result<RunAn
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
     let seen = observe(store, clock.now()).await?;
     let plan = plan(&seen, clock.now());
-    let actions = if dry_run { act::say(&plan) } else { act::act(store, &seen, &plan, clock).await };
+    let actions = if dry_run {
+        ActionAnswer::said(plan.actions.iter().map(Planned::row))
+    } else {
+        act::act(store, &seen, &plan, clock).await
+    };
     Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock))
 }

@@ -6,7 +6,6 @@
 
 use crate::Sweep;
 use crate::act::{mark, unread};
-use rand::RngExt;
 use sha2::{Digest, Sha256};
 use shared::auth::hex;
 use shared::events::{Event, Subject};
@@ -52,7 +51,7 @@ impl Sweep {
         let settled = format!("{seq}#{}", digest(&report.handles));
         let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
         if known && report.complete && report.as_of >= seq {
-            return Ok(answer(self.report_s.load(Ordering::Relaxed), seq, Vec::new(), false));
+            return Ok(self.answer(self.report_s.load(Ordering::Relaxed), seq, Vec::new(), false));
         }
         let control = self.store.ingest_control().await.map_err(|e| failed(unread(e)))?;
         let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
@@ -127,7 +126,7 @@ impl Sweep {
         let most = policy.sweep.max_in_flight as usize;
         let more = verdict.destroy.len() > most;
         let destroy: Vec<String> = verdict.destroy.into_iter().take(most).collect();
-        let mut answer = answer(policy.sweep.report_s, record.life().map_or(0, |l| l.seq), destroy, more);
+        let mut answer = self.answer(policy.sweep.report_s, record.life().map_or(0, |l| l.seq), destroy, more);
         answer.conflicts = verdict.conflicts;
         answer.held = held;
         Ok(answer)
@@ -174,13 +173,14 @@ impl Sweep {
         Ok(true)
     }
 
+    fn answer(&self, report_s: i64, seq: u64, destroy: Vec<String>, more: bool) -> HandleReportAnswer {
+        let next_report_s = report_s as f64 * self.store.chance().between(1.0, 1.5);
+        HandleReportAnswer { seq, destroy, more, conflicts: Vec::new(), held: false, next_report_s }
+    }
+
     async fn tell(&self, node_id: NodeId, action: &str, reason: &str, policy: &Policy, now: Time) {
-        let keep = Span::from_s(policy.history.events_days.saturating_mul(86_400));
-        let subject = Subject::Slot(node_id.slot());
-        let event = Event::new(&subject, action, reason, now, keep, shared::ids::random());
-        if let Err(e) = self.store.record(&event).await {
-            tracing::warn!(%subject, error = %e, "an event was not kept");
-        }
+        let (subject, keep) = (Subject::Slot(node_id.slot()), policy.history.keep_events());
+        self.store.tell(&Event::new(&subject, action, reason, now, keep, self.store.chance())).await;
     }
 }
 
@@ -311,11 +311,6 @@ fn digest(handles: &[ReportedHandle]) -> String {
     sorted.sort_unstable();
     let json = serde_json::to_vec(&sorted).unwrap_or_default();
     hex(Sha256::digest(json).get(..8).unwrap_or_default())
-}
-
-fn answer(report_s: i64, seq: u64, destroy: Vec<String>, more: bool) -> HandleReportAnswer {
-    let next_report_s = report_s as f64 * rand::rng().random_range(1.0..1.5);
-    HandleReportAnswer { seq, destroy, more, conflicts: Vec::new(), held: false, next_report_s }
 }
 
 fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {

@@ -8,6 +8,10 @@ use crate::store::tables::{Index, Table};
 use crate::store::write::{Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
+use std::sync::Arc;
+
+/// A row as read: shared, because readers only look.
+pub type Row = Arc<Item>;
 
 /// Where a list goes on.
 pub type PageKey = Item;
@@ -16,7 +20,7 @@ pub type PageKey = Item;
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     /// Its rows.
-    pub items: Vec<Item>,
+    pub items: Vec<Row>,
     /// Where the list goes on; `None` at its end.
     pub next: Option<PageKey>,
 }
@@ -89,7 +93,7 @@ pub enum DbError {
 pub enum WriteError {
     /// A condition did not hold: someone else was first. With the row as it is, where asked for.
     #[error("someone else was first")]
-    Conflict(Option<Box<Item>>),
+    Conflict(Option<Row>),
     /// Another transaction holds a row: no condition failed, try again.
     #[error("another transaction was in the way")]
     Contended,
@@ -121,15 +125,15 @@ pub enum Answer {
 #[async_trait]
 pub trait Db: Send + Sync {
     /// One row, read consistently.
-    async fn get(&self, key: &Key) -> Result<Option<Item>, DbError>;
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError>;
     /// Many rows of one table, read consistently; those that do not exist are left out.
-    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Item>, DbError>;
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError>;
     /// A page of a query. Of an index it may be behind.
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError>;
     /// A page of everything. Of an index it may be behind; of a table it is consistent.
     async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError>;
     /// One conditional write.
-    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Item>, WriteError>;
+    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError>;
     /// All of these or none.
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError>;
 }

@@ -7,7 +7,7 @@
 
 use crate::causes::chain;
 use crate::ids::ClusterName;
-use crate::store::db::{Answer, Db, DbError, Page, PageKey, Query, WriteError};
+use crate::store::db::{Answer, Db, DbError, Page, PageKey, Query, Row, WriteError};
 use crate::store::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::store::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;
@@ -215,16 +215,20 @@ where
 }
 
 /// What a single write's error means. `old` is the row as it is, where that was asked for.
-fn write_error<E, R>(operation: &'static str, table: &str, error: &SdkError<E, R>, old: Option<Item>) -> WriteError
+fn write_error<E, R>(operation: &'static str, table: &str, error: &SdkError<E, R>, old: Option<Row>) -> WriteError
 where
     E: ProvideErrorMetadata + Error + 'static,
     R: fmt::Debug + 'static,
 {
     match error.as_service_error().and_then(ProvideErrorMetadata::code) {
-        Some("ConditionalCheckFailedException") => WriteError::Conflict(old.map(Box::new)),
+        Some("ConditionalCheckFailedException") => WriteError::Conflict(old),
         Some("TransactionConflictException") => WriteError::Contended,
         _ => WriteError::Db(db_error(operation, table, error)),
     }
+}
+
+fn rows(items: Option<Vec<Item>>) -> Vec<Row> {
+    items.unwrap_or_default().into_iter().map(Row::new).collect()
 }
 
 /// A cancelled transaction: a failed condition outweighs a conflict, which outweighs throttling.
@@ -249,7 +253,7 @@ fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
 
 #[async_trait]
 impl Db for Dynamo {
-    async fn get(&self, key: &Key) -> Result<Option<Item>, DbError> {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         let table = self.name(key.table);
         let answer = self
             .client
@@ -260,10 +264,10 @@ impl Db for Dynamo {
             .send()
             .await
             .map_err(|e| db_error("GetItem", &table, &e))?;
-        Ok(answer.item)
+        Ok(answer.item.map(Row::new))
     }
 
-    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Item>, DbError> {
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         let operation = "BatchGetItem";
         let mut found = Vec::with_capacity(keys.len());
         let Some(first) = keys.first() else { return Ok(found) };
@@ -291,7 +295,7 @@ impl Db for Dynamo {
                     .send()
                     .await
                     .map_err(|e| db_error(operation, &table, &e))?;
-                found.extend(answer.responses.unwrap_or_default().into_values().flatten());
+                found.extend(answer.responses.unwrap_or_default().into_values().flatten().map(Row::new));
                 wanted = answer.unprocessed_keys.unwrap_or_default().into_values().flat_map(|k| k.keys).collect();
             }
         }
@@ -321,7 +325,7 @@ impl Db for Dynamo {
             .send()
             .await
             .map_err(|e| db_error("Query", &table, &e))?;
-        Ok(Page { items: answer.items.unwrap_or_default(), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
     async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
@@ -336,17 +340,17 @@ impl Db for Dynamo {
             .send()
             .await
             .map_err(|e| db_error("Scan", &name, &e))?;
-        Ok(Page { items: answer.items.unwrap_or_default(), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
-    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Item>, WriteError> {
+    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
         let table = self.name(write.key.table);
         let mut aliases = Aliases::default();
         let condition = aliases.condition(&write.when);
         let wants = answer == Answer::Row;
         let on_failure =
             if wants { ReturnValuesOnConditionCheckFailure::AllOld } else { ReturnValuesOnConditionCheckFailure::None };
-        let old = |failure: Option<&Item>| failure.filter(|i| wants && !i.is_empty()).cloned();
+        let old = |failure: Option<&Item>| failure.filter(|i| wants && !i.is_empty()).cloned().map(Row::new);
         match &write.effect {
             Effect::Put(item) => {
                 self.client
@@ -367,7 +371,7 @@ impl Db for Dynamo {
                         };
                         write_error("PutItem", &table, &e, row)
                     })?;
-                Ok(wants.then(|| item.clone()))
+                Ok(wants.then(|| Row::new(item.clone())))
             }
             Effect::Update { set, remove } => {
                 let answer = self
@@ -391,7 +395,7 @@ impl Db for Dynamo {
                         };
                         write_error("UpdateItem", &table, &e, row)
                     })?;
-                Ok(answer.attributes)
+                Ok(answer.attributes.map(Row::new))
             }
             Effect::Delete => {
                 self.client

@@ -10,24 +10,26 @@
 
 mod control;
 mod db;
+mod de;
 mod dynamo;
 mod rows;
+mod ser;
 mod tables;
 mod write;
 
 pub use control::{Control, Memory, NoPolicy, POLICY, PolicyRow, RunRow, control_key};
-pub use db::{Answer, Db, DbError, Page, PageKey, Query, WriteError};
+pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, WriteError};
 pub use dynamo::Dynamo;
 pub use rows::{Record, alloc_key, as_read, change, handle_key, job_key, node_key, row, to_json, unchanged};
 pub use tables::to_json as tables_json;
 pub use tables::{DUE, Definition, Index, KeyAttribute, KeySchema, KeyType, LIVE, QUEUE, TABLES, Table};
 pub use write::{Aliases, Cond, Effect, Item, Key, Write};
 
+use crate::chance::Chance;
 use crate::events::Event;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::model::{Alloc, AllocSummary, Handle, HandleState, Job, JobSummary, NodeRecord};
 use crate::time::Time;
-use rand::RngExt;
 use rows::{from_item, handle_row, n, s};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -42,6 +44,7 @@ const CONTENTION_RETRIES: u32 = 3;
 #[derive(Clone)]
 pub struct Store {
     db: Arc<dyn Db>,
+    chance: Chance,
 }
 
 impl std::fmt::Debug for Store {
@@ -72,7 +75,18 @@ pub struct Pulse<'a> {
 impl Store {
     /// The store on this database.
     pub fn new(db: Arc<dyn Db>) -> Self {
-        Self { db }
+        Self::with_chance(db, Chance::real())
+    }
+
+    /// The store on this database, with this chance.
+    pub fn with_chance(db: Arc<dyn Db>, chance: Chance) -> Self {
+        Self { db, chance }
+    }
+
+    /// What ids of rows are made with, and when to come again: these are made where rows are
+    /// written.
+    pub const fn chance(&self) -> &Chance {
+        &self.chance
     }
 
     async fn scan<R: DeserializeOwned>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
@@ -232,7 +246,7 @@ impl Store {
     /// The policy's row and poll-and-scale's last run: what the ingest needs, in two reads.
     pub async fn ingest_control(&self) -> Result<Control, DbError> {
         let keys = [control_key(POLICY), control_key("run#poll-and-scale")];
-        Control::from_rows(self.db.get_many(&keys).await?.iter().map(to_json))
+        Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row)))
     }
 
     /// A memory, read consistently.
@@ -279,7 +293,7 @@ impl Store {
             match self.db.transact(writes).await {
                 Err(WriteError::Contended) if tries < CONTENTION_RETRIES => {
                     tries += 1;
-                    jitter(tries).await;
+                    self.jitter(tries).await;
                 }
                 Err(WriteError::Contended) => return Err(WriteError::CONFLICT),
                 other => return other,
@@ -287,17 +301,22 @@ impl Store {
         }
     }
 
-    async fn write_one(&self, write: &Write, answer: Answer) -> Result<Option<Item>, WriteError> {
+    async fn write_one(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
         let mut tries = 0;
         loop {
             match self.db.write(write, answer).await {
                 Err(WriteError::Contended) if tries < CONTENTION_RETRIES => {
                     tries += 1;
-                    jitter(tries).await;
+                    self.jitter(tries).await;
                 }
                 other => return other,
             }
         }
+    }
+
+    async fn jitter(&self, tries: u32) {
+        let most_s = 0.02 * f64::from(1_u32 << tries.min(6));
+        tokio::time::sleep(Duration::from_secs_f64(self.chance.between(most_s / 2.0, most_s))).await;
     }
 
     /// A steady heartbeat: one conditional write and no read. `Ok(Ok)` is the record after it,
@@ -381,6 +400,21 @@ impl Store {
             .await
             .map(|_| ())
     }
+
+    /// Keeps an event where nobody waits for it: a failure is said in the log.
+    pub async fn tell(&self, event: &Event) {
+        if let Err(e) = self.record(event).await {
+            tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not kept");
+        }
+    }
+
+    /// Writes the row of a scheduled run.
+    pub async fn write_run(&self, before: Option<&RunRow>, row: &RunRow) {
+        // Another run wrote its own: that is as good.
+        if let Err(WriteError::Db(e)) = self.write(before, row, Vec::new()).await {
+            tracing::warn!(error = %e, "the run's row was not written");
+        }
+    }
 }
 
 /// Which of an agent's two report counters.
@@ -425,7 +459,7 @@ pub fn change_handle(before: &Handle, after: &Handle) -> Write {
     Write {
         key: handle_key(before.node_id, &before.handle),
         when: handle_as_read(before),
-        effect: rows::difference(&handle_row(before), &handle_row(after)),
+        effect: rows::difference(handle_row(before), handle_row(after)),
     }
 }
 
@@ -462,10 +496,4 @@ pub fn delete_node(record: &NodeRecord) -> Write {
 /// A check that a job's row is not there: a job that is missing counts as ended.
 pub fn no_job(job: JobId) -> Write {
     Write { key: job_key(job), when: vec![Cond::Absent("job_id")], effect: Effect::Check }
-}
-
-async fn jitter(tries: u32) {
-    let most = 20u64 << tries.min(6);
-    let wait = rand::rng().random_range(most / 2..=most);
-    tokio::time::sleep(Duration::from_millis(wait)).await;
 }

@@ -9,6 +9,7 @@ use crate::model::{Alloc, Handle, Job, JobState, NodeRecord, Version};
 use crate::store::db::DbError;
 use crate::store::tables::Table;
 use crate::store::write::{Cond, Effect, Item, Key, Write};
+use crate::store::{de, ser};
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,41 +30,29 @@ pub(crate) fn n(value: impl ToString) -> AttributeValue {
 
 /// The row of a value that serializes to an object.
 pub(crate) fn to_item(value: &impl Serialize) -> Item {
-    match serde_json::to_value(value) {
-        Ok(Value::Object(fields)) => {
-            fields.into_iter().filter_map(|(k, v)| Some((k.clone(), attribute(&k, v)?))).collect()
+    // The model's types are objects, and nothing in them cannot be an attribute.
+    let Ok(AttributeValue::M(mut item)) = value.serialize(ser::Attribute) else { return Item::new() };
+    item.retain(|name, value| {
+        if let AttributeValue::L(list) = value {
+            if TEXT_SETS.contains(&name.as_str()) {
+                *value = AttributeValue::Ss(list.drain(..).filter_map(|v| v.as_s().ok().cloned()).collect());
+            } else if NUMBER_SETS.contains(&name.as_str()) {
+                *value = AttributeValue::Ns(list.drain(..).filter_map(|v| v.as_n().ok().cloned()).collect());
+            }
         }
-        // The model's types serialize to objects and have no map keys but texts.
-        _ => Item::new(),
-    }
+        !is_nothing(value)
+    });
+    item
 }
 
-fn attribute(name: &str, value: Value) -> Option<AttributeValue> {
+fn is_nothing(value: &AttributeValue) -> bool {
     match value {
-        Value::Null => None,
-        Value::String(text) if text.is_empty() => None,
-        Value::Array(list) if TEXT_SETS.contains(&name) => {
-            let texts: Vec<String> = list.into_iter().filter_map(|v| v.as_str().map(str::to_owned)).collect();
-            (!texts.is_empty()).then_some(AttributeValue::Ss(texts))
-        }
-        Value::Array(list) if NUMBER_SETS.contains(&name) => {
-            let numbers: Vec<String> = list.iter().map(Value::to_string).collect();
-            (!numbers.is_empty()).then_some(AttributeValue::Ns(numbers))
-        }
-        Value::Array(list) if list.is_empty() => None,
-        Value::Object(map) if map.is_empty() => None,
-        other => Some(nested(other)),
-    }
-}
-
-fn nested(value: Value) -> AttributeValue {
-    match value {
-        Value::Null => AttributeValue::Null(true),
-        Value::Bool(b) => AttributeValue::Bool(b),
-        Value::Number(number) => AttributeValue::N(number.to_string()),
-        Value::String(text) => AttributeValue::S(text),
-        Value::Array(list) => AttributeValue::L(list.into_iter().map(nested).collect()),
-        Value::Object(map) => AttributeValue::M(map.into_iter().map(|(k, v)| (k, nested(v))).collect()),
+        AttributeValue::Null(_) => true,
+        AttributeValue::S(text) => text.is_empty(),
+        AttributeValue::L(list) => list.is_empty(),
+        AttributeValue::M(map) => map.is_empty(),
+        AttributeValue::Ss(set) | AttributeValue::Ns(set) => set.is_empty(),
+        _ => false,
     }
 }
 
@@ -100,15 +89,10 @@ fn plain(value: &AttributeValue) -> Value {
 
 /// A row as the model's type.
 pub(crate) fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
-    let mut json = to_json(item);
     // The `live` index has no room for a copy of its own hash key.
-    if let Value::Object(fields) = &mut json
-        && !fields.contains_key("node_id")
-        && let Some(node) = fields.get("live_node").cloned()
-    {
-        fields.insert("node_id".into(), node);
-    }
-    serde_json::from_value(json).map_err(|e| DbError::Corrupt {
+    let behind = !item.contains_key("node_id");
+    let name = |name| if behind && name == "live_node" { "node_id" } else { name };
+    R::deserialize(de::attributes(item.iter().map(|(k, v)| (name(k.as_str()), v)))).map_err(|e| DbError::Corrupt {
         table: table.suffix(),
         key: key_text(table, item),
         detail: e.to_string(),
@@ -226,10 +210,10 @@ pub(crate) fn handle_row(handle: &Handle) -> Item {
 }
 
 /// What must be written to turn one row into the other.
-pub(crate) fn difference(before: &Item, after: &Item) -> Effect {
+pub(crate) fn difference(mut before: Item, after: Item) -> Effect {
     let set: BTreeMap<String, AttributeValue> =
-        after.iter().filter(|(k, v)| before.get(*k) != Some(v)).map(|(k, v)| (k.clone(), v.clone())).collect();
-    let mut remove: Vec<String> = before.keys().filter(|k| !after.contains_key(*k)).cloned().collect();
+        after.into_iter().filter(|(name, value)| before.remove(name).as_ref() != Some(value)).collect();
+    let mut remove: Vec<String> = before.into_keys().collect();
     remove.sort_unstable();
     Effect::Update { set, remove }
 }
@@ -245,7 +229,7 @@ pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
             let hash = R::TABLE.definition().key.hash.name;
             Write { key, when: vec![Cond::Absent(hash)], effect: Effect::Put(row(&after)) }
         }
-        Some(before) => Write { key, when: vec![as_read(before)], effect: difference(&row(before), &row(&after)) },
+        Some(before) => Write { key, when: vec![as_read(before)], effect: difference(row(before), row(&after)) },
     };
     (write, after)
 }
@@ -286,6 +270,72 @@ mod tests {
         assert_eq!(from_item::<Job>(Table::Jobs, &row(&job)).unwrap(), job);
         let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
         assert_eq!(from_item::<Alloc>(Table::Allocs, &row(&alloc)).unwrap(), alloc);
+    }
+
+    #[test]
+    fn a_row_of_the_live_index_reads_its_node_from_the_hash_key() {
+        let (job, node) = (fixtures::job(1), fixtures::ready(1));
+        let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
+        let mut shown = row(&alloc);
+        shown.remove("node_id");
+        assert_eq!(from_item::<crate::model::AllocSummary>(Table::Allocs, &shown).unwrap(), alloc.summary);
+    }
+
+    #[test]
+    fn everything_a_row_can_hold_reads_back() {
+        let handle = Handle {
+            node_id: fixtures::node_id(1),
+            handle: "c".into(),
+            kind: crate::model::HandleKind::Container,
+            alloc_id: None,
+            parent: None,
+            state: crate::model::HandleState::Live,
+            seq: u64::MAX,
+            deadline_at: Some(crate::time::Time::from_ms(i64::MIN)),
+            missing_ms: Some(-1),
+            missing_seen_at: None,
+            unknown_report_no: None,
+            keep: true,
+            due_at: at(0),
+            expires_at: None,
+        };
+        assert_eq!(from_item::<Handle>(Table::Handles, &handle_row(&handle)).unwrap(), handle);
+        let detail = serde_json::json!({"list": [1, -2, 0.5, "x", null, true, {"empty": []}], "map": {"a": ""}});
+        let chance = crate::chance::Chance::seeded(1);
+        let event = crate::events::Event::new(
+            &crate::events::Subject::Cluster,
+            "warn",
+            "",
+            at(1),
+            crate::time::Span::ZERO,
+            &chance,
+        )
+        .with("detail", detail);
+        let item = to_item(&event);
+        assert!(!item.contains_key("reason"));
+        assert_eq!(from_item::<crate::events::Event>(Table::Events, &item).unwrap(), event);
+        assert_eq!(to_json(&item)["detail"]["detail"], event.detail["detail"]);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_understood_says_why() {
+        let good = row(&fixtures::ready(3));
+        let detail = |name: &str, value: Option<AttributeValue>| {
+            let mut bad = good.clone();
+            bad.remove(name);
+            bad.extend(value.map(|v| (name.to_owned(), v)));
+            from_item::<NodeRecord>(Table::Nodes, &bad).unwrap_err().to_string()
+        };
+        let says = |why: &str| format!("row 3 of table nodes cannot be understood: {why}: repair or delete it");
+        assert_eq!(detail("gate_seq", None), says("missing field `gate_seq`"));
+        assert_eq!(detail("node_id", Some(s("x"))), says("node id \"x\" is not {slot}-{ULID}"));
+        assert_eq!(detail("attempt", Some(s("two"))), says("invalid type: string \"two\", expected u32"));
+        assert_eq!(detail("version", Some(n("1.5"))), says("invalid type: floating point `1.5`, expected u64"));
+        assert_eq!(detail("market", Some(s("gift"))), says("unknown variant `gift`, expected `on_demand` or `spot`"));
+        assert_eq!(
+            detail("allocs", Some(AttributeValue::Bool(true))),
+            says("invalid type: boolean `true`, expected a sequence")
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `plan`, `history`, `status`.
 
 use super::*;
+use shared::chance::Chance;
 
 #[tokio::test]
 async fn plan_shows_the_next_run_and_changes_nothing() {
@@ -101,7 +102,8 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.remember(until("shortage#spot#m7a.large#any", 1120)).await;
     world.remember(Memory { policy_version: Some(1), ..until("bad_request#small", 0) }).await;
     world.remember(Memory { policy_version: Some(0), ..until("bad_request#large", 0) }).await;
-    let warn = |s, reason| Event::new(&Subject::Cluster, "warn", reason, at(s), Span::from_s(99_999), s as u128);
+    let chance = Chance::seeded(1);
+    let warn = |s, reason| Event::new(&Subject::Cluster, "warn", reason, at(s), Span::from_s(99_999), &chance);
     world.store().record(&warn(940, "instance i-9 has no node")).await.unwrap();
     world.store().record(&warn(900, "instance i-9 has no node")).await.unwrap();
     let (out, _) = world.run(&["status"]).await.failed();

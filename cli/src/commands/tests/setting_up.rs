@@ -108,7 +108,7 @@ async fn a_cluster_out_of_reach_is_one_line_that_says_what_to_do() {
 
 #[test]
 fn ids_are_checked_before_anything_is_asked() {
-    let command = parse(&["job", &JobId::new(shared::ids::new_ulid(at(0))).to_string()]).unwrap();
+    let command = parse(&["job", &JobId::new(shared::chance::Chance::real().ulid(at(0))).to_string()]).unwrap();
     assert!(matches!(command, Command::Job(_)));
     <Line as clap::CommandFactory>::command().debug_assert();
 }

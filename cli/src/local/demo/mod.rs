@@ -13,6 +13,7 @@ pub(super) use verdict::Check;
 
 use super::stack::{Stack, fresh_directory};
 use super::{LocalError, say};
+use shared::chance::Chance;
 use shared::events::Event;
 use shared::ids::JobId;
 use shared::model::{ClientStatus, Job, JobState};
@@ -107,8 +108,7 @@ impl Demo<'_> {
         let now = self.now();
         // In the order of submission, also within one millisecond.
         let ms = u64::try_from(now.as_ms()).unwrap_or(0);
-        let id =
-            JobId::new(Ulid::from_parts(ms, ((self.jobs.len() as u128) << 64) | u128::from(rand::random::<u64>())));
+        let id = JobId::new(Ulid::from_parts(ms, ((self.jobs.len() as u128) << 64) | (Chance::real().bits() >> 64)));
         let job = Job::submit(id, task.spec.clone(), now)
             .map_err(|e| LocalError::System { what: "submit a job", source: std::io::Error::other(e) })?;
         self.store().write(None, &job, Vec::new()).await?;

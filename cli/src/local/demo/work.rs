@@ -5,6 +5,7 @@
 
 use sha2::{Digest, Sha256};
 use shared::auth::hex;
+use shared::chance::Chance;
 use shared::model::{JobSpec, Terms};
 use std::fs;
 use std::io;
@@ -176,7 +177,7 @@ fn inputs(results: &Path, wanted: usize) -> io::Result<Vec<PathBuf>> {
     let mut chosen: Vec<PathBuf> = found.into_iter().step_by(step).take(wanted).collect();
     while chosen.len() < wanted {
         let path = results.join(format!("input-{}", chosen.len()));
-        let lines: String = (0..2_000).map(|_| format!("{}\n", rand::random::<u64>())).collect();
+        let lines: String = (0..2_000).map(|_| format!("{}\n", Chance::real().bits())).collect();
         fs::write(&path, lines)?;
         chosen.push(path);
     }

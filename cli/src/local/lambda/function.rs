@@ -14,6 +14,7 @@ use super::process::{Launch, spawn};
 use super::stats::{Counts, Ended, Stats};
 use super::{FunctionConfig, Host};
 use axum::body::Bytes;
+use shared::chance::Chance;
 use shared::time::{Span, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -493,7 +494,7 @@ fn as_i64(ms: u64) -> i64 {
 
 /// A random UUID, as AWS's request ids are.
 pub(super) fn new_request_id() -> String {
-    let bits = rand::random::<u128>();
+    let bits = Chance::real().bits();
     let word = |shift: u32, mask: u128| (bits >> shift) & mask;
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",

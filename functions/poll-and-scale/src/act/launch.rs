@@ -83,7 +83,7 @@ impl Acting<'_> {
             return Ok(Done::Left);
         }
         let now = self.now();
-        let node_id = crate::mint(slot, now);
+        let node_id = NodeId::new(slot, self.store.chance().ulid(now));
         let request = self.render(node_id, first);
         let life =
             NewLife { node_id, offering: first.clone(), request_digest: request.digest(), key_version: KEY_VERSION };

@@ -61,23 +61,6 @@ pub(crate) struct Acting<'a> {
     failed_starts: tokio::sync::Mutex<Option<Memory>>,
 }
 
-/// What a dry run answers.
-pub fn say(plan: &Plan) -> Vec<ActionAnswer> {
-    plan.actions.iter().map(|p| answer(p, Done::Said, None)).collect()
-}
-
-fn answer(planned: &Planned, outcome: Done, error: Option<String>) -> ActionAnswer {
-    let row = planned.row();
-    ActionAnswer {
-        action: row.action,
-        subject: row.subject,
-        reason: row.reason,
-        done: outcome == Done::Yes,
-        outcome,
-        error,
-    }
-}
-
 /// Does what was planned. The answers are in the plan's order.
 pub async fn act(
     store: &Store,
@@ -143,7 +126,7 @@ impl Acting<'_> {
     async fn one(&self, planned: &Planned) -> ActionAnswer {
         let _lanes = self.lanes.enter(lanes(&planned.action)).await;
         if !self.may_begin() {
-            return answer(planned, Done::Left, None);
+            return ActionAnswer::new(planned.row(), Done::Left, None);
         }
         let result = self.perform(&planned.action, &planned.reason).await;
         let (outcome, error) = match result {
@@ -159,16 +142,12 @@ impl Acting<'_> {
         if matches!(outcome, Done::Yes | Done::Said) && !quiet {
             self.tell(&planned.subject(), planned.row().action, &planned.reason).await;
         }
-        answer(planned, outcome, error)
+        ActionAnswer::new(planned.row(), outcome, error)
     }
 
-    /// Keeps an event. A failure to keep one is said in the log, and stops nothing.
     pub(crate) async fn tell(&self, subject: &Subject, action: &str, reason: &str) {
-        let keep = Span::from_s(self.seen.policy.history.events_days.saturating_mul(86_400));
-        let event = Event::new(subject, action, reason, self.now(), keep, shared::ids::random());
-        if let Err(e) = self.store.record(&event).await {
-            tracing::warn!(%subject, action, error = %e, "an event was not kept");
-        }
+        let keep = self.seen.policy.history.keep_events();
+        self.store.tell(&Event::new(subject, action, reason, self.now(), keep, self.store.chance())).await;
     }
 
     pub(crate) fn life(&self, node_id: NodeId) -> Result<NodeRecord, ActError> {
@@ -444,10 +423,7 @@ impl Acting<'_> {
             in_use: Some(self.seen.nodes.iter().filter(|n| n.status().is_some()).count() as u64),
             ..RunRow::after(crate::FUNCTION, before, self.seen.observed_at, self.clock.elapsed(), answers)
         };
-        // Another run wrote its own: that is as good.
-        if let Err(WriteError::Db(e)) = self.store.write(before, &row, Vec::new()).await {
-            tracing::warn!(error = %e, "the run's row was not written");
-        }
+        self.store.write_run(before, &row).await;
     }
 }
 

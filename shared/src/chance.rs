@@ -1,0 +1,87 @@
+//! Chance: what tells ids apart, and spreads what would otherwise happen at once.
+//!
+//! Guarantees: seeded, the same calls give the same values on every machine and in every
+//! version; clones share one sequence.
+//! Does not: make secrets, or decide anything that must be right.
+
+use crate::time::Time;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng};
+use std::sync::{Arc, Mutex, PoisonError};
+use ulid::Ulid;
+
+/// A source of chance. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Chance(Option<Arc<Mutex<Xoshiro256PlusPlus>>>);
+
+impl Chance {
+    /// The machine's own.
+    pub const fn real() -> Self {
+        Self(None)
+    }
+
+    /// One that can be had again.
+    pub fn seeded(seed: u64) -> Self {
+        Self(Some(Arc::new(Mutex::new(Xoshiro256PlusPlus::seed_from_u64(seed)))))
+    }
+
+    fn draw<const N: usize>(&self) -> [u64; N] {
+        match &self.0 {
+            #[allow(clippy::disallowed_methods, reason = "this is the one place that draws the real one")]
+            None => std::array::from_fn(|_| rand::rng().next_u64()),
+            Some(seeded) => {
+                let mut seeded = seeded.lock().unwrap_or_else(PoisonError::into_inner);
+                std::array::from_fn(|_| seeded.next_u64())
+            }
+        }
+    }
+
+    /// Bits that tell one thing of a millisecond from another.
+    pub fn bits(&self) -> u128 {
+        let [high, low] = self.draw();
+        u128::from(high) << 64 | u128::from(low)
+    }
+
+    /// A new ULID: the functions' time, and chance.
+    pub fn ulid(&self, now: Time) -> Ulid {
+        Ulid::from_parts(u64::try_from(now.as_ms()).unwrap_or(0), self.bits())
+    }
+
+    /// A number from `low` up to `high`.
+    pub fn between(&self, low: f64, high: f64) -> f64 {
+        // Not rand's distributions: their values may change with its version. A float holds 53 bits.
+        let [bits] = self.draw();
+        let unit = (bits >> 11) as f64 / (1_u64 << 53) as f64;
+        low + (high - low) * unit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(chance: &Chance) -> (u128, Ulid, f64) {
+        (chance.bits(), chance.ulid(Time::from_ms(7)), chance.between(1.0, 1.5))
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_values_for_ever_and_the_machine_never() {
+        assert_eq!(some(&Chance::seeded(1)), some(&Chance::seeded(1)));
+        assert_ne!(some(&Chance::seeded(1)), some(&Chance::seeded(2)));
+        assert_ne!(some(&Chance::real()), some(&Chance::real()));
+        assert_eq!(Chance::seeded(1).bits(), 0xcfc5_d07f_6f03_c29b_bf42_4132_963f_e08d);
+    }
+
+    #[test]
+    fn clones_share_one_sequence() {
+        let (alone, shared) = (Chance::seeded(1), Chance::seeded(1));
+        let clone = shared.clone();
+        assert_eq!([alone.bits(), alone.bits()], [shared.bits(), clone.bits()]);
+    }
+
+    #[test]
+    fn between_stays_between() {
+        let chance = Chance::seeded(3);
+        assert!((0..1000).map(|_| chance.between(1.0, 1.5)).all(|x| (1.0..1.5).contains(&x)));
+    }
+}

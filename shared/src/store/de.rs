@@ -1,0 +1,118 @@
+//! Reading the model's types straight from a row's attributes, with nothing copied in between.
+//!
+//! Guarantees: a set reads as a list; a number reads as a whole one where it is written as one.
+//! Does not: know tables or records, or binary values: they read as nothing.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use serde::de::value::{BorrowedStrDeserializer, Error, MapDeserializer, SeqDeserializer};
+use serde::de::{Deserializer, IntoDeserializer, Visitor};
+use serde::forward_to_deserialize_any;
+
+/// An attribute's value.
+#[derive(Clone, Copy)]
+struct Attribute<'a>(&'a AttributeValue);
+
+/// An attribute's name, or a text of a set.
+#[derive(Clone, Copy)]
+struct Text<'a>(&'a str);
+
+/// A number, of a set or not.
+#[derive(Clone, Copy)]
+struct Number<'a>(&'a str);
+
+/// Attributes by name.
+pub(super) fn attributes<'a>(
+    pairs: impl Iterator<Item = (&'a str, &'a AttributeValue)>,
+) -> impl Deserializer<'a, Error = Error> {
+    MapDeserializer::new(pairs.map(|(name, value)| (Text(name), Attribute(value))))
+}
+
+macro_rules! into_itself {
+    ($($t:ident),*) => {$(
+        impl<'de> IntoDeserializer<'de, Error> for $t<'de> {
+            type Deserializer = Self;
+            fn into_deserializer(self) -> Self {
+                self
+            }
+        }
+    )*};
+}
+into_itself!(Attribute, Number);
+
+impl<'de> IntoDeserializer<'de, Error> for Text<'de> {
+    type Deserializer = BorrowedStrDeserializer<'de, Error>;
+    fn into_deserializer(self) -> Self::Deserializer {
+        BorrowedStrDeserializer::new(self.0)
+    }
+}
+
+impl<'de> Deserializer<'de> for Number<'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if let Ok(whole) = self.0.parse::<u64>() {
+            visitor.visit_u64(whole)
+        } else if let Ok(whole) = self.0.parse::<i64>() {
+            visitor.visit_i64(whole)
+        } else if let Ok(number) = self.0.parse::<f64>() {
+            visitor.visit_f64(number)
+        } else {
+            visitor.visit_borrowed_str(self.0)
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de> Deserializer<'de> for Attribute<'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            AttributeValue::Bool(b) => visitor.visit_bool(*b),
+            AttributeValue::N(text) => Number(text).deserialize_any(visitor),
+            AttributeValue::S(text) => visitor.visit_borrowed_str(text),
+            AttributeValue::L(list) => SeqDeserializer::new(list.iter().map(Attribute)).deserialize_any(visitor),
+            AttributeValue::M(map) => {
+                MapDeserializer::new(map.iter().map(|(k, v)| (Text(k), Attribute(v)))).deserialize_any(visitor)
+            }
+            AttributeValue::Ss(texts) => SeqDeserializer::new(texts.iter().map(|t| Text(t))).deserialize_any(visitor),
+            AttributeValue::Ns(numbers) => {
+                SeqDeserializer::new(numbers.iter().map(|t| Number(t))).deserialize_any(visitor)
+            }
+            _ => visitor.visit_unit(),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            AttributeValue::Null(_) => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    /// The model's enums that are attributes are words.
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match self.0 {
+            AttributeValue::S(word) => Text(word).into_deserializer().deserialize_enum(name, variants, visitor),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}

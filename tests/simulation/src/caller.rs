@@ -1,0 +1,101 @@
+//! Who calls: one run of a function, one request of a node, or an operator.
+//!
+//! A caller can be killed at any of its await points, and remembers what it was shown, so that
+//! what it writes can be held against it.
+
+use crate::core::lock;
+use shared::ids::{NodeId, Slot};
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
+
+/// What kind of caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A scheduled function.
+    Run(&'static str),
+    /// A node's request: whose, and what it says.
+    Node {
+        /// Whose.
+        node: NodeId,
+        /// The last word of its path.
+        what: &'static str,
+        /// The request's body.
+        body: Arc<str>,
+    },
+    /// An operator.
+    Operator,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Caller {
+    /// What kind.
+    pub kind: Kind,
+    /// Its number, for the story.
+    pub number: u64,
+    points: AtomicU32,
+    /// At which of its await points it dies; 0 for never.
+    kill_at: u32,
+    killed: Notify,
+    /// Which life each slot had when this caller last saw it.
+    pub lives: Mutex<HashMap<Slot, Option<NodeId>>>,
+}
+
+tokio::task_local! {
+    static CALLER: Arc<Caller>;
+}
+
+impl Caller {
+    /// A caller that dies at its `kill_at`-th await point.
+    pub fn new(kind: Kind, number: u64, kill_at: u32) -> Arc<Self> {
+        Arc::new(Self {
+            kind,
+            number,
+            points: AtomicU32::new(0),
+            kill_at,
+            killed: Notify::new(),
+            lives: Mutex::default(),
+        })
+    }
+
+    /// Who is calling now; an operator where nobody said.
+    pub fn current() -> Arc<Self> {
+        CALLER.try_with(Arc::clone).unwrap_or_else(|_| Self::new(Kind::Operator, 0, 0))
+    }
+
+    /// In the story.
+    pub fn name(&self) -> String {
+        match &self.kind {
+            Kind::Run(function) => format!("{function} {}", self.number),
+            Kind::Node { node, what, .. } => format!("node {} {what} {}", node.slot(), self.number),
+            Kind::Operator => "operator".into(),
+        }
+    }
+
+    /// An await point: here it may die.
+    pub async fn point(&self) {
+        let n = self.points.fetch_add(1, Ordering::Relaxed) + 1;
+        if n == self.kill_at {
+            self.killed.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Runs `work` as this caller: to its end, or `None` if it is killed.
+    pub async fn run<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> Option<T> {
+        let caller = Arc::clone(self);
+        tokio::select! {
+            biased;
+            () = caller.killed.notified() => None,
+            result = CALLER.scope(Arc::clone(self), work) => Some(result),
+        }
+    }
+
+    /// Remembers whose life a slot had.
+    pub fn saw(&self, slot: Slot, life: Option<NodeId>) {
+        lock(&self.lives).insert(slot, life);
+    }
+}

@@ -1,0 +1,366 @@
+//! The invariants: what must hold after every single write and every call of EC2.
+//!
+//! Each is a function `invariant_…` with the sentence it checks. They look at rows as rows, by
+//! their attributes, and at the machines themselves, so that a mistake in the product's types
+//! or reasoning does not hide itself here.
+//!
+//! Guarantees: every write and every launch, termination, start and destruction passes here,
+//! in the very moment it happens. Does not: judge what a rule does not say.
+
+mod allocs;
+mod cloud;
+mod handles;
+mod jobs;
+mod nodes;
+
+use crate::caller::{Caller, Kind};
+use crate::core::{Core, lock};
+use crate::ec2::{Ec2, Real};
+use crate::model::{Change, Model};
+use aws_sdk_dynamodb::types::AttributeValue;
+use shared::ids::{AllocId, JobId, NodeId, Slot};
+use shared::policy::Policy;
+use shared::store::{Item, Key, Row, Table, Write, alloc_key, job_key, node_key};
+use shared::time::{Span, Time};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+/// How far the functions' clocks may be apart, and a run's observation behind.
+const SLACK: Span = Span::from_s(8);
+
+/// What an observer of a machine would see.
+#[derive(Debug)]
+pub struct Ground {
+    /// Whose machine it is.
+    pub node_id: NodeId,
+    /// Allocs its agent knows of.
+    pub known: BTreeSet<AllocId>,
+    /// Allocs that run.
+    pub running: BTreeSet<AllocId>,
+    /// Containers and volumes.
+    pub handles: BTreeSet<String>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Records that are not cleaned.
+    up: usize,
+    /// `nodes.max` lately: (since when, max).
+    maxes: VecDeque<(Time, u32)>,
+    policy: Option<Arc<Policy>>,
+    /// Every life there ever was.
+    lives: HashSet<NodeId>,
+    /// Of each member, the copies that are wanted and neither unknown nor awaiting.
+    wanted: HashMap<(JobId, u32), BTreeSet<AllocId>>,
+    machines: BTreeMap<String, Arc<Mutex<Ground>>>,
+    by_node: BTreeMap<NodeId, Arc<Mutex<Ground>>>,
+    /// Jobs that have not ended.
+    jobs: usize,
+    /// Live allocs, and where.
+    live: BTreeMap<AllocId, NodeId>,
+    /// Jobs whose history was undone by a restore.
+    restored_at: Option<Time>,
+}
+
+/// See the module.
+pub struct Check {
+    core: Arc<Core>,
+    seen: Mutex<Seen>,
+    model: OnceLock<Arc<Mutex<Model>>>,
+    ec2: OnceLock<Weak<Ec2>>,
+}
+
+fn text<'a>(row: &'a Item, name: &str) -> Option<&'a str> {
+    match row.get(name) {
+        Some(AttributeValue::S(s)) => Some(s),
+        _ => None,
+    }
+}
+
+fn number(row: &Item, name: &str) -> Option<i64> {
+    match row.get(name) {
+        Some(AttributeValue::N(n)) => n.parse().ok(),
+        _ => None,
+    }
+}
+
+fn count(row: &Item, name: &str) -> i64 {
+    number(row, name).unwrap_or(0)
+}
+
+fn is_true(row: &Item, name: &str) -> bool {
+    matches!(row.get(name), Some(AttributeValue::Bool(true)))
+}
+
+fn set(row: &Item) -> BTreeSet<AllocId> {
+    match row.get("allocs") {
+        Some(AttributeValue::Ss(ids)) => ids.iter().filter_map(|i| i.parse().ok()).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+fn node_id(row: &Item) -> Option<NodeId> {
+    text(row, "node_id").and_then(|n| n.parse().ok())
+}
+
+fn slot(row: &Item) -> Option<Slot> {
+    number(row, "slot").and_then(|n| u32::try_from(n).ok()).and_then(|n| Slot::new(n).ok())
+}
+
+fn alloc_id(row: &Item) -> Option<AllocId> {
+    text(row, "alloc_id").and_then(|a| a.parse().ok())
+}
+
+fn time(row: &Item, name: &str) -> Option<Time> {
+    number(row, name).map(Time::from_ms)
+}
+
+/// Whether an alloc is final.
+fn is_final(row: &Item) -> bool {
+    matches!(text(row, "client"), Some("complete" | "failed" | "lost"))
+}
+
+/// Whether a copy counts as the one that is wanted.
+fn is_wanted(row: &Item) -> bool {
+    !is_final(row)
+        && text(row, "desired") == Some("run")
+        && text(row, "client") != Some("unknown")
+        && !is_true(row, "awaiting")
+}
+
+impl Check {
+    /// Checks for a world that is about to be made.
+    pub fn new(core: Arc<Core>) -> Arc<Self> {
+        Arc::new(Self { core, seen: Mutex::default(), model: OnceLock::new(), ec2: OnceLock::new() })
+    }
+
+    /// The rest of the world, once there is one.
+    pub fn watch(&self, model: Arc<Mutex<Model>>, ec2: &Arc<Ec2>) {
+        let _ = self.model.set(model);
+        let _ = self.ec2.set(Arc::downgrade(ec2));
+    }
+
+    fn broken(&self, rule: &'static str, what: String) {
+        self.core.broken(rule, what);
+    }
+
+    fn row(&self, key: &Key) -> Option<Row> {
+        lock(self.model.get()?).get(key).cloned()
+    }
+
+    fn ec2(&self) -> Option<Arc<Ec2>> {
+        self.ec2.get()?.upgrade()
+    }
+
+    /// Records that are not cleaned.
+    pub fn up(&self) -> usize {
+        lock(&self.seen).up
+    }
+
+    /// Jobs that have not ended.
+    pub fn jobs(&self) -> usize {
+        lock(&self.seen).jobs
+    }
+
+    /// A policy that holds from now on.
+    pub fn policy(&self, policy: Policy) {
+        let mut seen = lock(&self.seen);
+        seen.maxes.push_back((self.core.now(), policy.nodes.max));
+        seen.policy = Some(Arc::new(policy));
+    }
+
+    /// The tables were restored: what they forgot is not held against what follows.
+    pub fn restored(&self, model: &Model) {
+        let mut seen = lock(&self.seen);
+        seen.restored_at = Some(self.core.now());
+        seen.up = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).count();
+        seen.jobs = model.rows(Table::Jobs).filter(|r| r.contains_key("queue")).count();
+        seen.wanted.clear();
+        seen.live.clear();
+        for row in model.rows(Table::Allocs) {
+            if let Some(id) = alloc_id(row) {
+                if is_wanted(row) {
+                    seen.wanted.entry((id.job_id, id.member)).or_default().insert(id);
+                }
+                if let (false, Some(node)) = (is_final(row), node_id(row)) {
+                    seen.live.insert(id, node);
+                }
+            }
+        }
+    }
+
+    fn was_restored(&self) -> bool {
+        lock(&self.seen).restored_at.is_some()
+    }
+
+    /// A caller was shown a node record.
+    pub fn saw(caller: &Caller, item: &Item) {
+        if let Some(slot) = slot(item) {
+            caller.saw(slot, node_id(item));
+        }
+    }
+
+    /// What an observer of this machine sees is written here from now on.
+    pub fn machine(&self, instance_id: &str, node_id: NodeId) -> Arc<Mutex<Ground>> {
+        let ground = Ground { node_id, known: BTreeSet::new(), running: BTreeSet::new(), handles: BTreeSet::new() };
+        let ground = Arc::new(Mutex::new(ground));
+        let mut seen = lock(&self.seen);
+        seen.machines.insert(instance_id.to_owned(), Arc::clone(&ground));
+        seen.by_node.insert(node_id, Arc::clone(&ground));
+        ground
+    }
+
+    /// A machine is off: nothing runs on it any more.
+    pub fn machine_gone(&self, instance_id: &str) {
+        let mut seen = lock(&self.seen);
+        if let Some(ground) = seen.machines.remove(instance_id) {
+            let node = lock(&ground).node_id;
+            seen.by_node.remove(&node);
+        }
+    }
+
+    fn ground(&self, node: NodeId) -> Option<Arc<Mutex<Ground>>> {
+        lock(&self.seen).by_node.get(&node).cloned()
+    }
+
+    /// A live alloc that is on another node.
+    pub fn somebody_elses(&self, node: NodeId) -> Option<AllocId> {
+        lock(&self.seen).live.iter().find(|(_, on)| **on != node).map(|(id, _)| *id)
+    }
+
+    /// A write happened: all that must hold after it.
+    pub fn wrote(&self, caller: &Caller, model: &Model, writes: &[Write], changes: &[Change]) {
+        for change in changes {
+            let (before, after) = (change.before.as_deref(), change.after.as_deref());
+            match change.table {
+                Table::Nodes => self.node(caller, model, before, after),
+                Table::Jobs => self.job(model, before, after, changes),
+                Table::Allocs => self.alloc(caller, model, before, after),
+                Table::Handles => self.handle(caller, model, before, after),
+                Table::Control | Table::Events => {}
+            }
+        }
+        self.invariant_one_copy_of_a_member_is_wanted(changes);
+        self.invariant_no_write_is_blind(caller, writes);
+        self.invariant_a_node_changes_only_its_own_rows(caller, changes);
+        self.placed_all_at_once(model, changes);
+    }
+
+    /// Every write to a record requires its version as read, its absence, or (the pulse and the
+    /// report counters) its very life.
+    fn invariant_no_write_is_blind(&self, caller: &Caller, writes: &[Write]) {
+        use shared::store::{Cond, Effect};
+        for write in writes.iter().filter(|w| !matches!(w.effect, Effect::Check)) {
+            let guards: &[&str] = match write.key.table {
+                Table::Nodes => &["version", "node_id"],
+                Table::Jobs | Table::Allocs | Table::Control => &["version"],
+                Table::Handles => &["seq"],
+                Table::Events => continue,
+            };
+            let hash = write.key.table.definition().key.hash.name;
+            let guarded = write.when.iter().any(|cond| match cond {
+                Cond::Eq(name, _) => guards.contains(name),
+                Cond::Absent(name) => *name == hash || *name == "handle",
+                _ => false,
+            });
+            if !guarded {
+                self.broken("invariant_no_write_is_blind", format!("{}: {write:?}", caller.name()));
+            }
+        }
+    }
+
+    /// Nothing a node sends changes another node's rows.
+    fn invariant_a_node_changes_only_its_own_rows(&self, caller: &Caller, changes: &[Change]) {
+        let Kind::Node { node, .. } = &caller.kind else { return };
+        let mut jobs: BTreeSet<JobId> = BTreeSet::new();
+        for change in changes.iter().filter(|c| c.table == Table::Allocs) {
+            jobs.extend(change.after.as_deref().and_then(alloc_id).map(|a| a.job_id));
+        }
+        for change in changes {
+            let rows = [change.before.as_deref(), change.after.as_deref()];
+            let right = rows.into_iter().flatten().all(|row| match change.table {
+                Table::Nodes | Table::Allocs | Table::Handles => node_id(row) == Some(*node),
+                Table::Jobs => text(row, "job_id").and_then(|j| j.parse().ok()).is_some_and(|j| jobs.contains(&j)),
+                Table::Control => matches!(text(row, "key"), Some("ingest" | "brake#handles")),
+                Table::Events => true,
+            });
+            if !right {
+                let what = format!("{} changed {:?} {:?}", caller.name(), change.table, change.after);
+                self.broken("invariant_a_node_changes_only_its_own_rows", what);
+            }
+        }
+    }
+
+    /// A node was told 410.
+    pub fn told_gone(&self, node: NodeId) {
+        self.core.count("a node was told that it is gone");
+        self.invariant_gone_is_said_only_to_a_life_that_is_over(node);
+    }
+
+    /// 410 is answered only when the slot's current or last life is this one, cleaned, or a later
+    /// one.
+    fn invariant_gone_is_said_only_to_a_life_that_is_over(&self, node: NodeId) {
+        let row = self.row(&node_key(node.slot()));
+        let over = row.as_deref().is_some_and(|row| match node_id(row) {
+            Some(current) => current.life() > node.life(),
+            None => text(row, "last_node_id")
+                .and_then(|l| l.parse::<NodeId>().ok())
+                .is_some_and(|last| last.life() >= node.life()),
+        });
+        // A row beyond a lowered maximum may be deleted between the answer and this look.
+        if !over && row.is_some() && !self.was_restored() {
+            self.broken("invariant_gone_is_said_only_to_a_life_that_is_over", format!("{node}: {row:?}"));
+        }
+    }
+
+    /// The row of an alloc.
+    fn alloc_row(&self, id: AllocId) -> Option<Row> {
+        self.row(&alloc_key(id))
+    }
+
+    /// When faults are over and time has passed, everything that should end has.
+    pub fn what_is_left(&self, min: u32) -> Option<String> {
+        let model = lock(self.model.get()?);
+        let mut left = Vec::new();
+        for row in model.rows(Table::Jobs) {
+            let ended = matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"));
+            if !ended || !set(row).is_empty() {
+                left.push(format!("job {:?} is {:?}, allocs {:?}", text(row, "job_id"), text(row, "state"), set(row)));
+            }
+        }
+        for row in model.rows(Table::Allocs).filter(|r| !is_final(r)) {
+            left.push(format!("alloc {:?} is {:?}", text(row, "alloc_id"), text(row, "client")));
+        }
+        let up: Vec<_> = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).collect();
+        if up.len() != min as usize {
+            left.push(format!("{} records are not cleaned and nodes.min is {min}", up.len()));
+            left.extend(
+                up.iter().map(|r| format!("node {:?} {:?} {:?}", node_id(r), text(r, "state"), text(r, "reason"))),
+            );
+        }
+        let lives: BTreeSet<NodeId> = up.iter().filter_map(|r| node_id(r)).collect();
+        for row in model.rows(Table::Handles).filter(|r| node_id(r).is_none_or(|n| !lives.contains(&n))) {
+            left.push(format!(
+                "handle {:?} of {:?} is {:?}, due {:?}",
+                text(row, "handle"),
+                text(row, "node_id"),
+                text(row, "state"),
+                time(row, "due_at").map(|t| t.to_string())
+            ));
+        }
+        drop(model);
+        let instances: Vec<Real> = self.ec2()?.real().into_iter().filter(Real::is_live).collect();
+        for real in instances.iter().filter(|r| !lives.contains(&r.node_id)) {
+            left.push(format!(
+                "instance {} of {} is {:?}",
+                real.instance.instance_id, real.node_id, real.instance.state
+            ));
+        }
+        (!left.is_empty()).then(|| left.join("\n  "))
+    }
+
+    /// The job's row.
+    fn job_row(model: &Model, job: JobId) -> Option<Row> {
+        model.get(&job_key(job)).cloned()
+    }
+}

@@ -1,0 +1,249 @@
+//! Allocs, and what runs on the machines.
+
+use super::{Check, alloc_id, count, is_final, is_true, is_wanted, node_id, number, set, slot, text};
+use crate::caller::{Caller, Kind};
+use crate::core::lock;
+use crate::model::{Change, Model};
+use shared::ids::{AllocId, NodeId};
+use shared::store::{Item, Table, node_key};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Check {
+    pub(super) fn alloc(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        let Some(id) = after.or(before).and_then(alloc_id) else { return };
+        {
+            let mut seen = lock(&self.seen);
+            match after.filter(|a| !is_final(a)).and_then(node_id) {
+                Some(node) => _ = seen.live.insert(id, node),
+                None => _ = seen.live.remove(&id),
+            }
+        }
+        self.invariant_a_final_alloc_never_changes(before, after);
+        self.invariant_both_sets_have_the_live_allocs(model, id, before, after);
+        self.invariant_what_is_lost_for_its_absence_is_absent(caller, id, before, after);
+        if let Some(after) = after
+            && before.is_none_or(|b| text(b, "client") != text(after, "client"))
+        {
+            self.core.count(match text(after, "client") {
+                Some("pending") => "an alloc became pending",
+                Some("running") if before.is_some_and(|b| text(b, "client") == Some("unknown")) => {
+                    "an unknown alloc came back"
+                }
+                Some("running") => "an alloc became running",
+                Some("unknown") => "an alloc became unknown",
+                Some("complete") => "an alloc became complete",
+                Some("failed") => "an alloc became failed",
+                _ => "an alloc became lost",
+            });
+        }
+    }
+
+    /// A final alloc never changes; `desired` never goes from stop to run; it stays whose it is.
+    fn invariant_a_final_alloc_never_changes(&self, before: Option<&Item>, after: Option<&Item>) {
+        let Some(before) = before else { return };
+        let rule = "invariant_a_final_alloc_never_changes";
+        if is_final(before) && after.is_some_and(|a| a != before) {
+            self.broken(rule, format!("{before:?} → {after:?}"));
+        }
+        if !is_final(before) && after.is_none() {
+            self.broken(rule, format!("a live alloc was deleted: {before:?}"));
+        }
+        if let Some(after) = after {
+            if text(before, "desired") == Some("stop") && text(after, "desired") == Some("run") {
+                self.broken(rule, format!("stop → run: {before:?}"));
+            }
+            for name in ["node_id", "placed_seq", "slot", "placed_at"] {
+                if before.get(name) != after.get(name) {
+                    self.broken(rule, format!("{name} changed: {before:?} → {after:?}"));
+                }
+            }
+        }
+    }
+
+    /// At most one copy of a member has desired = run and is not unknown or awaiting.
+    pub(super) fn invariant_one_copy_of_a_member_is_wanted(&self, changes: &[Change]) {
+        let mut seen = lock(&self.seen);
+        let mut touched = BTreeSet::new();
+        for change in changes.iter().filter(|c| c.table == Table::Allocs) {
+            let Some(id) = change.after.as_deref().or(change.before.as_deref()).and_then(alloc_id) else { continue };
+            let member = (id.job_id, id.member);
+            let copies = seen.wanted.entry(member).or_default();
+            if change.after.as_deref().is_some_and(is_wanted) {
+                copies.insert(id);
+            } else {
+                copies.remove(&id);
+            }
+            touched.insert(member);
+        }
+        for member in touched {
+            let copies = seen.wanted.get(&member).map_or(0, BTreeSet::len);
+            if copies > 1 {
+                let copies: Vec<String> =
+                    seen.wanted.get(&member).into_iter().flatten().map(ToString::to_string).collect();
+                self.broken("invariant_one_copy_of_a_member_is_wanted", copies.join(", "));
+            }
+            if copies == 0 {
+                seen.wanted.remove(&member);
+            }
+        }
+    }
+
+    /// The `allocs` sets of the node and the job are exactly the live allocs.
+    fn invariant_both_sets_have_the_live_allocs(
+        &self,
+        model: &Model,
+        id: AllocId,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let live = after.is_some_and(|a| !is_final(a));
+        let was = before.is_some_and(|b| !is_final(b));
+        if live == was {
+            return;
+        }
+        let rule = "invariant_both_sets_have_the_live_allocs";
+        let row = after.or(before);
+        let node = row.and_then(node_id);
+        let record = row.and_then(slot).and_then(|s| model.get(&node_key(s)).cloned());
+        let on_node = record.as_deref().is_some_and(|r| node_id(r) == node && set(r).contains(&id));
+        let job = Self::job_row(model, id.job_id);
+        let in_job = job.as_deref().is_some_and(|j| set(j).contains(&id));
+        if on_node != live || in_job != live {
+            let what = format!("{id} live: {live}, in its node's set: {on_node}, in its job's: {in_job}");
+            self.broken(rule, what);
+        }
+    }
+
+    /// An alloc that is lost because its node does not list it is not on its node.
+    fn invariant_what_is_lost_for_its_absence_is_absent(
+        &self,
+        caller: &Caller,
+        id: AllocId,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let Kind::Node { node, .. } = &caller.kind else { return };
+        let lost = after.is_some_and(|a| text(a, "client") == Some("lost"));
+        if !lost || before.is_some_and(is_final) || self.was_restored() {
+            return;
+        }
+        if let Some(ground) = self.ground(*node) {
+            let ground = lock(&ground);
+            if ground.known.contains(&id) || ground.running.contains(&id) {
+                let what = format!("{} lost {id}, which is there: {ground:?}", caller.name());
+                self.broken("invariant_what_is_lost_for_its_absence_is_absent", what);
+            }
+        }
+    }
+
+    /// What one transaction placed.
+    pub(super) fn placed_all_at_once(&self, model: &Model, changes: &[Change]) {
+        let new = changes.iter().filter(|c| c.table == Table::Allocs && c.before.is_none());
+        let placed: Vec<&Item> = new.filter_map(|c| c.after.as_deref()).collect();
+        if placed.is_empty() {
+            return;
+        }
+        self.invariant_all_members_are_placed_at_once(changes, &placed);
+        for alloc in &placed {
+            self.invariant_work_is_placed_on_ready_nodes_with_room(model, alloc, changes);
+        }
+    }
+
+    /// A job's members are placed in one transaction, on as many different nodes.
+    fn invariant_all_members_are_placed_at_once(&self, changes: &[Change], placed: &[&Item]) {
+        let rule = "invariant_all_members_are_placed_at_once";
+        let jobs = changes.iter().filter(|c| c.table == Table::Jobs);
+        for job in jobs {
+            let (Some(before), Some(after)) = (job.before.as_deref(), job.after.as_deref()) else { continue };
+            let nodes: BTreeSet<Option<NodeId>> = placed.iter().map(|a| node_id(a)).collect();
+            let members: BTreeSet<u32> = placed.iter().filter_map(|a| alloc_id(a)).map(|a| a.member).collect();
+            let copies: BTreeMap<u32, u32> =
+                placed.iter().filter_map(|a| alloc_id(a)).map(|a| (a.copy, a.member)).collect();
+            let n = usize::try_from(number(after, "nodes").unwrap_or(1)).unwrap_or(1);
+            let right = match text(before, "state") {
+                Some("queued") => {
+                    placed.len() == n
+                        && nodes.len() == n
+                        && members.len() == n
+                        && copies.len() == n
+                        && set(before).iter().all(|a| !copies.contains_key(&a.copy))
+                }
+                Some("placed") => placed.len() == 1 && placed.iter().all(|a| a.contains_key("replaces")),
+                _ => false,
+            };
+            let counted = count(after, "copies") == count(before, "copies") + placed.len() as i64;
+            if !right || !counted {
+                self.broken(rule, format!("{before:?} → {after:?}: {placed:?}"));
+            }
+            self.core.count(if n > 1 { "a job of several members was placed" } else { "a job was placed" });
+            if placed.iter().any(|a| a.contains_key("replaces")) {
+                self.core.count("a copy was placed for an unknown alloc");
+            }
+            // Each time a single job is placed anew it lost or failed before.
+            let replaces = set(before).len() + usize::from(placed.iter().any(|a| a.contains_key("replaces")));
+            if n == 1 && replaces == 0 && !is_true(after, "replace") {
+                let most = 1 + count(before, "lost_count") + count(before, "failed_count");
+                if count(after, "copies") > most {
+                    self.broken(rule, format!("placed more often than it was lost or failed: {after:?}"));
+                }
+            }
+        }
+    }
+
+    /// New work is placed only on a node that is in use, ready and wanted, and that has room.
+    fn invariant_work_is_placed_on_ready_nodes_with_room(&self, model: &Model, alloc: &Item, changes: &[Change]) {
+        let rule = "invariant_work_is_placed_on_ready_nodes_with_room";
+        let on = slot(alloc);
+        let change =
+            changes.iter().find(|c| c.table == Table::Nodes && c.after.as_deref().and_then(slot) == on && on.is_some());
+        let Some((Some(before), Some(after))) = change.map(|c| (c.before.as_deref(), c.after.as_deref())) else {
+            return self.broken(rule, format!("{alloc:?} was placed without its node"));
+        };
+        let ready = text(before, "state") == Some("in_use")
+            && text(before, "status") == Some("ready")
+            && matches!(text(before, "intent"), None | Some("run"));
+        let known = number(alloc, "placed_seq") == number(after, "seq") && node_id(alloc) == node_id(after);
+        if !ready || !known {
+            self.broken(rule, format!("{alloc:?} on {before:?}"));
+        }
+        let rows: Vec<_> =
+            set(after).iter().filter_map(|id| model.get(&shared::store::alloc_key(*id)).cloned()).collect();
+        let sum = |name: &str| rows.iter().map(|r| count(r, name)).sum::<i64>();
+        let room = |name: &str| sum(name) <= count(after, name);
+        let alone = rows.iter().any(|r| is_true(r, "exclusive") || count(r, "gpus") > 0);
+        if !["vcpus", "memory_mib", "scratch_gib", "gpus"].into_iter().all(room) || (alone && rows.len() > 1) {
+            self.broken(rule, format!("too much on {after:?}: {rows:?}"));
+        }
+    }
+
+    /// A process of an alloc starts.
+    pub fn started(&self, node: NodeId, id: AllocId) {
+        self.core.count("a process started");
+        self.invariant_no_member_runs_twice_at_once(node, id);
+    }
+
+    /// No two copies of a member run at once, unless the control plane gave the other one up:
+    /// unknown, lost, told to stop, or ended.
+    fn invariant_no_member_runs_twice_at_once(&self, node: NodeId, id: AllocId) {
+        let grounds: Vec<_> = lock(&self.seen).by_node.iter().map(|(n, g)| (*n, g.clone())).collect();
+        for (other_node, ground) in grounds {
+            let running: Vec<AllocId> = lock(&ground).running.iter().copied().collect();
+            for other in running {
+                let same_member = (other.job_id, other.member) == (id.job_id, id.member);
+                if !same_member || (other == id && other_node == node) {
+                    continue;
+                }
+                let row = self.alloc_row(other);
+                let given_up = row.as_deref().is_none_or(|r| !is_wanted(r)) && other != id;
+                let mine = self.alloc_row(id);
+                let mine_given_up = mine.as_deref().is_none_or(|r| !is_wanted(r));
+                if !given_up && !mine_given_up && !self.was_restored() {
+                    self.broken(
+                        "invariant_no_member_runs_twice_at_once",
+                        format!("{id} starts on {node} while {other} runs on {other_node}: {row:?}"),
+                    );
+                }
+            }
+        }
+    }
+}

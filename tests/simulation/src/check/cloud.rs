@@ -1,0 +1,124 @@
+//! Launches and terminations.
+
+use super::{Check, SLACK, alloc_id, count, is_final, node_id, set, text, time};
+use crate::caller::Caller;
+use crate::core::lock;
+use crate::ec2::Real;
+use shared::cloud::{InstanceState, LaunchRequest, NODE_TAG};
+use shared::ids::NodeId;
+use shared::store::{Table, node_key};
+use shared::time::Span;
+
+impl Check {
+    /// A launch call with a new token reached EC2.
+    pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
+        self.invariant_a_launch_is_written_ahead(caller, request, token);
+    }
+
+    /// What defines a launch is on the record before EC2 is called, and the call is over before its
+    /// claim is.
+    fn invariant_a_launch_is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
+        if self.was_restored() {
+            return;
+        }
+        let rule = "invariant_a_launch_is_written_ahead";
+        let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
+        let Some(node) = node else { return };
+        let Some(row) = self.row(&node_key(node.slot())) else {
+            return self.broken(rule, format!("{}: {node} has no record", caller.name()));
+        };
+        let current = node_id(&row) == Some(node);
+        let attempt = format!("{node}-{}", count(&row, "attempt"));
+        let digest = text(&row, "request_digest") == Some(request.digest().as_str());
+        let claimed = time(&row, "launch_claim_until_at").is_some_and(|until| until + SLACK >= self.core.now());
+        if !current || attempt != token || !digest || !claimed {
+            self.broken(
+                rule,
+                format!(
+                    "{}: token {token}, its life: {current}, its digest: {digest}, claimed: {claimed}: {row:?}",
+                    caller.name()
+                ),
+            );
+        }
+    }
+
+    /// EC2 makes an instance of this life.
+    pub fn launched<'a>(&self, node: NodeId, all: impl Iterator<Item = &'a Real>) {
+        self.invariant_at_most_one_live_instance_a_node(node, all);
+    }
+
+    /// At most one live instance for each node id.
+    fn invariant_at_most_one_live_instance_a_node<'a>(&self, node: NodeId, all: impl Iterator<Item = &'a Real>) {
+        for other in all.filter(|r| r.node_id == node && r.is_live()) {
+            let what = format!("{node} has {} already", other.instance.instance_id);
+            self.broken("invariant_at_most_one_live_instance_a_node", what);
+        }
+    }
+
+    /// A function terminates an instance.
+    pub fn terminating(&self, caller: &Caller, real: &Real) {
+        self.invariant_no_working_node_is_terminated(caller, real);
+        self.invariant_only_the_shut_down_and_orphans_are_terminated(caller, real);
+    }
+
+    /// No instance is terminated while a live alloc with desired = run is on it, except at a drain's
+    /// deadline, or when its node is down past `down_after_s` or stuck in `syncing`.
+    fn invariant_no_working_node_is_terminated(&self, caller: &Caller, real: &Real) {
+        let Some(model) = self.model.get() else { return };
+        let model = lock(model);
+        let record = model.get(&node_key(real.node_id.slot())).filter(|r| node_id(r) == Some(real.node_id)).cloned();
+        let bound = record.as_deref().and_then(|r| text(r, "instance_id")) == Some(real.instance.instance_id.as_str());
+        if !bound {
+            // An orphan: nothing was ever placed on it.
+            return;
+        }
+        let deadline =
+            record.as_deref().and_then(|r| time(r, "drain_by_at")).is_some_and(|by| self.core.now() + SLACK >= by);
+        for alloc in model.rows(Table::Allocs).filter(|a| node_id(a) == Some(real.node_id)) {
+            if !is_final(alloc) && text(alloc, "desired") == Some("run") && !deadline {
+                let what = format!("{} terminates {} with {:?}", caller.name(), real.node_id, alloc_id(alloc));
+                self.broken("invariant_no_working_node_is_terminated", what);
+            }
+        }
+        if let Some(record) = record.as_deref()
+            && !set(record).is_empty()
+            && !deadline
+        {
+            self.broken("invariant_no_working_node_is_terminated", format!("{record:?}"));
+        }
+    }
+
+    /// What is terminated was shut down in its record, or is an orphan old enough that nobody can
+    /// still be about to claim it.
+    fn invariant_only_the_shut_down_and_orphans_are_terminated(&self, caller: &Caller, real: &Real) {
+        let rule = "invariant_only_the_shut_down_and_orphans_are_terminated";
+        let row = self.row(&node_key(real.node_id.slot()));
+        let id = real.instance.instance_id.as_str();
+        let record = row.as_deref().filter(|r| node_id(r) == Some(real.node_id));
+        let right = match record {
+            Some(r) if text(r, "instance_id") == Some(id) => text(r, "state") == Some("shutting_down"),
+            Some(r) if r.contains_key("instance_id") => self.is_old(real),
+            // Its record waits for it.
+            Some(_) => false,
+            // Cleaned, or another life: an orphan.
+            None => self.is_old(real) || self.was_shut_down(caller),
+        };
+        if !right && !self.was_restored() {
+            self.broken(rule, format!("{} terminates {real:?}: {row:?}", caller.name()));
+        }
+        if record.is_none() && real.instance.state == InstanceState::Running {
+            self.core.count("an orphan was terminated");
+        }
+    }
+
+    fn is_old(&self, real: &Real) -> bool {
+        let after = lock(&self.seen).policy.as_ref().map_or(0, |p| p.stale.orphan_after_s);
+        let age = self.core.now().since(real.instance.launched_at);
+        age + SLACK >= Span::from_s(after.min(300))
+    }
+
+    /// A run that shut a node down may see its record cleaned by another before its call.
+    fn was_shut_down(&self, caller: &Caller) -> bool {
+        caller.kind == crate::caller::Kind::Run(poll_and_scale::FUNCTION)
+    }
+}

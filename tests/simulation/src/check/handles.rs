@@ -1,0 +1,114 @@
+//! Handles: containers and volumes on the nodes.
+
+use super::{Check, alloc_id, count, is_final, is_true, node_id, text, time};
+use crate::caller::{Caller, Kind};
+use crate::core::lock;
+use crate::model::Model;
+use shared::ids::NodeId;
+use shared::store::{Item, alloc_key, handle_key, node_key};
+use shared::time::Span;
+
+impl Check {
+    pub(super) fn handle(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        self.invariant_only_what_is_over_is_marked(caller, model, before, after);
+        self.invariant_no_report_judges_what_it_could_not_see(caller, before, after);
+        self.invariant_every_handle_is_looked_at(after);
+        self.invariant_rows_are_made_for_current_lives(model, before, after);
+        let (from, to) = (before.and_then(|b| text(b, "state")), after.and_then(|a| text(a, "state")));
+        if from != to {
+            self.core.count(match to {
+                Some("creating") => "a handle became creating",
+                Some("live") => "a handle became live",
+                Some("destroying") => "a handle became destroying",
+                Some("gone") => "a handle became gone",
+                Some("unknown") => "a handle became unknown",
+                _ => "a handle's row was deleted",
+            });
+        }
+    }
+
+    /// A handle is marked only when its alloc is final, or it was unknown in an earlier report; what
+    /// an operator keeps is kept.
+    fn invariant_only_what_is_over_is_marked(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        let rule = "invariant_only_what_is_over_is_marked";
+        if text(after, "state") != Some("destroying") || text(before, "state") == Some("destroying") {
+            return;
+        }
+        if is_true(before, "keep") {
+            self.broken(rule, format!("it is kept: {before:?}"));
+        }
+        if let Some(alloc) = alloc_id(before).and_then(|id| model.get(&alloc_key(id)))
+            && !is_final(alloc)
+        {
+            self.broken(rule, format!("{before:?} belongs to {alloc:?}"));
+        }
+        if let (Kind::Node { body, .. }, Some("unknown")) = (&caller.kind, text(before, "state")) {
+            let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+            let no = report.get("report_no").and_then(serde_json::Value::as_i64).unwrap_or(0);
+            if no <= count(before, "unknown_report_no") {
+                self.broken(rule, format!("unknown in one report only: {before:?}"));
+            }
+        }
+    }
+
+    /// A handle that a report lets go of is not on its node.
+    fn invariant_no_report_judges_what_it_could_not_see(
+        &self,
+        caller: &Caller,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let (Kind::Node { node, .. }, Some(before), Some(after)) = (&caller.kind, before, after) else { return };
+        if text(after, "state") != Some("gone") || text(before, "state") == Some("gone") || self.was_restored() {
+            return;
+        }
+        let Some(ground) = self.ground(*node) else { return };
+        let handle = text(before, "handle").unwrap_or_default();
+        let ground = lock(&ground);
+        if ground.handles.contains(handle) {
+            self.broken(
+                "invariant_no_report_judges_what_it_could_not_see",
+                format!("{} let go of {before:?}, which is there", caller.name()),
+            );
+        }
+    }
+
+    /// Every row is looked at again within a day.
+    fn invariant_every_handle_is_looked_at(&self, after: Option<&Item>) {
+        let Some(after) = after else { return };
+        let most = self.core.now() + Span::from_s(86_400 + 10);
+        if text(after, "due") != Some("due") || time(after, "due_at").is_none_or(|at| at > most) {
+            self.broken("invariant_every_handle_is_looked_at", format!("{after:?}"));
+        }
+    }
+
+    /// A row is made only while its node's record is that life's.
+    fn invariant_rows_are_made_for_current_lives(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        let (None, Some(after)) = (before, after) else { return };
+        let Some(node) = node_id(after) else { return };
+        let current = model.get(&node_key(node.slot())).and_then(|r| node_id(r));
+        if current != Some(node) {
+            self.broken("invariant_rows_are_made_for_current_lives", format!("{after:?} and {current:?}"));
+        }
+    }
+
+    /// A node destroys a handle it was told to.
+    pub fn destroying(&self, node: NodeId, handle: &str) {
+        self.core.count("a handle was destroyed");
+        let row = self.row(&handle_key(node, handle));
+        let marked = row.as_deref().is_none_or(|r| matches!(text(r, "state"), Some("destroying" | "gone")));
+        let alloc = handle.parse().ok().and_then(|id| self.alloc_row(id));
+        let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
+        // A cache may be wanted again by the time a late answer is heeded; a container never.
+        if (!marked || live) && !handle.starts_with("cache:") && !self.was_restored() {
+            self.broken("invariant_only_what_is_over_is_marked", format!("{handle} on {node}: {row:?} {alloc:?}"));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Jobs.
+
+use super::{Check, count, is_final, set, text};
+use crate::core::lock;
+use crate::model::{Change, Model};
+use shared::store::{Item, alloc_key};
+
+fn is_ended(row: &Item) -> bool {
+    matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
+}
+
+impl Check {
+    pub(super) fn job(&self, model: &Model, before: Option<&Item>, after: Option<&Item>, changes: &[Change]) {
+        let open = |row: Option<&Item>| row.is_some_and(|r| !is_ended(r));
+        match (open(before), open(after)) {
+            (false, true) => lock(&self.seen).jobs += 1,
+            (true, false) => {
+                let mut seen = lock(&self.seen);
+                seen.jobs = seen.jobs.saturating_sub(1);
+            }
+            _ => {}
+        }
+        self.invariant_a_job_ends_once(before, after);
+        self.invariant_a_jobs_set_is_its_live_allocs(model, before, after);
+        if let (Some(before), Some(after)) = (before, after) {
+            self.invariant_retries_are_counted(before, after, changes);
+            if text(before, "state") != text(after, "state") {
+                self.core.count(match text(after, "state") {
+                    Some("queued") => "a job went back to the queue",
+                    Some("placed") => "a job became placed",
+                    Some("regrouping") => "a job became regrouping",
+                    Some("complete") => "a job became complete",
+                    Some("failed") => "a job became failed",
+                    Some("cancelled") => "a job became cancelled",
+                    _ => "a job became rejected",
+                });
+            }
+        }
+    }
+
+    /// A job that has ended stays as it ended, and expires only once its allocs are gone.
+    fn invariant_a_job_ends_once(&self, before: Option<&Item>, after: Option<&Item>) {
+        let rule = "invariant_a_job_ends_once";
+        if let (Some(before), Some(after)) = (before, after) {
+            let from = text(before, "state");
+            if is_ended(before)
+                && (text(after, "state") != from || before.get("finished_at") != after.get("finished_at"))
+            {
+                self.broken(rule, format!("{before:?} → {after:?}"));
+            }
+            let right = matches!(
+                (from, text(after, "state")),
+                (Some("queued"), Some("placed" | "cancelled" | "rejected"))
+                    | (Some("placed"), Some("queued" | "regrouping" | "complete" | "failed" | "cancelled"))
+                    | (Some("regrouping"), Some("queued" | "cancelled"))
+            ) || from == text(after, "state");
+            if !right {
+                self.broken(rule, format!("{before:?} → {after:?}"));
+            }
+        }
+        if let Some(after) = after
+            && after.contains_key("expires_at")
+            && (!is_ended(after) || !set(after).is_empty())
+        {
+            self.broken(rule, format!("it would expire too soon: {after:?}"));
+        }
+        if let (Some(after), true) = (after, after.is_some_and(|a| is_ended(a) == a.contains_key("queue"))) {
+            self.broken(rule, format!("the queue index is wrong: {after:?}"));
+        }
+    }
+
+    /// The `allocs` set of a job is exactly its live allocs.
+    fn invariant_a_jobs_set_is_its_live_allocs(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        let rule = "invariant_a_jobs_set_is_its_live_allocs";
+        let old = before.map(set).unwrap_or_default();
+        let new = after.map(set).unwrap_or_default();
+        for id in new.difference(&old) {
+            if model.get(&alloc_key(*id)).is_none_or(|r| is_final(r)) {
+                self.broken(rule, format!("{id} is not live: {after:?}"));
+            }
+        }
+        for id in old.difference(&new) {
+            if model.get(&alloc_key(*id)).is_some_and(|r| !is_final(r)) {
+                self.broken(rule, format!("{id} is live and left: {before:?}"));
+            }
+        }
+        if after.is_some_and(|a| text(a, "state") == Some("placed")) && new.is_empty() {
+            self.broken(rule, format!("a placed job without allocs is forgotten: {after:?}"));
+        }
+    }
+
+    /// A job goes back to the queue or fails only with one failure or loss counted, and fails only
+    /// when its retries are used up.
+    fn invariant_retries_are_counted(&self, before: &Item, after: &Item, changes: &[Change]) {
+        let rule = "invariant_retries_are_counted";
+        let (from, to) = (text(before, "state"), text(after, "state"));
+        let lost = count(after, "lost_count") - count(before, "lost_count");
+        let failed = count(after, "failed_count") - count(before, "failed_count");
+        let used_up = count(after, "lost_count") > count(after, "retry_lost")
+            || count(after, "failed_count") > count(after, "retry_failed");
+        let right = match (from, to) {
+            (Some("placed"), Some("queued" | "regrouping")) => lost + failed == 1 && !used_up,
+            (Some("placed"), Some("failed")) => lost + failed == 1 && used_up,
+            _ => lost + failed == 0,
+        };
+        // A job that forgot all of its allocs is put back without a count.
+        let requeued = from == Some("placed") && to == Some("queued") && set(before).is_empty();
+        if !right && !requeued {
+            let allocs: Vec<_> =
+                changes.iter().filter_map(|c| c.after.as_deref()).filter_map(|r| text(r, "alloc_id")).collect();
+            self.broken(rule, format!("{allocs:?}: {before:?} → {after:?}"));
+        }
+    }
+}

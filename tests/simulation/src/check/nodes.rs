@@ -1,0 +1,276 @@
+//! Node records.
+
+use super::{Check, SLACK, count, is_final, is_true, node_id, set, slot, text, time};
+use crate::caller::{Caller, Kind};
+use crate::core::lock;
+use crate::model::Model;
+use shared::ids::NodeId;
+use shared::store::{Item, alloc_key};
+use shared::time::Span;
+
+/// What a heartbeat and a report may change without raising the version.
+const UNGUARDED: &[&str] = &["last_ping_at", "lease_expires_at", "alloc_report_no", "handle_report_no", "settled"];
+
+fn is_up(row: Option<&Item>) -> bool {
+    row.is_some_and(|r| text(r, "state") != Some("cleaned"))
+}
+
+fn state(row: Option<&Item>) -> &str {
+    row.and_then(|r| text(r, "state")).unwrap_or("absent")
+}
+
+impl Check {
+    pub(super) fn node(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        self.invariant_the_version_guards_everything_but_the_pulse(before, after);
+        if let (Some(before), Some(after)) = (before, after)
+            && before.get("version") == after.get("version")
+        {
+            // A heartbeat or a report's number: nothing else changed.
+            return self.invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(
+                caller,
+                Some(before),
+                Some(after),
+            );
+        }
+        self.invariant_not_more_records_than_nodes_max(before, after);
+        self.invariant_a_record_changes_only_as_its_states_allow(before, after);
+        self.invariant_a_life_is_new_and_inherits_nothing(caller, before, after);
+        self.invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(caller, before, after);
+        self.invariant_a_nodes_set_is_its_live_allocs(model, before, after);
+        if let (Some(before), Some(after)) = (before, after) {
+            self.invariant_no_lease_expires_early(before, after);
+            self.invariant_the_gate_opens_only_with_a_complete_report(caller, before, after);
+            self.invariant_no_busy_or_held_node_is_shut_down(before, after);
+            self.invariant_a_heard_node_is_not_cleaned(before, after);
+            let status = text(after, "status");
+            if status != text(before, "status") {
+                self.core.count(match status {
+                    Some("syncing") => "a node became syncing",
+                    Some("ready") => "a node became ready",
+                    Some("disconnected") => "a node became disconnected",
+                    Some("down") => "a node became down",
+                    _ => "a node lost its status",
+                });
+            }
+        }
+    }
+
+    /// Not more than `nodes.max` records are not cleaned; after the maximum was lowered, none is
+    /// added.
+    fn invariant_not_more_records_than_nodes_max(&self, before: Option<&Item>, after: Option<&Item>) {
+        let mut seen = lock(&self.seen);
+        match (is_up(before), is_up(after)) {
+            (false, true) => seen.up += 1,
+            (true, false) => seen.up = seen.up.saturating_sub(1),
+            _ => return,
+        }
+        if !is_up(after) {
+            return;
+        }
+        // A run that read the policy before it was changed may still act by it.
+        let since = self.core.now() - Span::from_s(70);
+        while seen.maxes.len() > 1 && seen.maxes.get(1).is_some_and(|(at, _)| *at < since) {
+            seen.maxes.pop_front();
+        }
+        let max = seen.maxes.iter().map(|(_, max)| *max).max().unwrap_or(0);
+        let up = seen.up;
+        drop(seen);
+        let beyond = after.and_then(slot).is_some_and(|s| s.number() >= max);
+        if up > max as usize || beyond {
+            let what = format!("{up} records are not cleaned and nodes.max is {max}: {after:?}");
+            self.broken("invariant_not_more_records_than_nodes_max", what);
+        }
+    }
+
+    /// `cleaned → assigned → in_use → shutting_down → cleaned`, and `cleaned` from everywhere.
+    fn invariant_a_record_changes_only_as_its_states_allow(&self, before: Option<&Item>, after: Option<&Item>) {
+        let (from, to) = (state(before), state(after));
+        let right = from == to
+            || matches!(
+                (from, to),
+                ("absent" | "cleaned", "assigned")
+                    | ("assigned", "in_use" | "shutting_down" | "cleaned")
+                    | ("in_use", "shutting_down" | "cleaned")
+                    | ("shutting_down", "cleaned")
+                    | ("cleaned", "absent")
+            );
+        if !right {
+            self.broken(
+                "invariant_a_record_changes_only_as_its_states_allow",
+                format!("{from} → {to}: {before:?} → {after:?}"),
+            );
+        }
+        if from != to {
+            self.core.count(match to {
+                "assigned" => "a record became assigned",
+                "in_use" => "a record became in_use",
+                "shutting_down" => "a record became shutting_down",
+                "cleaned" => "a record became cleaned",
+                _ => "a record was deleted",
+            });
+        }
+    }
+
+    /// Every write but the pulse and the report counters raises the version by one.
+    fn invariant_the_version_guards_everything_but_the_pulse(&self, before: Option<&Item>, after: Option<&Item>) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        let (from, to) = (count(before, "version"), count(after, "version"));
+        let names = before.keys().chain(after.keys()).map(String::as_str);
+        let right = if from == to {
+            names.into_iter().all(|n| UNGUARDED.contains(&n) || before.get(n) == after.get(n))
+        } else {
+            to == from + 1
+        };
+        if !right {
+            self.broken(
+                "invariant_the_version_guards_everything_but_the_pulse",
+                format!("{from} → {to}: {before:?} → {after:?}"),
+            );
+        }
+    }
+
+    /// A node id is never used again, and a new life has nothing of the old one.
+    fn invariant_a_life_is_new_and_inherits_nothing(
+        &self,
+        caller: &Caller,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let (Some(after), Some(new)) = (after, after.and_then(node_id)) else { return };
+        if before.and_then(node_id) == Some(new) {
+            return;
+        }
+        let fresh = lock(&self.seen).lives.insert(new);
+        let left =
+            ["instance_id", "first_ping_at", "last_ping_at", "allocs", "incarnation", "status", "absent_since_at"];
+        let inherited: Vec<&str> = left.into_iter().filter(|n| after.contains_key(*n)).collect();
+        let its_slot = slot(after) == Some(new.slot());
+        if !fresh || !inherited.is_empty() || is_up(before) || !its_slot {
+            self.broken(
+                "invariant_a_life_is_new_and_inherits_nothing",
+                format!("{}: fresh {fresh}, inherited {inherited:?}: {before:?} → {after:?}", caller.name()),
+            );
+        }
+    }
+
+    /// A record that was reassigned is never touched by anything decided about its earlier life.
+    fn invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(
+        &self,
+        caller: &Caller,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let (Some(row), Kind::Run(_)) = (before.or(after), &caller.kind) else { return };
+        let Some(slot) = slot(row) else { return };
+        let current = before.and_then(node_id);
+        let mut lives = lock(&caller.lives);
+        if let Some(shown) = lives.get(&slot)
+            && *shown != current
+        {
+            self.broken(
+                "invariant_a_reassigned_record_is_not_touched_for_its_earlier_life",
+                format!("{} saw {shown:?} in slot {slot} and changed {current:?}", caller.name()),
+            );
+        }
+        lives.insert(slot, after.and_then(node_id));
+    }
+
+    /// The `allocs` set of a node is exactly its live allocs.
+    fn invariant_a_nodes_set_is_its_live_allocs(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        let old = before.map(set).unwrap_or_default();
+        let new = after.map(set).unwrap_or_default();
+        let node = after.and_then(node_id);
+        for id in new.difference(&old) {
+            let row = model.get(&alloc_key(*id));
+            if row.is_none_or(|r| is_final(r) || node_id(r) != node) {
+                self.broken(
+                    "invariant_a_nodes_set_is_its_live_allocs",
+                    format!("{id} is not live on {node:?}: {row:?}"),
+                );
+            }
+        }
+        for id in old.difference(&new) {
+            if model.get(&alloc_key(*id)).is_some_and(|r| !is_final(r)) {
+                self.broken("invariant_a_nodes_set_is_its_live_allocs", format!("{id} is live and left {before:?}"));
+            }
+        }
+    }
+
+    /// A node becomes disconnected or down only when its lease is over (or its last window closed).
+    fn invariant_no_lease_expires_early(&self, before: &Item, after: &Item) {
+        let missed = matches!(text(after, "status"), Some("disconnected" | "down"))
+            && matches!(text(before, "status"), Some("syncing" | "ready"));
+        let lease = time(before, "lease_expires_at");
+        if missed && lease.is_some_and(|l| l > self.core.now() + SLACK) {
+            self.broken("invariant_no_lease_expires_early", format!("{before:?}"));
+        }
+    }
+
+    /// A node becomes ready only with a complete report of the current incarnation that knows the
+    /// gate, and after all of it was applied.
+    fn invariant_the_gate_opens_only_with_a_complete_report(&self, caller: &Caller, before: &Item, after: &Item) {
+        if text(after, "status") != Some("ready") || text(before, "status") == Some("ready") {
+            return;
+        }
+        let rule = "invariant_the_gate_opens_only_with_a_complete_report";
+        let Kind::Node { what: "allocs", body, .. } = &caller.kind else {
+            return self.broken(rule, format!("{} made {before:?} ready", caller.name()));
+        };
+        let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+        let as_of = report.get("as_of").and_then(serde_json::Value::as_i64).unwrap_or(-1);
+        let complete = report.get("complete").and_then(serde_json::Value::as_bool) == Some(true);
+        let incarnation = report.get("incarnation").and_then(serde_json::Value::as_str);
+        let listed = report.get("allocs").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
+        let listed: Vec<&str> = listed.iter().filter_map(|a| a.get("alloc_id")?.as_str()).collect();
+        // What was placed after the report's knowledge cannot be in it; nothing is placed before ready.
+        let unlisted: Vec<String> =
+            set(after).iter().map(ToString::to_string).filter(|id| !listed.contains(&id.as_str())).collect();
+        let right = complete
+            && as_of >= count(before, "gate_seq")
+            && incarnation == text(before, "incarnation")
+            && unlisted.is_empty();
+        if !right {
+            self.broken(rule, format!("report {report} made {before:?} ready; not listed: {unlisted:?}"));
+        }
+    }
+
+    /// A node that is held, or says under a valid lease that it is busy, is not shut down, except
+    /// at a drain's deadline.
+    fn invariant_no_busy_or_held_node_is_shut_down(&self, before: &Item, after: &Item) {
+        if text(after, "state") != Some("shutting_down") || text(before, "state") == Some("shutting_down") {
+            return;
+        }
+        let now = self.core.now();
+        let held = text(before, "intent") == Some("hold");
+        let leased = time(before, "lease_expires_at").is_some_and(|l| l > now + SLACK);
+        let deadline = time(before, "drain_by_at").is_some_and(|by| now + SLACK >= by);
+        // `syncing` for the time a boot may take: in spite of heartbeats.
+        let stuck = text(before, "status") == Some("syncing");
+        if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
+            self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
+        }
+        if !set(before).is_empty() && !deadline {
+            self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("it has allocs: {before:?}"));
+        }
+    }
+
+    /// A record is not cleaned while its node is heard from and its instance is up.
+    fn invariant_a_heard_node_is_not_cleaned(&self, before: &Item, after: &Item) {
+        if text(after, "state") != Some("cleaned") || self.was_restored() {
+            return;
+        }
+        let Some(node): Option<NodeId> = node_id(before) else { return };
+        if !set(before).is_empty() {
+            self.broken("invariant_a_heard_node_is_not_cleaned", format!("it has live allocs: {before:?}"));
+        }
+        let leased = time(before, "lease_expires_at").is_some_and(|l| l > self.core.now() + SLACK);
+        let up = self.ec2().is_some_and(|ec2| {
+            ec2.real().iter().any(|r| {
+                r.node_id == node && r.is_up() && Some(r.instance.instance_id.as_str()) == text(before, "instance_id")
+            })
+        });
+        if leased && up {
+            self.broken("invariant_a_heard_node_is_not_cleaned", format!("{before:?}"));
+        }
+    }
+}

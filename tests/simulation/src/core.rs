@@ -1,0 +1,401 @@
+//! What every part of the world shares: time, chance, the faults, what happened, what broke.
+//!
+//! Guarantees: one seed, one history: every choice is drawn from streams seeded by it, one a
+//! kind of fault, so that switching one kind off leaves the others' draws as they were.
+//! Does not: know what a fault does; whoever meets it does.
+
+use crate::scenario::Scenario;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+use shared::run::Done;
+use shared::time::{Span, Time};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// When every world begins.
+pub const START: Time = Time::from_ms(1_800_000_000_000);
+
+/// Locks, whatever became of the last holder.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+macro_rules! faults {
+    ($($(#[doc = $doc:literal])* $name:ident = $p:literal,)*) => {
+        /// What can go wrong, each with how likely it is where it is met in an ordinary seed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Fault { $($(#[doc = $doc])* $name),* }
+        impl Fault {
+            /// Every kind.
+            pub const ALL: &'static [Fault] = &[$(Fault::$name),*];
+            /// The chance at each occasion.
+            pub const fn base(self) -> f64 { match self { $(Fault::$name => $p),* } }
+            /// What it is, in words.
+            pub const fn meaning(self) -> &'static str { match self { $(Fault::$name => concat!($($doc),*)),* } }
+        }
+    };
+}
+
+faults! {
+    /// a call of DynamoDB takes up to 20 s
+    DbSlow = 0.001,
+    /// DynamoDB throttles a call
+    DbThrottles = 0.001,
+    /// a call of DynamoDB fails before it does anything
+    DbFails = 0.001,
+    /// a write is committed and its answer lost
+    DbAnswerLost = 0.002,
+    /// a write meets another transaction
+    DbContended = 0.01,
+    /// an index lags by up to a minute and a half
+    IndexLags = 0.02,
+    /// the scan of a table shows it as it was seconds ago
+    StaleScan = 0.02,
+    /// a page of a list fails after others came
+    PageFails = 0.001,
+    /// the tables are restored to an older state
+    Restored = 0.0,
+    /// a new instance is not listed for up to five minutes
+    ListLags = 0.15,
+    /// a list leaves out an instance
+    ListForgets = 0.01,
+    /// an instance is left out of lists for up to half an hour, and unknown by id
+    ListLoses = 0.003,
+    /// many instances are left out at once, for some minutes
+    ListCollapses = 0.002,
+    /// a list fails
+    ListFails = 0.01,
+    /// an accepted launch whose answer is lost
+    LaunchAnswerLost = 0.05,
+    /// a launch that lands late
+    LaunchSlow = 0.05,
+    /// a launch is throttled
+    LaunchThrottled = 0.02,
+    /// the account's limit, for some minutes
+    Quota = 0.02,
+    /// a type is short in a zone and market, for up to an hour
+    Shortage = 0.05,
+    /// EC2 calls a launch wrong
+    BadRequest = 0.002,
+    /// an instance that runs and never calls
+    NeverBoots = 0.03,
+    /// a node that hangs as soon as it was heard from: silent, and nothing on it ends
+    Hangs = 0.005,
+    /// a node that registers and never says what runs on it
+    NeverReports = 0.005,
+    /// an instance that dies while it boots
+    DiesBooting = 0.02,
+    /// an instance that takes long to boot
+    BootsSlowly = 0.05,
+    /// a termination call fails
+    TerminateFails = 0.05,
+    /// a termination call fails after it took some of the instances
+    TerminatesSome = 0.03,
+    /// a termination takes up to 20 min
+    TerminatesSlowly = 0.1,
+    /// somebody else stops an instance
+    Stopped = 0.0003,
+    /// somebody else terminates an instance
+    TerminatedByOthers = 0.0003,
+    /// an instance fails: EC2 ends it
+    InstanceDies = 0.0003,
+    /// spot capacity is taken back after two minutes' warning
+    SpotTaken = 0.002,
+    /// spot capacity is taken back without warning
+    SpotTakenAtOnce = 0.0005,
+    /// a function is killed at some await point
+    Killed = 0.03,
+    /// a scheduled run comes late
+    RunLate = 0.1,
+    /// a scheduled run is made twice
+    RunTwice = 0.05,
+    /// up to ten runs at once
+    RunsOverlap = 0.01,
+    /// a function does not run at all for up to two hours
+    FunctionDown = 0.0015,
+    /// a run has little time: its deadline comes early
+    ShortRun = 0.02,
+    /// the ingest answers nobody for up to an hour
+    IngestDown = 0.0015,
+    /// another version of the code runs for a while: it renders another launch request
+    OtherVersion = 0.005,
+    /// the clocks of two runs differ by some seconds
+    ClockSkew = 0.2,
+    /// an agent is killed and starts again
+    AgentCrashes = 0.003,
+    /// an agent forgets its state file
+    StateLost = 0.0005,
+    /// a node reboots
+    Reboots = 0.001,
+    /// a node reboots with an empty disk
+    DiskLost = 0.0005,
+    /// a node hears nothing and is not heard, for up to an hour
+    CutOff = 0.002,
+    /// a node is cut off and never comes back
+    CutOffForever = 0.0003,
+    /// many nodes are cut off at once
+    PartOfTheNetwork = 0.001,
+    /// a request of a node is lost
+    RequestLost = 0.01,
+    /// the answer to a node is lost
+    AnswerLost = 0.01,
+    /// a request of a node arrives up to ten minutes late
+    RequestLate = 0.003,
+    /// a request of a node arrives once more, later
+    RequestTwice = 0.005,
+    /// a node says it is busy with other work
+    Busy = 0.002,
+    /// a process ends as failed
+    WorkFails = 0.05,
+    /// a process ignores TERM
+    IgnoresTerm = 0.1,
+    /// something of ours appears on a node that nobody ordered
+    StrayHandle = 0.001,
+    /// something with another node's label, or none, appears on a node
+    ForeignHandle = 0.0005,
+    /// something on a node vanishes
+    HandleVanishes = 0.001,
+    /// something cannot be destroyed for a while
+    HandleSticks = 0.05,
+    /// a listing of handles is not complete
+    ListingPartial = 0.01,
+    /// a node says what is not its to say
+    Liar = 0.001,
+    /// an operator holds a node
+    OperatorHolds = 0.02,
+    /// an operator drains a node
+    OperatorDrains = 0.03,
+    /// an operator cancels a job
+    OperatorCancels = 0.1,
+    /// an operator lowers or raises the maximum
+    OperatorResizes = 0.03,
+    /// an operator changes what launches look like
+    OperatorRewrites = 0.02,
+    /// an operator takes a size out of the policy
+    OperatorDropsSize = 0.01,
+    /// an operator keeps a handle
+    OperatorKeeps = 0.01,
+}
+
+impl Fault {
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// What broke.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    /// The invariant's name.
+    pub rule: &'static str,
+    /// What was seen.
+    pub what: String,
+    /// When.
+    pub at: Time,
+}
+
+/// One line of the story.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// When.
+    pub at: Time,
+    /// Who did it.
+    pub who: String,
+    /// What.
+    pub what: String,
+}
+
+/// What happened in a world, counted: what never happened was not tested.
+#[derive(Clone, Debug, Default)]
+pub struct Happened {
+    /// Each kind of fault, by its place in [`Fault::ALL`].
+    pub faults: Vec<u64>,
+    /// States and situations that were reached.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// Actions of the scheduled functions, and how they came out.
+    pub did: BTreeMap<(&'static str, &'static str, Done), u64>,
+}
+
+impl Happened {
+    /// Together with another world's.
+    pub fn add(&mut self, other: &Self) {
+        self.faults.resize(Fault::ALL.len(), 0);
+        for (sum, n) in self.faults.iter_mut().zip(&other.faults) {
+            *sum += n;
+        }
+        for (what, n) in &other.counts {
+            *self.counts.entry(what).or_default() += n;
+        }
+        for (what, n) in &other.did {
+            *self.did.entry(*what).or_default() += n;
+        }
+    }
+}
+
+/// How many lines of a story are kept.
+const MOST_LINES: usize = 200_000;
+
+struct State {
+    streams: Vec<Xoshiro256PlusPlus>,
+    dice: Xoshiro256PlusPlus,
+    counts: BTreeMap<&'static str, u64>,
+    faults: Vec<u64>,
+    did: BTreeMap<(&'static str, &'static str, Done), u64>,
+    lines: VecDeque<Line>,
+}
+
+/// See the module.
+pub struct Core {
+    /// What this world is like.
+    pub scenario: Scenario,
+    began: Instant,
+    state: Mutex<State>,
+    broken: Mutex<Option<Broken>>,
+    /// Told when something broke.
+    pub stop: Notify,
+    healed: AtomicBool,
+    telling: bool,
+}
+
+impl Core {
+    /// The core of a world that begins now.
+    pub fn new(scenario: Scenario, telling: bool) -> Self {
+        let seed = scenario.seed;
+        let stream = |n: u64| Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n);
+        let state = State {
+            streams: (0..Fault::ALL.len() as u64).map(|n| stream(n + 1)).collect(),
+            dice: stream(0),
+            counts: BTreeMap::new(),
+            faults: vec![0; Fault::ALL.len()],
+            did: BTreeMap::new(),
+            lines: VecDeque::new(),
+        };
+        Self {
+            scenario,
+            began: Instant::now(),
+            state: Mutex::new(state),
+            broken: Mutex::new(None),
+            stop: Notify::new(),
+            healed: AtomicBool::new(false),
+            telling,
+        }
+    }
+
+    /// The time of this world.
+    pub fn now(&self) -> Time {
+        START + Span::from_ms(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// The same in milliseconds.
+    pub fn ms(&self) -> i64 {
+        self.now().as_ms()
+    }
+
+    /// From now on nothing goes wrong any more.
+    pub fn heal(&self) {
+        self.healed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether faults are over.
+    pub fn is_healed(&self) -> bool {
+        self.healed.load(Ordering::Relaxed)
+    }
+
+    /// Whether this fault happens on this occasion.
+    pub fn happens(&self, fault: Fault) -> bool {
+        let chance = self.scenario.chance(fault);
+        if chance <= 0.0 || self.is_healed() {
+            return false;
+        }
+        let mut state = lock(&self.state);
+        let State { streams, faults, .. } = &mut *state;
+        let (Some(stream), Some(count)) = (streams.get_mut(fault.index()), faults.get_mut(fault.index())) else {
+            return false;
+        };
+        let happens = stream.random_bool(chance.min(1.0));
+        *count += u64::from(happens);
+        happens
+    }
+
+    /// A number of this fault's own stream, ends included.
+    pub fn of(&self, fault: Fault, low: i64, high: i64) -> i64 {
+        let mut state = lock(&self.state);
+        state.streams.get_mut(fault.index()).map_or(low, |s| s.random_range(low..=high.max(low)))
+    }
+
+    /// A number that is no fault's, ends included.
+    pub fn between(&self, low: i64, high: i64) -> i64 {
+        lock(&self.state).dice.random_range(low..=high.max(low))
+    }
+
+    /// Whether something that is no fault happens.
+    pub fn maybe(&self, chance: f64) -> bool {
+        lock(&self.state).dice.random_bool(chance.clamp(0.0, 1.0))
+    }
+
+    /// One of these.
+    pub fn one_of<'a, T>(&self, all: &'a [T]) -> Option<&'a T> {
+        if all.is_empty() {
+            return None;
+        }
+        let n = self.between(0, all.len() as i64 - 1);
+        all.get(usize::try_from(n).unwrap_or(0))
+    }
+
+    /// Counts that something was reached: nothing counts as tested that never happened.
+    pub fn count(&self, what: &'static str) {
+        *lock(&self.state).counts.entry(what).or_default() += 1;
+    }
+
+    /// Counts how an action of a function came out.
+    pub fn did(&self, function: &'static str, action: &'static str, outcome: Done) {
+        *lock(&self.state).did.entry((function, action, outcome)).or_default() += 1;
+    }
+
+    /// Tells the story, where one is told.
+    pub fn tell(&self, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
+        if self.telling {
+            let line = Line { at: self.now(), who: who(), what: what() };
+            let mut state = lock(&self.state);
+            state.lines.push_back(line);
+            if state.lines.len() > MOST_LINES {
+                state.lines.pop_front();
+            }
+        }
+    }
+
+    /// Whether a story is told.
+    pub const fn is_telling(&self) -> bool {
+        self.telling
+    }
+
+    /// An invariant does not hold. The first one counts.
+    pub fn broken(&self, rule: &'static str, what: String) {
+        let mut broken = lock(&self.broken);
+        if broken.is_none() {
+            self.tell(|| "the world".into(), || format!("BROKEN {rule}: {what}"));
+            *broken = Some(Broken { rule, what, at: self.now() });
+            self.stop.notify_waiters();
+            self.stop.notify_one();
+        }
+    }
+
+    /// What broke, if anything did.
+    pub fn what_broke(&self) -> Option<Broken> {
+        lock(&self.broken).clone()
+    }
+
+    /// What happened, counted.
+    pub fn happened(&self) -> Happened {
+        let state = lock(&self.state);
+        Happened { faults: state.faults.clone(), counts: state.counts.clone(), did: state.did.clone() }
+    }
+
+    /// The story's lines so far.
+    pub fn lines(&self) -> Vec<Line> {
+        lock(&self.state).lines.iter().cloned().collect()
+    }
+}

@@ -1,0 +1,439 @@
+//! EC2 as it behaves on bad days: lists that lag and forget, answers that are lost, tokens that
+//! are zonal and spent, shortages, quotas, machines that never boot, die, or are taken back.
+//!
+//! Guarantees: an instance id is never used twice; a terminated instance never comes back; a
+//! repeated token in one zone answers with the first call's instance.
+//! Does not: speak EC2's protocol (the stand-in of `nodekeeper local` does).
+
+use crate::caller::Caller;
+use crate::check::Check;
+use crate::core::{Core, Fault, START, lock};
+use async_trait::async_trait;
+use shared::cloud::{CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchError, LaunchRequest, NODE_TAG};
+use shared::ids::NodeId;
+use shared::model::Market;
+use shared::time::{Span, Time};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+
+/// How long a terminated instance is listed at most, in milliseconds (EC2: about an hour).
+const LISTED_MS: i64 = 3_600_000;
+
+/// An instance as it really is.
+#[derive(Clone, Debug)]
+pub struct Real {
+    /// What EC2 tells of it.
+    pub instance: Instance,
+    /// The life it was launched as.
+    pub node_id: NodeId,
+    /// The script of its first boot.
+    pub user_data: String,
+    /// From when lists show it.
+    listed_from: Time,
+    /// Until when nothing shows it.
+    hidden_until: Option<Time>,
+    /// When lists forget that it was terminated.
+    forgotten_at: Option<Time>,
+    /// When EC2 will take it back, once warned.
+    pub taken_at: Option<Time>,
+    machine: Option<AbortHandle>,
+}
+
+impl Real {
+    /// Whether it has not been terminated yet.
+    pub fn is_live(&self) -> bool {
+        self.instance.state != InstanceState::Terminated
+    }
+
+    /// Whether something may still run on it.
+    pub fn is_up(&self) -> bool {
+        matches!(self.instance.state, InstanceState::Pending | InstanceState::Running)
+    }
+
+    /// Whether lists leave it out.
+    pub fn is_hidden(&self, now: Time) -> bool {
+        now < self.listed_from || self.hidden_until.is_some_and(|until| now < until)
+    }
+}
+
+/// Puts an agent on a machine that came up.
+pub type Boot = Box<dyn Fn(&Real) -> AbortHandle + Send + Sync>;
+
+#[derive(Default)]
+struct Region {
+    instances: BTreeMap<String, Real>,
+    tokens: BTreeMap<(String, String), (LaunchRequest, String)>,
+    shortages: BTreeMap<(String, String, Market), Time>,
+    quota_until: Option<Time>,
+    collapse_until: Option<Time>,
+    launched: u64,
+    /// Warnings that were given and not yet passed on.
+    warnings: Vec<String>,
+}
+
+/// See the module.
+pub struct Ec2 {
+    core: Arc<Core>,
+    check: Arc<Check>,
+    region: Mutex<Region>,
+    boot: OnceLock<Boot>,
+}
+
+impl Ec2 {
+    /// An empty region.
+    pub fn new(core: Arc<Core>, check: Arc<Check>) -> Arc<Self> {
+        Arc::new(Self { core, check, region: Mutex::default(), boot: OnceLock::new() })
+    }
+
+    /// Who puts agents on machines. Set once.
+    pub fn on_boot(&self, boot: Boot) {
+        let _ = self.boot.set(boot);
+    }
+
+    /// The instances as they really are.
+    pub fn real(&self) -> Vec<Real> {
+        lock(&self.region).instances.values().cloned().collect()
+    }
+
+    /// One instance as it really is.
+    pub fn one(&self, instance_id: &str) -> Option<Real> {
+        lock(&self.region).instances.get(instance_id).cloned()
+    }
+
+    /// When EC2 will take an instance back, if it said so.
+    pub fn taken_at(&self, instance_id: &str) -> Option<Time> {
+        lock(&self.region).instances.get(instance_id).and_then(|r| r.taken_at)
+    }
+
+    fn is_up(&self, instance_id: &str) -> bool {
+        lock(&self.region).instances.get(instance_id).is_some_and(Real::is_up)
+    }
+
+    /// How many instances are not terminated.
+    pub fn live(&self) -> usize {
+        lock(&self.region).instances.values().filter(|i| i.is_live()).count()
+    }
+
+    /// Spot warnings for EventBridge to pass on.
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.region).warnings)
+    }
+
+    /// Everything is to be had and seen again.
+    pub fn heal(&self) {
+        let now = self.core.now();
+        let mut region = lock(&self.region);
+        region.shortages.clear();
+        region.quota_until = None;
+        region.collapse_until = None;
+        for real in region.instances.values_mut() {
+            real.hidden_until = None;
+            real.listed_from = real.listed_from.min(now);
+        }
+    }
+
+    async fn call(&self, operation: &'static str) -> Result<Arc<Caller>, CloudError> {
+        let caller = Caller::current();
+        caller.point().await;
+        let ms = self.core.between(1, self.core.scenario.latency_ms * 2);
+        tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
+        if operation == "DescribeInstances" && self.core.happens(Fault::ListFails) {
+            return Err(CloudError::Unreachable { operation, detail: "it broke (simulated)".into() });
+        }
+        Ok(caller)
+    }
+
+    /// What becomes of a launch request that reached EC2.
+    fn land(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Result<Instance, LaunchError> {
+        let now = self.core.now();
+        let offering = &request.offering;
+        let zone = match offering.subnet_id.as_deref() {
+            Some("subnet-b") => "zone-b",
+            _ => "zone-a",
+        };
+        let mut region = lock(&self.region);
+        if let Some((earlier, id)) = region.tokens.get(&(zone.to_owned(), token.to_owned())) {
+            self.core.count("a launch token was used again");
+            if earlier != request {
+                return Err(LaunchError::Lost("IdempotentParameterMismatch".into()));
+            }
+            return match region.instances.get(id) {
+                Some(real) if real.is_live() => Ok(real.instance.clone()),
+                _ => Err(LaunchError::Spent("IdempotentInstanceTerminated".into())),
+            };
+        }
+        self.check.launching(caller, request, token);
+        if self.core.happens(Fault::BadRequest) {
+            return Err(LaunchError::BadRequest("InvalidParameterValue (simulated)".into()));
+        }
+        if self.core.happens(Fault::Quota) {
+            region.quota_until = Some(now + Span::from_s(self.core.of(Fault::Quota, 30, 900)));
+        }
+        let up = region.instances.values().filter(|r| r.is_live()).count();
+        if region.quota_until.is_some_and(|until| now < until) || up >= self.core.scenario.quota {
+            return Err(LaunchError::Quota("InstanceLimitExceeded (simulated)".into()));
+        }
+        let place = (offering.instance_type.clone(), zone.to_owned(), offering.market);
+        if self.core.happens(Fault::Shortage) {
+            let until = now + Span::from_s(self.core.of(Fault::Shortage, 30, 3600));
+            region.shortages.insert(place.clone(), until);
+        }
+        let never = self.core.scenario.never_had.as_ref() == Some(&place.0);
+        if never || region.shortages.get(&place).is_some_and(|until| now < *until) {
+            return Err(LaunchError::Capacity("InsufficientInstanceCapacity (simulated)".into()));
+        }
+        let Some(node_id) = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok()) else {
+            self.core.broken("invariant_a_launch_names_its_node", format!("{:?}", request.tags));
+            return Err(LaunchError::BadRequest("no node id".into()));
+        };
+        if !request.tags.contains_key(CLUSTER_TAG) {
+            self.core.broken("invariant_a_launch_names_its_node", format!("{:?}", request.tags));
+        }
+        self.check.launched(node_id, region.instances.values());
+        region.launched += 1;
+        let instance = Instance {
+            instance_id: format!("i-{:08x}", region.launched),
+            state: InstanceState::Pending,
+            launched_at: now,
+            zone: Some(zone.to_owned()),
+            tags: request.tags.clone(),
+        };
+        let lag = if self.core.happens(Fault::ListLags) { self.core.of(Fault::ListLags, 1, 300) } else { 0 };
+        let real = Real {
+            instance: instance.clone(),
+            node_id,
+            user_data: request.user_data.clone(),
+            listed_from: now + Span::from_s(lag),
+            hidden_until: None,
+            forgotten_at: None,
+            taken_at: None,
+            machine: None,
+        };
+        self.core.count("an instance was launched");
+        self.core.tell(|| "ec2".into(), || format!("{} launched as {node_id}", instance.instance_id));
+        region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), instance.instance_id.clone()));
+        region.instances.insert(instance.instance_id.clone(), real);
+        Ok(instance)
+    }
+
+    /// The machine's own life: it boots, or does not.
+    fn grow(self: &Arc<Self>, instance_id: String, instance_type: String, market: Market) {
+        let ec2 = Arc::clone(self);
+        tokio::spawn(async move {
+            let core = &ec2.core;
+            let up_s = if core.happens(Fault::BootsSlowly) {
+                core.of(Fault::BootsSlowly, 120, 2400)
+            } else {
+                core.between(15, 90)
+            };
+            sleep_s(up_s / 2).await;
+            ec2.change(&instance_id, |r| {
+                if r.instance.state == InstanceState::Pending {
+                    r.instance.state = InstanceState::Running;
+                }
+            });
+            if core.happens(Fault::DiesBooting) {
+                ec2.end(&instance_id, 0, "died while it booted");
+                return;
+            }
+            sleep_s(up_s / 2).await;
+            let broken = core.scenario.broken_type.as_ref().is_some_and(|(broken, hours)| {
+                *broken == instance_type && core.now().since(START).as_s() < hours * 3600.0
+            });
+            if broken || core.happens(Fault::NeverBoots) {
+                core.tell(|| "ec2".into(), || format!("{instance_id} will never call"));
+            } else if let (Some(boot), Some(real)) = (ec2.boot.get(), ec2.one(&instance_id))
+                && real.is_up()
+            {
+                let machine = boot(&real);
+                ec2.change(&instance_id, |r| r.machine = Some(machine));
+            }
+            ec2.live_on(&instance_id, market).await;
+        });
+    }
+
+    /// What may happen to a machine as time passes.
+    async fn live_on(self: &Arc<Self>, instance_id: &str, market: Market) {
+        let core = &self.core;
+        while self.is_up(instance_id) && !core.is_healed() {
+            sleep_s(120).await;
+            if core.happens(Fault::InstanceDies) || core.happens(Fault::TerminatedByOthers) {
+                self.end(instance_id, core.between(0, 60), "ended by itself or by others");
+            } else if core.happens(Fault::Stopped) {
+                core.tell(|| "ec2".into(), || format!("{instance_id} is stopped by somebody"));
+                self.change(instance_id, |r| {
+                    r.instance.state = InstanceState::Stopped;
+                    if let Some(machine) = r.machine.take() {
+                        machine.abort();
+                    }
+                });
+                self.check.machine_gone(instance_id);
+            } else if core.happens(Fault::ListLoses) {
+                let until = core.now() + Span::from_s(core.of(Fault::ListLoses, 30, 1800));
+                core.tell(|| "ec2".into(), || format!("{instance_id} is not listed until {until}"));
+                self.change(instance_id, |r| r.hidden_until = Some(until));
+            } else if market == Market::Spot && core.happens(Fault::SpotTakenAtOnce) {
+                self.end(instance_id, 0, "spot capacity taken back at once");
+            } else if market == Market::Spot && core.happens(Fault::SpotTaken) {
+                let at = core.now() + Span::from_s(120);
+                core.tell(|| "ec2".into(), || format!("{instance_id} will be taken back at {at}"));
+                self.change(instance_id, |r| r.taken_at = Some(at));
+                lock(&self.region).warnings.push(instance_id.to_owned());
+                sleep_s(120).await;
+                self.end(instance_id, 0, "spot capacity taken back");
+            }
+        }
+    }
+
+    fn change(&self, instance_id: &str, change: impl FnOnce(&mut Real)) {
+        if let Some(real) = lock(&self.region).instances.get_mut(instance_id) {
+            change(real);
+        }
+    }
+
+    /// An instance goes down, whoever wanted it; in `after_s` seconds EC2 lists it as terminated.
+    pub fn end(self: &Arc<Self>, instance_id: &str, after_s: i64, why: &str) {
+        let mut ends = false;
+        self.change(instance_id, |r| {
+            ends = !matches!(r.instance.state, InstanceState::ShuttingDown | InstanceState::Terminated);
+            if ends {
+                r.instance.state = InstanceState::ShuttingDown;
+                if let Some(machine) = r.machine.take() {
+                    machine.abort();
+                }
+            }
+        });
+        if !ends {
+            return;
+        }
+        self.core.tell(|| "ec2".into(), || format!("{instance_id} goes down: {why}"));
+        self.check.machine_gone(instance_id);
+        let (ec2, instance_id) = (Arc::clone(self), instance_id.to_owned());
+        tokio::spawn(async move {
+            sleep_s(after_s).await;
+            let listed_ms = if ec2.core.maybe(0.2) { ec2.core.between(1, 120_000) } else { LISTED_MS };
+            let now = ec2.core.now();
+            ec2.change(&instance_id, |r| {
+                r.instance.state = InstanceState::Terminated;
+                r.forgotten_at = Some(now + Span::from_ms(listed_ms));
+            });
+        });
+    }
+}
+
+async fn sleep_s(s: i64) {
+    tokio::time::sleep(Duration::from_secs(s.max(0).unsigned_abs())).await;
+}
+
+/// The cloud as the functions see it.
+pub struct Seen(pub Arc<Ec2>);
+
+#[async_trait]
+impl Cloud for Seen {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        let ec2 = &self.0;
+        let caller = ec2.call("DescribeInstances").await?;
+        let core = &ec2.core;
+        let now = core.now();
+        if core.happens(Fault::ListCollapses) {
+            let until = now + Span::from_s(core.of(Fault::ListCollapses, 60, 900));
+            lock(&ec2.region).collapse_until = Some(until);
+        }
+        let shown: Vec<Instance> = {
+            let mut region = lock(&ec2.region);
+            region.instances.retain(|_, r| r.forgotten_at.is_none_or(|at| now < at));
+            let collapsed = region.collapse_until.is_some_and(|until| now < until);
+            let shown = region.instances.values().filter(|r| !r.is_hidden(now)).enumerate();
+            shown
+                .filter(|(n, _)| (!collapsed || n % 4 == 0) && !core.happens(Fault::ListForgets))
+                .map(|(_, r)| r.instance.clone())
+                .collect()
+        };
+        caller.point().await;
+        Ok(shown)
+    }
+
+    async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
+        let ec2 = &self.0;
+        let caller = ec2.call("DescribeInstance").await?;
+        let now = ec2.core.now();
+        let found = ec2.one(instance_id);
+        let found = found.filter(|r| !r.is_hidden(now) && r.forgotten_at.is_none_or(|at| now < at));
+        caller.point().await;
+        Ok(found.map(|r| r.instance))
+    }
+
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Instance, LaunchError> {
+        let ec2 = &self.0;
+        let core = &ec2.core;
+        let caller = Caller::current();
+        caller.point().await;
+        if core.happens(Fault::LaunchThrottled) {
+            return Err(LaunchError::Throttled("RequestLimitExceeded (simulated)".into()));
+        }
+        // The client gives up after 25 s; what is under way then may still land.
+        let slow = core.happens(Fault::LaunchSlow);
+        let lands_ms = if slow { core.of(Fault::LaunchSlow, 5_000, 35_000) } else { core.between(50, 1500) };
+        let (landing, request, token) = (Arc::clone(ec2), request.clone(), client_token.to_owned());
+        let under_way = Arc::clone(&caller);
+        let landed = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(lands_ms.unsigned_abs())).await;
+            let before = landing.live();
+            let result = landing.land(&under_way, &request, &token);
+            if let Ok(instance) = &result
+                && landing.live() > before
+            {
+                landing.grow(
+                    instance.instance_id.clone(),
+                    request.offering.instance_type.clone(),
+                    request.offering.market,
+                );
+            }
+            result
+        });
+        let result = match tokio::time::timeout(Duration::from_secs(25), landed).await {
+            Ok(Ok(result)) => result,
+            _ => Err(LaunchError::Lost("no answer in 25 s (simulated)".into())),
+        };
+        caller.point().await;
+        if result.is_ok() && core.happens(Fault::LaunchAnswerLost) {
+            return Err(LaunchError::Lost("the answer was lost (simulated)".into()));
+        }
+        result
+    }
+
+    async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
+        let ec2 = &self.0;
+        let operation = "TerminateInstances";
+        let caller = ec2.call(operation).await?;
+        let core = &ec2.core;
+        let failed = || CloudError::Unreachable { operation, detail: "it broke (simulated)".into() };
+        if core.happens(Fault::TerminateFails) {
+            return Err(failed());
+        }
+        let some = core.happens(Fault::TerminatesSome);
+        for (n, id) in instance_ids.iter().enumerate() {
+            if some && n % 2 == 1 {
+                continue;
+            }
+            let Some(real) = ec2.one(id) else { continue };
+            if matches!(real.instance.state, InstanceState::Terminated | InstanceState::ShuttingDown) {
+                continue;
+            }
+            ec2.check.terminating(&caller, &real);
+            core.count("an instance was terminated");
+            let slow = core.happens(Fault::TerminatesSlowly);
+            let after_s = if slow { core.of(Fault::TerminatesSlowly, 60, 1200) } else { core.between(5, 60) };
+            ec2.end(id, after_s, &format!("terminated by {}", caller.name()));
+        }
+        caller.point().await;
+        if some { Err(failed()) } else { Ok(()) }
+    }
+
+    async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
+        self.0.call("GetConsoleOutput").await?;
+        Ok(Some("kernel panic (simulated)".into()))
+    }
+}

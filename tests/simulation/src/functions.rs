@@ -1,0 +1,342 @@
+//! The four functions as the world runs them: killed, late, twice, beside themselves, with
+//! clocks that differ; and the network between them and the nodes.
+//!
+//! Guarantees: what runs is the product's own code; a request that was delivered late or twice
+//! is byte for byte the one that was sent.
+
+use crate::caller::{Caller, Kind};
+use crate::core::{Core, Fault, lock};
+use crate::ec2::{Ec2, Seen};
+use heartbeat_ingest::Ingest;
+use serde_json::{Value, json};
+use shared::auth::MasterKey;
+use shared::chance::Chance;
+use shared::cloud::LaunchSettings;
+use shared::http::Credentials;
+use shared::ids::{ClusterName, NodeId};
+use shared::run::RunClock;
+use shared::store::{Db, Store};
+use shared::time::{Span, Time};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use sweep_dispatch::Sweep;
+use tokio::sync::Notify;
+
+/// How many processes of each HTTP function there are, each with its own cache and clock.
+const PROCESSES: usize = 3;
+
+/// A Lambda process: its function's state and its clock.
+struct Process<T> {
+    function: T,
+    skew: Span,
+}
+
+#[derive(Default)]
+struct Network {
+    cut: BTreeMap<NodeId, Time>,
+    some_cut: Option<(u64, Time)>,
+    down_until: Option<Time>,
+    other_version_until: Option<Time>,
+    not_running: BTreeMap<&'static str, Time>,
+}
+
+/// See the module.
+pub struct Functions {
+    core: Arc<Core>,
+    store: Store,
+    cloud: Seen,
+    settings: LaunchSettings,
+    ingests: Vec<Process<Ingest>>,
+    sweeps: Vec<Process<Sweep>>,
+    network: Mutex<Network>,
+    callers: AtomicU64,
+    stop: Notify,
+}
+
+impl Functions {
+    /// The functions on these tables and this cloud.
+    pub fn new(core: &Arc<Core>, db: Arc<dyn Db>, ec2: &Arc<Ec2>) -> Arc<Self> {
+        let cluster: ClusterName = "simulated".parse().unwrap_or_else(|_| unreachable!("a good name"));
+        let key = MasterKey::from_hex(&"5a".repeat(32)).unwrap_or_else(|_| unreachable!("a good key"));
+        let seed = core.scenario.seed;
+        let store = Store::with_chance(db, Chance::seeded(seed));
+        let credentials = Credentials::Token(key.clone());
+        let skew = || {
+            let ms = if core.happens(Fault::ClockSkew) { core.of(Fault::ClockSkew, -3000, 3000) } else { 0 };
+            Span::from_ms(ms)
+        };
+        let ingests = (0..PROCESSES)
+            .map(|_| Process {
+                function: Ingest::new(store.clone(), credentials.clone(), cluster.clone()),
+                skew: skew(),
+            })
+            .collect();
+        let sweeps = (0..PROCESSES)
+            .map(|_| Process {
+                function: Sweep::new(store.clone(), credentials.clone(), cluster.clone()),
+                skew: skew(),
+            })
+            .collect();
+        Arc::new(Self {
+            core: Arc::clone(core),
+            store,
+            cloud: Seen(Arc::clone(ec2)),
+            settings: LaunchSettings {
+                cluster,
+                key: Some(key),
+                heartbeat_url: "https://heartbeat".into(),
+                sweep_url: "https://sweep".into(),
+            },
+            ingests,
+            sweeps,
+            network: Mutex::default(),
+            callers: AtomicU64::new(0),
+            stop: Notify::new(),
+        })
+    }
+
+    /// The tables, for operators.
+    pub const fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Every run and request under way ends here: the functions are pointed at other tables.
+    pub fn stop_all(&self) {
+        self.stop.notify_waiters();
+    }
+
+    /// Nobody is cut off any more.
+    pub fn heal(&self) {
+        *lock(&self.network) = Network::default();
+    }
+
+    /// A node is cut off for a while.
+    pub fn cut_off(&self, node: NodeId, until: Time) {
+        self.core.tell(|| "network".into(), || format!("{node} is cut off until {until}"));
+        lock(&self.network).cut.insert(node, until);
+    }
+
+    /// A part of all nodes is cut off for a while.
+    pub fn cut_off_some(&self, until: Time) {
+        let part = self.core.of(Fault::PartOfTheNetwork, 0, 2).unsigned_abs();
+        self.core.tell(|| "network".into(), || format!("a third of the nodes is cut off until {until}"));
+        lock(&self.network).some_cut = Some((part, until));
+    }
+
+    fn is_cut(&self, node: NodeId) -> bool {
+        let now = self.core.now();
+        if self.core.happens(Fault::IngestDown) {
+            let until = now + Span::from_s(self.core.of(Fault::IngestDown, 60, 3600));
+            self.core.tell(|| "network".into(), || format!("heartbeat-ingest answers nobody until {until}"));
+            lock(&self.network).down_until = Some(until);
+        }
+        let network = lock(&self.network);
+        network.down_until.is_some_and(|until| now < until)
+            || network.cut.get(&node).is_some_and(|until| now < *until)
+            || network.some_cut.is_some_and(|(part, until)| now < until && u64::from(node.slot().number()) % 3 == part)
+    }
+
+    fn caller(&self, kind: Kind) -> Arc<Caller> {
+        let number = self.callers.fetch_add(1, Ordering::Relaxed) + 1;
+        let kill_at = if self.core.happens(Fault::Killed) {
+            let most = if matches!(kind, Kind::Run(_)) { 120 } else { 12 };
+            u32::try_from(self.core.of(Fault::Killed, 1, most)).unwrap_or(1)
+        } else {
+            0
+        };
+        Caller::new(kind, number, kill_at)
+    }
+
+    /// One request of a node: the status and body of the answer, or nothing.
+    pub async fn post(
+        self: &Arc<Self>,
+        node: NodeId,
+        what: &'static str,
+        token: Option<&str>,
+        body: String,
+    ) -> Option<(u64, String)> {
+        let core = &self.core;
+        if self.is_cut(node) || core.happens(Fault::RequestLost) {
+            sleep_ms(10_000).await;
+            return None;
+        }
+        let path = format!("/v1/nodes/{node}/{what}");
+        let body: Arc<str> = body.into();
+        let mut headers = json!({"content-type": "application/json"});
+        if let (Some(token), Some(headers)) = (token, headers.as_object_mut()) {
+            headers.insert("authorization".into(), format!("Bearer {token}").into());
+        }
+        let event = json!({"version": "2.0", "rawPath": path, "headers": headers, "isBase64Encoded": false,
+            "requestContext": {"http": {"method": "POST", "path": path}}, "body": &*body});
+        let kind = Kind::Node { node, what, body };
+        if core.happens(Fault::RequestTwice) || core.happens(Fault::RequestLate) {
+            let late = core.maybe(0.5);
+            let ms = core.between(0, 600_000);
+            let (functions, event, kind) = (Arc::clone(self), event.clone(), kind.clone());
+            core.tell(|| "network".into(), || format!("a request of {node} ({what}) comes again in {ms} ms"));
+            tokio::spawn(async move {
+                sleep_ms(ms).await;
+                functions.answer(kind, &event).await;
+            });
+            if late {
+                sleep_ms(10_000).await;
+                return None;
+            }
+        }
+        let answer = self.answer(kind, &event).await?;
+        if self.is_cut(node) || core.happens(Fault::AnswerLost) {
+            sleep_ms(5_000).await;
+            return None;
+        }
+        let status = answer.get("statusCode").and_then(Value::as_u64)?;
+        Some((status, answer.get("body").and_then(Value::as_str)?.to_owned()))
+    }
+
+    async fn answer(&self, kind: Kind, event: &Value) -> Option<Value> {
+        let n = usize::try_from(self.core.between(0, PROCESSES as i64 - 1)).unwrap_or(0);
+        let to_sweep = matches!(kind, Kind::Node { what: "handles", .. });
+        let caller = self.caller(kind);
+        let work = async {
+            if to_sweep {
+                let process = self.sweeps.get(n)?;
+                let clock = RunClock::new(self.core.now() + process.skew, None, Duration::from_secs(25));
+                process.function.handle(event, clock).await.ok()
+            } else {
+                let process = self.ingests.get(n)?;
+                Some(process.function.handle(event, self.core.now() + process.skew).await)
+            }
+        };
+        // The function's own time-out: cut off at some await point.
+        let work = async {
+            tokio::select! {
+                biased;
+                () = self.stop.notified() => None,
+                answer = work => answer,
+            }
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(30), caller.run(work)).await;
+        if answer.is_err() {
+            self.core.count("a request's function was cut off by its time-out");
+        }
+        answer.ok()??
+    }
+
+    /// Whether a function does not run at present.
+    fn is_down(&self, function: &'static str) -> bool {
+        let now = self.core.now();
+        if self.core.happens(Fault::FunctionDown) {
+            let until = now + Span::from_s(self.core.of(Fault::FunctionDown, 120, 7200));
+            self.core.tell(|| function.into(), || format!("does not run until {until}"));
+            lock(&self.network).not_running.insert(function, until);
+        }
+        lock(&self.network).not_running.get(function).is_some_and(|until| now < *until)
+    }
+
+    /// The schedule rings: one run, or what goes wrong with schedules.
+    pub fn ring(self: &Arc<Self>, function: &'static str, input: Value) {
+        let core = &self.core;
+        if self.is_down(function) {
+            return;
+        }
+        let runs = if core.happens(Fault::RunsOverlap) {
+            core.of(Fault::RunsOverlap, 2, 10)
+        } else if core.happens(Fault::RunTwice) {
+            2
+        } else {
+            1
+        };
+        for _ in 0..runs {
+            let late = if core.happens(Fault::RunLate) { core.of(Fault::RunLate, 100, 50_000) } else { 0 };
+            let (functions, input) = (Arc::clone(self), input.clone());
+            tokio::spawn(async move {
+                if late > 0 {
+                    sleep_ms(late).await;
+                }
+                functions.run(function, &input).await;
+            });
+        }
+    }
+
+    /// One run of a scheduled function.
+    pub async fn run(&self, function: &'static str, input: &Value) {
+        let core = &self.core;
+        let caller = self.caller(Kind::Run(function));
+        let skew = if core.happens(Fault::ClockSkew) { core.of(Fault::ClockSkew, -3000, 3000) } else { 0 };
+        let now = core.now() + Span::from_ms(skew);
+        let budget_s = if core.happens(Fault::ShortRun) { core.of(Fault::ShortRun, 5, 20) } else { 60 };
+        let budget = Duration::from_secs(budget_s.unsigned_abs());
+        let clock = RunClock::new(now, None, budget);
+        let settings = self.version();
+        let work = async {
+            let answer = match function {
+                poll_and_scale::FUNCTION => {
+                    poll_and_scale::tick(&self.store, &self.cloud, &settings, input, clock).await
+                }
+                clean_stale_records::FUNCTION => {
+                    clean_stale_records::tick(&self.store, &self.cloud, input, clock).await
+                }
+                _ => sweep_dispatch::tick(&self.store, input, clock).await,
+            };
+            self.ran(function, answer);
+        };
+        let work = async {
+            tokio::select! {
+                biased;
+                () = self.stop.notified() => {}
+                () = work => {}
+            }
+        };
+        match tokio::time::timeout(budget, caller.run(work)).await {
+            Ok(Some(())) => {}
+            Ok(None) => core.tell(|| caller.name(), || "killed".into()),
+            Err(_) => {
+                core.count("a run was cut off by its time-out");
+                core.tell(|| caller.name(), || "cut off by its time-out".into());
+            }
+        }
+    }
+
+    fn ran(&self, function: &'static str, answer: Result<shared::run::RunAnswer, shared::run::ObserveError>) {
+        match answer {
+            Ok(answer) => {
+                self.core.count(match function {
+                    poll_and_scale::FUNCTION => "poll-and-scale ran",
+                    clean_stale_records::FUNCTION => "clean-stale-records ran",
+                    _ => "sweep-dispatch ran",
+                });
+                for action in &answer.actions {
+                    if action.outcome == shared::run::Done::Failed {
+                        self.core.tell(|| function.into(), || format!("failed: {action:?}"));
+                    }
+                    self.core.did(function, action.action, action.outcome);
+                }
+            }
+            Err(e) => {
+                self.core.count("a run could not observe");
+                self.core.tell(|| function.into(), || format!("could not observe: {e}"));
+            }
+        }
+    }
+
+    /// The deployed version: for a while it may be another one, beside which the old one may still
+    /// run. What a version changes for the others is the launch request it renders.
+    fn version(&self) -> LaunchSettings {
+        let now = self.core.now();
+        if self.core.happens(Fault::OtherVersion) {
+            let until = now + Span::from_s(self.core.of(Fault::OtherVersion, 60, 1200));
+            lock(&self.network).other_version_until = Some(until);
+        }
+        let other = lock(&self.network).other_version_until.is_some_and(|until| now < until);
+        let mut settings = self.settings.clone();
+        if other && self.core.maybe(0.5) {
+            settings.heartbeat_url = "https://heartbeat.other-version".into();
+        }
+        settings
+    }
+}
+
+async fn sleep_ms(ms: i64) {
+    tokio::time::sleep(Duration::from_millis(ms.max(0).unsigned_abs())).await;
+}

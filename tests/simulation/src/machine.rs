@@ -1,0 +1,542 @@
+//! A node: the agent's real protocol on a machine without processes, and what happens to
+//! machines.
+//!
+//! Guarantees: what the protocol calls durable is what a crash leaves; an alloc is started at
+//! most once on one disk; processes outlive their agent but no boot.
+//! Does not: speak HTTP ([`crate::functions`] delivers the requests, or does not).
+
+use crate::check::{Check, Ground};
+use crate::core::{Core, Fault, lock};
+use crate::ec2::{Ec2, Real};
+use crate::functions::Functions;
+use nodekeeper_agent::protocol::{Durable, Ended, Identity, LocalAlloc, Node as Protocol, Seen, Work};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shared::ids::AllocId;
+use shared::model::HandleKind;
+use shared::time::{Span, Time};
+use shared::wire::{
+    AllocOrder, AllocReportAnswer, AllocUpdate, ErrorCode, HandleReportAnswer, HeartbeatAnswer, NodeFile,
+    ReportedHandle,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+
+/// What outlives a reboot.
+#[derive(Default)]
+struct Disk {
+    durable: Option<Durable>,
+    /// The task of each alloc that was started, and in which boot.
+    started: BTreeMap<AllocId, (AllocOrder, u32)>,
+    /// How those that ended did.
+    ended: BTreeMap<AllocId, Ended>,
+    /// Containers and volumes, each with its label.
+    handles: BTreeMap<String, Option<String>>,
+}
+
+struct Process {
+    ends_at: Time,
+    exit_code: i32,
+    stopping: bool,
+}
+
+/// See the module.
+pub struct Machine {
+    core: Arc<Core>,
+    check: Arc<Check>,
+    ec2: Arc<Ec2>,
+    functions: Arc<Functions>,
+    ground: Arc<Mutex<Ground>>,
+    file: NodeFile,
+    instance_id: String,
+    protocol: Protocol,
+    disk: Disk,
+    processes: BTreeMap<AllocId, Process>,
+    boot: u32,
+    busy_until: Option<Time>,
+    hangs: bool,
+    never_reports: bool,
+    stuck: BTreeMap<String, Time>,
+    heartbeat_at: Time,
+    report_at: Time,
+    handles_at: Time,
+}
+
+enum Answer<T> {
+    Told(T),
+    Refused(ErrorCode),
+    Nothing,
+}
+
+impl Machine {
+    /// Puts an agent on a machine that came up.
+    pub fn boot(
+        core: &Arc<Core>,
+        check: &Arc<Check>,
+        ec2: &Arc<Ec2>,
+        functions: &Arc<Functions>,
+        real: &Real,
+    ) -> AbortHandle {
+        let instance_id = real.instance.instance_id.clone();
+        let Some(file) = shared::cloud::node_file_in(&real.user_data) else {
+            core.broken("invariant_a_launch_names_its_node", format!("{instance_id} has no node file"));
+            return tokio::spawn(async {}).abort_handle();
+        };
+        let now = core.now();
+        let ground = check.machine(&instance_id, file.node_id);
+        let durable = Durable::new(file.node_id, "boot-1".into());
+        let machine = Self {
+            core: Arc::clone(core),
+            check: Arc::clone(check),
+            ec2: Arc::clone(ec2),
+            functions: Arc::clone(functions),
+            ground,
+            protocol: Protocol::new(identity(&instance_id), durable),
+            file,
+            instance_id,
+            disk: Disk::default(),
+            processes: BTreeMap::new(),
+            boot: 1,
+            busy_until: None,
+            hangs: core.happens(Fault::Hangs),
+            never_reports: core.happens(Fault::NeverReports),
+            stuck: BTreeMap::new(),
+            heartbeat_at: now,
+            report_at: now,
+            handles_at: now,
+        };
+        tokio::spawn(machine.live()).abort_handle()
+    }
+
+    fn name(&self) -> String {
+        format!("machine {}", self.file.node_id.slot())
+    }
+
+    async fn live(mut self) {
+        loop {
+            self.settle();
+            self.work();
+            let now = self.core.now();
+            if now >= self.heartbeat_at {
+                self.mishaps(now).await;
+                if !self.heartbeat().await {
+                    self.ec2.end(&self.instance_id, 5, "told that it is gone, it powers off");
+                    return;
+                }
+                if self.hangs && self.protocol.durable.incarnation.is_some() {
+                    self.core.tell(|| self.name(), || "hangs".into());
+                    return std::future::pending().await;
+                }
+                self.settle();
+                self.work();
+            }
+            if self.core.now() >= self.report_at && self.has_report() {
+                self.report().await;
+                self.work();
+            }
+            if self.core.now() >= self.handles_at {
+                self.report_handles().await;
+            }
+            self.write_ground();
+            let mut next = self.heartbeat_at.min(self.handles_at);
+            if self.has_report() {
+                next = next.min(self.report_at);
+            }
+            if let Some(ends) = self.processes.values().map(|p| p.ends_at).min() {
+                next = next.min(ends);
+            }
+            let wait = next.since(self.core.now()).as_ms().max(1);
+            tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+        }
+    }
+
+    /// What an observer of the machine itself would see.
+    fn write_ground(&self) {
+        let mut ground = lock(&self.ground);
+        ground.known = self.protocol.durable.allocs.keys().copied().collect();
+        ground.running = self.processes.keys().copied().collect();
+        ground.handles = self.disk.handles.keys().cloned().collect();
+    }
+
+    fn has_report(&self) -> bool {
+        (!self.never_reports || self.core.is_healed()) && self.protocol.has_report()
+    }
+
+    fn save(&mut self) {
+        self.disk.durable = Some(self.protocol.durable.clone());
+    }
+
+    /// What ended, ended.
+    fn settle(&mut self) {
+        let now = self.core.now();
+        let over: Vec<AllocId> = self.processes.iter().filter(|(_, p)| p.ends_at <= now).map(|(id, _)| *id).collect();
+        for id in over {
+            let Some(process) = self.processes.remove(&id) else { continue };
+            self.core.tell(|| self.name(), || format!("{id} exits with {}", process.exit_code));
+            let ended = Ended { exit_code: Some(process.exit_code), message: None, log_tail: None };
+            self.disk.ended.insert(id, ended.clone());
+            self.protocol.observe(id, Seen::Ended(ended));
+        }
+    }
+
+    fn work(&mut self) {
+        for work in self.protocol.work() {
+            match work {
+                Work::Run(order) => self.start(&order),
+                Work::Stop(order, _) => self.stop(&order),
+            }
+        }
+        self.write_ground();
+    }
+
+    /// How an alloc is on this disk; pending if it was never started here.
+    fn look(&mut self, id: AllocId) -> Seen {
+        if self.processes.contains_key(&id) {
+            return Seen::Running;
+        }
+        if let Some(ended) = self.disk.ended.get(&id) {
+            return Seen::Ended(ended.clone());
+        }
+        if self.disk.started.contains_key(&id) {
+            let ended = Ended { exit_code: None, message: Some("rebooted while it ran".into()), log_tail: None };
+            self.disk.ended.insert(id, ended.clone());
+            return Seen::Ended(ended);
+        }
+        Seen::Pending
+    }
+
+    fn start(&mut self, order: &AllocOrder) {
+        let id = order.alloc_id;
+        let seen = self.look(id);
+        if seen != Seen::Pending {
+            self.protocol.observe(id, seen);
+            return;
+        }
+        let now = self.core.now();
+        let s = match order.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
+            _ if self.core.is_healed() => 5,
+            Some(s) => s,
+            None => 1 << 40,
+        };
+        let timeout = i64::try_from(order.timeout_s).unwrap_or(i64::MAX);
+        let (s, exit_code) = match (timeout > 0 && s > timeout, self.core.happens(Fault::WorkFails)) {
+            (true, _) => (timeout, 124),
+            (false, true) => (self.core.of(Fault::WorkFails, 0, s.min(86_400)), 1),
+            (false, false) => (s, 0),
+        };
+        self.core.tell(|| self.name(), || format!("starts {id} for {s} s"));
+        self.disk.started.insert(id, (order.clone(), self.boot));
+        let label = Some(self.file.node_id.to_string());
+        self.disk.handles.insert(id.to_string(), label.clone());
+        for cache in &order.caches {
+            self.disk.handles.entry(format!("cache:{cache}")).or_insert_with(|| label.clone());
+        }
+        self.processes.insert(id, Process { ends_at: now + Span::from_s(s), exit_code, stopping: false });
+        self.protocol.observe(id, Seen::Running);
+        self.write_ground();
+        self.check.started(self.file.node_id, id);
+    }
+
+    fn stop(&mut self, order: &AllocOrder) {
+        let id = order.alloc_id;
+        let now = self.core.now();
+        if let Some(process) = self.processes.get_mut(&id) {
+            if !process.stopping {
+                let stubborn = self.core.happens(Fault::IgnoresTerm);
+                let s = if stubborn { i64::try_from(order.kill_timeout_s).unwrap_or(30) } else { 1 };
+                process.stopping = true;
+                process.exit_code = if stubborn { 137 } else { 143 };
+                process.ends_at = process.ends_at.min(now + Span::from_s(s));
+            }
+            return;
+        }
+        let seen = match self.look(id) {
+            Seen::Pending => {
+                let ended = Ended { exit_code: None, message: Some("not started".into()), log_tail: None };
+                self.disk.started.insert(id, (order.clone(), self.boot));
+                self.disk.ended.insert(id, ended.clone());
+                Seen::Ended(ended)
+            }
+            seen => seen,
+        };
+        self.protocol.observe(id, seen);
+    }
+
+    /// What happens to machines and to their networks.
+    async fn mishaps(&mut self, now: Time) {
+        let core = Arc::clone(&self.core);
+        let node = self.file.node_id;
+        if core.happens(Fault::CutOff) {
+            self.functions.cut_off(node, now + Span::from_s(core.of(Fault::CutOff, 10, 3600)));
+        }
+        if core.happens(Fault::CutOffForever) {
+            self.functions.cut_off(node, now + Span::from_s(1 << 30));
+        }
+        if core.happens(Fault::PartOfTheNetwork) {
+            self.functions.cut_off_some(now + Span::from_s(core.of(Fault::PartOfTheNetwork, 60, 1800)));
+        }
+        if core.happens(Fault::Busy) {
+            self.busy_until = Some(now + Span::from_s(core.of(Fault::Busy, 60, 1800)));
+        }
+        self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !core.is_healed());
+        self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
+        if core.happens(Fault::StrayHandle) {
+            let name = format!("stray-{}", core.of(Fault::StrayHandle, 0, 999));
+            self.disk.handles.insert(name, Some(node.to_string()));
+        }
+        if core.happens(Fault::ForeignHandle) {
+            let name = format!("foreign-{}", core.of(Fault::ForeignHandle, 0, 999));
+            let label = (core.of(Fault::ForeignHandle, 0, 1) == 1).then(|| "0-01JD0000000000000000000000".to_owned());
+            self.disk.handles.insert(name, label);
+        }
+        if core.happens(Fault::HandleVanishes) {
+            let idle = self.disk.handles.keys().filter(|h| !h.parse().is_ok_and(|id| self.processes.contains_key(&id)));
+            let idle: Vec<String> = idle.cloned().collect();
+            if let Some(name) = core.one_of(&idle) {
+                core.tell(|| self.name(), || format!("{name} vanishes"));
+                self.disk.handles.remove(name);
+            }
+        }
+        if core.happens(Fault::DiskLost) {
+            core.tell(|| self.name(), || "reboots with an empty disk".into());
+            self.disk = Disk::default();
+            self.reboot(core.of(Fault::DiskLost, 20, 200)).await;
+        } else if core.happens(Fault::Reboots) {
+            core.tell(|| self.name(), || "reboots".into());
+            self.reboot(core.of(Fault::Reboots, 20, 200)).await;
+        } else if core.happens(Fault::StateLost) {
+            core.tell(|| self.name(), || "its agent loses its state".into());
+            self.disk.durable = None;
+            self.restart(core.of(Fault::StateLost, 1, 60)).await;
+        } else if core.happens(Fault::AgentCrashes) {
+            self.restart(core.of(Fault::AgentCrashes, 1, 400)).await;
+        }
+    }
+
+    async fn reboot(&mut self, s: i64) {
+        self.boot += 1;
+        self.processes.clear();
+        self.restart(s).await;
+    }
+
+    /// The agent ends, and comes back in a while with what was on disk.
+    async fn restart(&mut self, s: i64) {
+        self.core.tell(|| self.name(), || format!("its agent is down for {s} s"));
+        self.write_ground();
+        tokio::time::sleep(Duration::from_secs(s.unsigned_abs())).await;
+        let now = self.core.now();
+        let over: Vec<AllocId> = self.processes.iter().filter(|(_, p)| p.ends_at <= now).map(|(id, _)| *id).collect();
+        for id in over {
+            if let Some(process) = self.processes.remove(&id) {
+                let ended = Ended { exit_code: Some(process.exit_code), message: None, log_tail: None };
+                self.disk.ended.insert(id, ended);
+            }
+        }
+        let durable = self.load();
+        let ids: Vec<AllocId> = durable.allocs.keys().copied().collect();
+        self.protocol = Protocol::new(identity(&self.instance_id), durable);
+        self.save();
+        for id in ids {
+            let seen = self.look(id);
+            self.protocol.observe(id, seen);
+        }
+        self.heartbeat_at = now;
+        self.report_at = now;
+        self.handles_at = now;
+        self.write_ground();
+    }
+
+    /// As the agent loads its state: after another boot what ran is not listed any more; from
+    /// nothing, what its disk has is adopted.
+    fn load(&self) -> Durable {
+        let boot_id = format!("boot-{}", self.boot);
+        let mut durable = self.disk.durable.clone().unwrap_or_else(|| {
+            let mut durable = Durable::new(self.file.node_id, boot_id.clone());
+            for (id, (order, boot)) in &self.disk.started {
+                let there = self.disk.handles.contains_key(&id.to_string());
+                if there && (*boot == self.boot || self.disk.ended.contains_key(id)) {
+                    durable.allocs.insert(*id, LocalAlloc::new(order.clone()));
+                }
+            }
+            durable
+        });
+        if durable.boot_id != boot_id {
+            durable.boot_id = boot_id;
+            durable.register_anew();
+            durable.allocs.retain(|id, _| self.disk.ended.contains_key(id));
+        }
+        durable
+    }
+
+    async fn post<A: DeserializeOwned>(&self, what: &'static str, body: &impl Serialize) -> Answer<A> {
+        let body = serde_json::to_string(body).unwrap_or_default();
+        let answer = self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body).await;
+        let Some((status, body)) = answer else { return Answer::Nothing };
+        if status == 200 {
+            return match serde_json::from_str(&body) {
+                Ok(answer) => Answer::Told(answer),
+                Err(e) => {
+                    self.core.broken("invariant_answers_are_of_the_documented_form", format!("{what}: {e}: {body}"));
+                    Answer::Nothing
+                }
+            };
+        }
+        match serde_json::from_str::<shared::wire::ErrorBody>(&body) {
+            Ok(error) => Answer::Refused(error.error),
+            Err(_) => Answer::Nothing,
+        }
+    }
+
+    fn later(&self, least: i64, most: i64) -> Time {
+        self.core.now() + Span::from_ms(self.core.between(least * 1000, most * 1000))
+    }
+
+    /// One heartbeat; whether the node goes on.
+    async fn heartbeat(&mut self) -> bool {
+        let beat = self.protocol.heartbeat();
+        match self.post::<HeartbeatAnswer>("heartbeat", &beat).await {
+            Answer::Told(answer) => {
+                let mut changed = self.protocol.clone();
+                let registered = changed.on_heartbeat(&answer);
+                if self.core.happens(Fault::AgentCrashes) {
+                    // Killed before the answer is on disk.
+                    self.restart(3).await;
+                    return true;
+                }
+                self.protocol = changed;
+                self.save();
+                let ms = (answer.next_heartbeat_s * 1000.0) as i64;
+                self.heartbeat_at = self.core.now() + Span::from_ms(ms);
+                if registered || answer.must_report {
+                    self.report_at = self.core.now();
+                    self.handles_at = self.handles_at.min(self.later(0, 2));
+                }
+                return true;
+            }
+            Answer::Refused(ErrorCode::Gone) => {
+                self.check.told_gone(self.file.node_id);
+                return false;
+            }
+            Answer::Refused(ErrorCode::WrongIncarnation) => {
+                self.protocol.register_anew();
+                self.save();
+                self.heartbeat_at = self.later(0, 2);
+            }
+            Answer::Refused(ErrorCode::Unauthorized) => {
+                self.core.broken("invariant_good_credentials_are_accepted", self.file.node_id.to_string());
+            }
+            Answer::Refused(_) | Answer::Nothing => self.heartbeat_at = self.later(4, 20),
+        }
+        true
+    }
+
+    async fn report(&mut self) {
+        let Some(mut report) = self.protocol.report() else { return };
+        self.save();
+        if self.core.happens(Fault::Liar) {
+            // Somebody else's alloc: never its to say.
+            if let Some(other) = self.check.somebody_elses(self.file.node_id) {
+                let lie = AllocUpdate {
+                    alloc_id: other,
+                    client: shared::model::ClientStatus::Complete,
+                    exit_code: Some(0),
+                    message: None,
+                    log_tail: None,
+                };
+                report.allocs.push(lie);
+            }
+        }
+        match self.post::<AllocReportAnswer>("allocs", &report).await {
+            Answer::Told(answer) => {
+                self.protocol.on_report(&answer);
+                self.save();
+                self.report_at = self.core.now();
+                self.handles_at = self.handles_at.min(self.later(0, 2));
+            }
+            Answer::Refused(code) => {
+                self.protocol.on_report_refused(code);
+                self.save();
+                self.report_at = self.later(1, 10);
+                if matches!(code, ErrorCode::NotReady | ErrorCode::WrongIncarnation) {
+                    self.heartbeat_at = self.core.now();
+                }
+                if code == ErrorCode::Gone {
+                    self.heartbeat_at = self.core.now();
+                }
+            }
+            Answer::Nothing => self.report_at = self.later(1, 20),
+        }
+    }
+
+    async fn report_handles(&mut self) {
+        let as_of = self.protocol.durable.as_of;
+        let mut listed: Vec<ReportedHandle> = self
+            .disk
+            .handles
+            .iter()
+            .map(|(handle, label)| ReportedHandle {
+                handle: handle.clone(),
+                kind: if handle.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
+                label: label.clone(),
+            })
+            .collect();
+        let partial = self.core.happens(Fault::ListingPartial);
+        if partial {
+            listed.truncate(listed.len() / 2);
+        }
+        let names: BTreeSet<String> = listed.iter().map(|h| h.handle.clone()).collect();
+        let Some(report) = self.protocol.handle_report(as_of, !partial, listed) else {
+            self.handles_at = self.later(30, 60);
+            return;
+        };
+        self.save();
+        match self.post::<HandleReportAnswer>("handles", &report).await {
+            Answer::Told(answer) => {
+                self.handles_at = self.core.now() + Span::from_ms((answer.next_report_s * 1000.0) as i64);
+                let mut destroyed = false;
+                for handle in answer.destroy.iter().filter(|h| names.contains(*h)) {
+                    destroyed |= self.destroy(handle);
+                }
+                if destroyed {
+                    self.handles_at = self.handles_at.min(self.later(0, 1));
+                }
+            }
+            Answer::Refused(ErrorCode::WrongIncarnation) => {
+                self.protocol.register_anew();
+                self.save();
+                self.heartbeat_at = self.core.now();
+                self.handles_at = self.later(5, 20);
+            }
+            Answer::Refused(_) | Answer::Nothing => self.handles_at = self.later(5, 30),
+        }
+    }
+
+    fn destroy(&mut self, handle: &str) -> bool {
+        let used = match handle.parse::<AllocId>() {
+            Ok(id) => self.protocol.durable.allocs.contains_key(&id) || self.processes.contains_key(&id),
+            Err(_) => {
+                let cache = handle.strip_prefix("cache:").unwrap_or_default();
+                self.protocol.durable.allocs.values().any(|a| a.order.caches.iter().any(|c| c == cache))
+            }
+        };
+        let now = self.core.now();
+        if self.core.happens(Fault::HandleSticks) {
+            self.stuck.insert(handle.to_owned(), now + Span::from_s(self.core.of(Fault::HandleSticks, 60, 3600)));
+        }
+        let stuck = self.stuck.get(handle).is_some_and(|until| now < *until) && !self.core.is_healed();
+        if used || stuck {
+            return false;
+        }
+        self.check.destroying(self.file.node_id, handle);
+        self.disk.handles.remove(handle);
+        self.core.tell(|| self.name(), || format!("destroys {handle}"));
+        self.write_ground();
+        true
+    }
+}
+
+fn identity(instance_id: &str) -> Identity {
+    Identity { instance_id: instance_id.to_owned(), address: Some("10.0.0.1".into()) }
+}

@@ -1,0 +1,201 @@
+//! `simulate`: many worlds, one a seed, until one breaks.
+//!
+//! Exit code 0 if every invariant held, 1 if one was broken (its seed, the failure made small,
+//! and its story are printed), 2 for wrong usage.
+#![allow(clippy::print_stdout, reason = "a command prints")]
+
+use clap::{Parser, ValueEnum};
+use mimalloc::MiMalloc;
+use nodekeeper_simulation::core::{Broken, Fault, Happened};
+use nodekeeper_simulation::scenario::Scenario;
+use nodekeeper_simulation::story;
+use nodekeeper_simulation::world::{FLEET, How, Outcome, simulate};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A third of the time goes into making and dropping rows.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// Runs the real decisions and actions in simulated worlds, and checks the invariants after
+/// every write.
+#[derive(Debug, Parser)]
+#[command(name = "simulate", version)]
+struct Args {
+    /// The seeds: `7`, or `1..100` (the last one included)
+    #[arg(long, default_value = "1..20", value_parser = seeds)]
+    seeds: (u64, u64),
+    /// Hours of trouble in each world; what follows until all has ended comes on top
+    #[arg(long, default_value_t = 12.0)]
+    hours: f64,
+    /// The reference's chaos instead (see `Scenario::chaos`)
+    #[arg(long)]
+    chaos: bool,
+    /// Worlds at once
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Which store: the model, or the embedded real one with the model beside it, held to the same
+    /// answers after every operation
+    #[arg(long, value_enum, default_value_t = StoreKind::Model)]
+    store: StoreKind,
+    /// Begin no further world after so many minutes
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Go on after a failure: print each, without its story
+    #[arg(long)]
+    keep_going: bool,
+    /// Do not make the failure small before its story is told
+    #[arg(long)]
+    as_found: bool,
+    /// Print nothing but failures and the last line
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum StoreKind {
+    Model,
+    Real,
+}
+
+fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let wrong = || format!("{text:?} is not a seed or a range of seeds such as 1..100");
+    match text.split_once("..") {
+        Some((first, last)) => {
+            let (first, last) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+            if first <= last { Ok((first, last)) } else { Err(wrong()) }
+        }
+        None => text.parse().map(|seed| (seed, seed)).map_err(|_| wrong()),
+    }
+}
+
+#[derive(Default)]
+struct Sum {
+    worlds: u64,
+    hours: f64,
+    fleet_hours: f64,
+    node_hours: f64,
+    happened: Happened,
+    failed: BTreeMap<u64, Broken>,
+}
+
+impl Sum {
+    fn add(&mut self, seed: u64, outcome: &Outcome) {
+        self.worlds += 1;
+        self.hours += outcome.hours;
+        self.fleet_hours += outcome.fleet_hours;
+        self.node_hours += outcome.node_hours;
+        self.happened.add(&outcome.happened);
+        if let Some(broken) = &outcome.broken {
+            self.failed.insert(seed, broken.clone());
+        }
+    }
+
+    fn line(&self, began: Instant) -> String {
+        let minutes = began.elapsed().as_secs_f64() / 60.0;
+        format!(
+            "{:.1} min: {} worlds, {:.0} h simulated, {:.0} fleet-hours ({FLEET} nodes or more), {:.0} node-hours; {:.0} fleet-hours a minute; {} failed",
+            minutes,
+            self.worlds,
+            self.hours,
+            self.fleet_hours,
+            self.node_hours,
+            self.fleet_hours / minutes.max(1e-9),
+            self.failed.len(),
+        )
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let how = How { telling: false, real_store: args.store == StoreKind::Real };
+    let began = Instant::now();
+    let next = AtomicU64::new(args.seeds.0);
+    let sum = Mutex::new(Sum::default());
+    let said = Mutex::new(Instant::now());
+    let limit = args.minutes.map(|m| Duration::from_secs(m * 60));
+    std::thread::scope(|scope| {
+        for _ in 0..args.threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let over = limit.is_some_and(|l| began.elapsed() >= l);
+                    let failed = !sum.lock().unwrap_or_else(PoisonError::into_inner).failed.is_empty();
+                    if seed > args.seeds.1 || over || (failed && !args.keep_going) {
+                        break;
+                    }
+                    let outcome = world(seed, &args, how);
+                    let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                    sum.add(seed, &outcome);
+                    if let Some(broken) = &outcome.broken {
+                        let what: String = broken.what.chars().take(300).collect();
+                        println!("seed {seed}: {} at {}: {what}", broken.rule, broken.at);
+                    }
+                    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+                    if !args.quiet && said.elapsed() > Duration::from_secs(10) {
+                        *said = Instant::now();
+                        println!("{}", sum.line(began));
+                    }
+                }
+            });
+        }
+    });
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !args.quiet {
+        report(&sum.happened);
+    }
+    println!("{}", sum.line(began));
+    let Some((seed, broken)) = sum.failed.first_key_value() else {
+        println!("every invariant held");
+        return ExitCode::SUCCESS;
+    };
+    if !args.keep_going {
+        let found = scenario(*seed, &args);
+        let small =
+            if args.as_found { found } else { story::shrink(&found, how, broken.rule, |line| println!("{line}")) };
+        println!("\n{}", story::tell(&small, how));
+    }
+    println!("broken: {} (seed {seed})", broken.rule);
+    ExitCode::FAILURE
+}
+
+fn scenario(seed: u64, args: &Args) -> Scenario {
+    if args.chaos { Scenario::chaos(seed) } else { Scenario::of(seed, args.hours) }
+}
+
+/// One world. A panic of the product is a broken rule like any other.
+fn world(seed: u64, args: &Args, how: How) -> Outcome {
+    let run = || simulate(scenario(seed, args), how);
+    std::panic::catch_unwind(run).unwrap_or_else(|_| Outcome {
+        broken: Some(Broken {
+            rule: "invariant_nothing_panics",
+            what: format!("seed {seed}: see the message above"),
+            at: nodekeeper_simulation::core::START,
+        }),
+        happened: Happened::default(),
+        hours: 0.0,
+        fleet_hours: 0.0,
+        node_hours: 0.0,
+        lines: Vec::new(),
+    })
+}
+
+/// Which faults happened how often, which states and actions were reached.
+fn report(happened: &Happened) {
+    println!("\nfaults:");
+    for (fault, n) in Fault::ALL.iter().zip(&happened.faults) {
+        println!("{n:>12}  {:<18} {}", format!("{fault:?}"), fault.meaning().trim());
+    }
+    println!("\nreached:");
+    for (what, n) in &happened.counts {
+        println!("{n:>12}  {what}");
+    }
+    println!("\nactions:");
+    for ((function, action, outcome), n) in &happened.did {
+        println!("{n:>12}  {function:<20} {action:<18} {outcome:?}");
+    }
+    println!();
+}

@@ -1,0 +1,255 @@
+//! What one world is like: its policy, its work, and which faults it has, all from its seed.
+//!
+//! Each seed has some kinds of faults and not others (a swarm of different worlds finds more
+//! than one world with everything), at rates from calm to storm.
+
+use crate::core::Fault;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// How jobs arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// One after the other.
+    Steady,
+    /// Many at once, then none for a while.
+    Bursts,
+    /// Most of them at the beginning.
+    Backlog,
+    /// None at all.
+    None,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What everything is drawn from.
+    pub seed: u64,
+    /// For how many hours things go wrong; then they must end.
+    pub hours: f64,
+    /// The chance of each kind of fault, by its place in [`Fault::ALL`].
+    pub chances: Vec<f64>,
+    /// The policy as JSON.
+    pub policy: Value,
+    /// How jobs arrive.
+    pub arrivals: Arrivals,
+    /// Jobs an hour.
+    pub jobs_per_hour: f64,
+    /// No more jobs are submitted while so many have not ended.
+    pub most_waiting: usize,
+    /// The mean length of a job, in seconds.
+    pub job_s: i64,
+    /// At most so many jobs.
+    pub most_jobs: usize,
+    /// How long a call of DynamoDB or EC2 takes at most when nothing is wrong, in milliseconds.
+    pub latency_ms: i64,
+    /// Rows a page of a list.
+    pub page_rows: usize,
+    /// So many instances may be up at once: the account's limit.
+    pub quota: usize,
+    /// An instance type that is never to be had.
+    pub never_had: Option<String>,
+    /// An instance type whose instances do not boot, and for how many hours.
+    pub broken_type: Option<(String, f64)>,
+    /// All jobs are alike, never give up, and must end although nothing is put right.
+    pub plain_jobs: bool,
+}
+
+impl Scenario {
+    /// The world of a seed: so many hours of trouble.
+    pub fn of(seed: u64, hours: f64) -> Self {
+        let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xA5A5_0000_5A5A_FFFF);
+        // Calm, ordinary, rough, storm.
+        let weather = *pick(&mut dice, &[0.0, 0.3, 1.0, 1.0, 3.0]);
+        let chances = Fault::ALL
+            .iter()
+            .map(|fault| {
+                let on = dice.random_bool(0.7);
+                let strength = 10f64.powf(dice.random_range(-0.5..0.5));
+                if on { (fault.base() * weather * strength).min(0.5) } else { 0.0 }
+            })
+            .collect();
+        let mut scenario = Self {
+            seed,
+            hours,
+            chances,
+            policy: Value::Null,
+            arrivals: *pick(
+                &mut dice,
+                &[Arrivals::Steady, Arrivals::Steady, Arrivals::Bursts, Arrivals::Backlog, Arrivals::Steady],
+            ),
+            jobs_per_hour: 0.0,
+            most_waiting: dice.random_range(50..250),
+            job_s: *pick(&mut dice, &[900, 1800, 3600, 7200]),
+            most_jobs: usize::MAX,
+            latency_ms: *pick(&mut dice, &[5, 30, 30, 200]),
+            page_rows: *pick(&mut dice, &[5, 40, 1000, 1000]),
+            quota: usize::MAX,
+            never_had: None,
+            broken_type: None,
+            plain_jobs: false,
+        };
+        if weather > 0.0 && dice.random_bool(0.03) {
+            scenario.set_chance(Fault::Restored, 0.01);
+        }
+        if dice.random_bool(0.02) {
+            scenario.arrivals = Arrivals::None;
+        }
+        scenario.policy = policy(&mut dice);
+        // Work for all of the nodes there may be, mostly: three jobs have two nodes' room.
+        let wanted = f64::from(scenario.max()) * dice.random_range(1.5..3.0);
+        scenario.jobs_per_hour = wanted * 3600.0 / scenario.job_s as f64;
+        scenario
+    }
+
+    /// The chaos of Arvados' dispatcher test (#14807 and after: `TestDispatchToStubDriver`), at twice
+    /// its error rates and ten times its size: 2,000 jobs, a fifth of all launches and terminations
+    /// fail, 100 instances at most, one type never to be had, one broken for twice the boot
+    /// time-out; two in seven instances hang, two never call, two never report, and a fifth of the
+    /// others crash; functions are killed, and the tables fail for a while.
+    pub fn chaos(seed: u64) -> Self {
+        let mut scenario = Self::of(seed, 400.0);
+        scenario.chances.fill(0.0);
+        for (fault, chance) in [
+            (Fault::LaunchAnswerLost, 0.1),
+            (Fault::LaunchThrottled, 0.1),
+            (Fault::TerminateFails, 0.1),
+            (Fault::TerminatesSome, 0.1),
+            (Fault::NeverBoots, 2.0 / 7.0),
+            // Of those that boot, and of those that do not hang.
+            (Fault::Hangs, 2.0 / 5.0),
+            (Fault::NeverReports, 2.0 / 3.0),
+            (Fault::InstanceDies, 0.02),
+            (Fault::Killed, 0.2),
+            (Fault::DbFails, 0.002),
+            (Fault::ListFails, 0.02),
+            (Fault::FunctionDown, 0.002),
+        ] {
+            scenario.set_chance(fault, chance);
+        }
+        scenario.arrivals = Arrivals::Backlog;
+        scenario.jobs_per_hour = 100_000.0;
+        scenario.job_s = 120;
+        scenario.most_jobs = 2000;
+        scenario.most_waiting = 2000;
+        scenario.quota = 100;
+        scenario.never_had = Some("medium.type".into());
+        scenario.broken_type = Some(("small.type".into(), 1.0));
+        scenario.plain_jobs = true;
+        scenario.policy = shared::policy::example_json();
+        let sections = [
+            ("nodes", json!({"max": 200})),
+            ("size", sizes(false)),
+            ("boot", json!({"timeout_s": 600, "failures_before_pause": 1000})),
+            ("launch", json!({"template": "lt-0123456789abcdef0", "calls_per_second": 10})),
+        ];
+        if let Value::Object(fields) = &mut scenario.policy {
+            for (section, value) in sections {
+                fields.insert(section.to_owned(), value);
+            }
+        }
+        scenario
+    }
+
+    /// The chance of a fault at each of its occasions.
+    pub fn chance(&self, fault: Fault) -> f64 {
+        self.chances.get(fault as usize).copied().unwrap_or(0.0)
+    }
+
+    /// Sets it.
+    pub fn set_chance(&mut self, fault: Fault, chance: f64) {
+        if let Some(c) = self.chances.get_mut(fault as usize) {
+            *c = chance;
+        }
+    }
+
+    /// The faults this world has.
+    pub fn faults(&self) -> impl Iterator<Item = Fault> {
+        Fault::ALL.iter().copied().filter(|f| self.chance(*f) > 0.0)
+    }
+
+    /// The policy's largest number of nodes.
+    pub fn max(&self) -> u32 {
+        self.policy.pointer("/nodes/max").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
+    }
+}
+
+fn pick<'a, T>(dice: &mut Xoshiro256PlusPlus, all: &'a [T]) -> &'a T {
+    // Every list here has entries.
+    let n = dice.random_range(0..all.len().max(1));
+    all.get(n).unwrap_or_else(|| unreachable!("a list without entries"))
+}
+
+/// The sizes of every world.
+pub fn sizes(spot: bool) -> Value {
+    let size = |name: &str, vcpus: u32, memory: u32, gpus: u32, price: f64, market: &str, fallback: &str| {
+        json!({"name": name, "instance_type": format!("{name}.type"), "vcpus": vcpus, "memory_mib": memory,
+               "scratch_gib": 20, "gpus": gpus, "price_per_hour": price, "market": market, "fallback": fallback})
+    };
+    let mut all = vec![
+        size("small", 2, 4096, 0, 0.1, "on_demand", "none"),
+        size("medium", 4, 8192, 0, 0.21, "on_demand", "none"),
+        size("large", 8, 16384, 0, 0.43, "on_demand", "none"),
+        size("gpu", 8, 32768, 1, 1.5, "on_demand", "none"),
+    ];
+    if spot {
+        all.push(size("spare", 4, 8192, 0, 0.08, "spot", "on_demand"));
+    }
+    Value::Array(all)
+}
+
+fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
+    let mut policy = shared::policy::example_json();
+    let spot = dice.random_bool(0.6);
+    let ttl = *pick(dice, &[30, 60, 120, 300, 300, 600]);
+    let max = dice.random_range(22..=36);
+    let min = *pick(dice, &[0, 0, 0, 2, 20]);
+    let changes: BTreeMap<&str, Value> = BTreeMap::from([
+        ("nodes", json!({"max": max, "min": min})),
+        ("size", sizes(spot)),
+        (
+            "launch",
+            json!({"template": "lt-0123456789abcdef0", "max_per_run": pick(dice, &[5, 20, 60]),
+                   "calls_per_second": pick(dice, &[2, 2, 10]),
+                   "subnets": pick(dice, &[json!([]), json!(["subnet-a"]), json!(["subnet-a", "subnet-b"])])}),
+        ),
+        ("boot", json!({"timeout_s": pick(dice, &[300, 600, 1800]), "failures_before_pause": pick(dice, &[3, 10])})),
+        ("idle", json!({"timeout_s": pick(dice, &[60, 120, 600]), "confirmations": pick(dice, &[1, 2, 3])})),
+        (
+            "shutdown",
+            json!({"windows_min": pick(dice, &[json!([]), json!([]), json!([8, 2]), json!([54, 5, 1])]),
+                   "down_after_s": pick(dice, &[120, 600])}),
+        ),
+        (
+            "stale",
+            json!({"after_s": pick(dice, &[1800, 7200]), "orphan_after_s": pick(dice, &[300, 600]),
+                   "brake_min": pick(dice, &[3, 1000])}),
+        ),
+        (
+            "heartbeat",
+            json!({"ttl_s": ttl, "idle_s": (ttl / 3).max(10), "grace_s": pick(dice, &[10, 30]),
+                   "brake_min": pick(dice, &[3, 1000]), "blackout_s": pick(dice, &[600, 1800])}),
+        ),
+        (
+            "sweep",
+            json!({"report_s": pick(dice, &[30, 120, 300, 300]), "failed_keep_s": pick(dice, &[0, 600, 3600]),
+                   "creating_s": pick(dice, &[120, 600]), "cache_unused_s": pick(dice, &[300, 3600, 86_400]),
+                   "missing_grace_s": pick(dice, &[60, 300])}),
+        ),
+    ]);
+    if let Value::Object(fields) = &mut policy {
+        for (section, value) in changes {
+            match fields.get_mut(section) {
+                Some(Value::Object(old)) => {
+                    if let Value::Object(new) = value {
+                        old.extend(new);
+                    }
+                }
+                _ => _ = fields.insert(section.to_owned(), value),
+            }
+        }
+    }
+    policy
+}

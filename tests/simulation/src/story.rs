@@ -1,0 +1,97 @@
+//! A failing world made small, and told as a story.
+//!
+//! Guarantees: what is told is the same failure (the same invariant) as the one found.
+
+use crate::core::{Broken, Line};
+use crate::scenario::Scenario;
+use crate::world::{How, Outcome, simulate};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// How many of the story's lines are printed.
+const MOST: usize = 120;
+
+/// The smallest world found that breaks the same rule: with fewer kinds of faults, fewer hours,
+/// fewer jobs.
+pub fn shrink(found: &Scenario, how: How, rule: &str, mut say: impl FnMut(&str)) -> Scenario {
+    let breaks = |scenario: &Scenario| simulate(scenario.clone(), how).broken.filter(|b| b.rule == rule);
+    let mut small = found.clone();
+    let Some(broken) = breaks(&small) else { return small };
+    // What comes after the failure does not matter.
+    small = shorter(&small, &broken);
+    if breaks(&small).is_none() {
+        small = found.clone();
+    }
+    for fault in found.faults().collect::<Vec<_>>() {
+        let mut without = small.clone();
+        without.set_chance(fault, 0.0);
+        if let Some(broken) = breaks(&without) {
+            say(&format!("without {fault:?}: still broken at {}", broken.at));
+            let cut = shorter(&without, &broken);
+            small = if breaks(&cut).is_some() { cut } else { without };
+        }
+    }
+    let mut jobs = 256;
+    while jobs > 1 {
+        jobs /= 2;
+        let fewer = Scenario { most_jobs: jobs, ..small.clone() };
+        if breaks(&fewer).is_some() {
+            small = fewer;
+        }
+    }
+    small
+}
+
+fn shorter(scenario: &Scenario, broken: &Broken) -> Scenario {
+    let hours = broken.at.since(crate::core::START).as_s() / 3600.0 + 0.02;
+    Scenario { hours: scenario.hours.min(hours), ..scenario.clone() }
+}
+
+/// The failure as a story: who did what, of those it is about.
+pub fn tell(scenario: &Scenario, how: How) -> String {
+    let outcome = simulate(scenario.clone(), How { telling: true, ..how });
+    let mut story = String::new();
+    let Some(broken) = &outcome.broken else { return "it does not break".into() };
+    let faults: Vec<String> = scenario.faults().map(|f| format!("{f:?}")).collect();
+    let _ = writeln!(story, "seed {}: {:.2} h, faults: {}", scenario.seed, scenario.hours, faults.join(", "));
+    let names = names(&broken.what);
+    let about: Vec<&Line> = lines(&outcome, &names);
+    let skipped = about.len().saturating_sub(MOST);
+    if skipped > 0 {
+        let _ = writeln!(story, "… {skipped} earlier lines");
+    }
+    for line in about.into_iter().skip(skipped) {
+        let s = line.at.since(crate::core::START).as_s();
+        let what: String = line.what.chars().take(1200).collect();
+        let _ = writeln!(story, "{s:>10.3} s  {:<24} {what}", line.who);
+    }
+    let _ = writeln!(story, "\n{} does not hold:\n{}", broken.rule, broken.what);
+    story
+}
+
+fn lines<'a>(outcome: &'a Outcome, names: &BTreeSet<String>) -> Vec<&'a Line> {
+    let general = ["the world", "operator"];
+    let concerns = |l: &&Line| {
+        names.is_empty()
+            || names.iter().any(|n| l.what.contains(n.as_str()))
+            || (general.contains(&l.who.as_str()) && l.what.len() < 200)
+            || l.what == "killed"
+    };
+    outcome.lines.iter().filter(concerns).collect()
+}
+
+/// What a failure is about: the ids in it.
+fn names(what: &str) -> BTreeSet<String> {
+    let words = what.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    let is_ulid = |w: &str| w.len() == 26 && w.chars().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase());
+    words
+        .filter_map(|w| {
+            if w.starts_with("i-") && w.len() > 6 {
+                return Some(w.to_owned());
+            }
+            let id = w.rsplit('-').next().unwrap_or(w);
+            is_ulid(id).then(|| id.to_owned())
+        })
+        .take(8)
+        .collect()
+}

@@ -1,0 +1,370 @@
+//! The database of a world: the model, everything that can go wrong around it, and, where asked
+//! for, the real store beside it, held to the same answers.
+//!
+//! Guarantees: faults never change what a committed write did, only when it happens and what
+//! the caller hears of it; consistent reads are consistent; every write is shown to the checks.
+//! Does not: know what the rows mean.
+
+use crate::caller::{Caller, Kind};
+use crate::check::Check;
+use crate::core::{Core, Fault, lock};
+use crate::embedded::Embedded;
+use crate::model::{Backup, Change, Model};
+use async_trait::async_trait;
+use shared::store::{
+    Answer, Db, DbError, Effect, Index, Key, Page, PageKey, Query, Row, Table, Write, WriteError, to_json,
+};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How far back a stale scan looks at most, in milliseconds.
+const STALE_MS: i64 = 20_000;
+
+/// What a stale scan needs: the rows as they were.
+#[derive(Default)]
+struct Past(VecDeque<(i64, Change)>);
+
+/// See the module.
+pub struct Tables {
+    core: Arc<Core>,
+    /// The rows.
+    pub model: Arc<Mutex<Model>>,
+    check: Arc<Check>,
+    /// The real store, held to the same answers.
+    twin: Option<Arc<Embedded>>,
+    past: Mutex<Past>,
+}
+
+impl Tables {
+    /// Empty tables.
+    pub fn new(core: Arc<Core>, check: Arc<Check>, twin: Option<Arc<Embedded>>) -> Self {
+        let lagging = Arc::clone(&core);
+        let delay = move |_: Index| {
+            if lagging.happens(Fault::IndexLags) { lagging.of(Fault::IndexLags, 500, 90_000) } else { 0 }
+        };
+        let model = Arc::new(Mutex::new(Model::new(Some(Box::new(delay)))));
+        Self { core, model, check, twin, past: Mutex::default() }
+    }
+
+    /// DynamoDB deletes rows some time after they expired.
+    pub async fn expire(&self) {
+        let keys = lock(&self.model).expire(self.core.now().as_epoch_s());
+        if let Some(twin) = &self.twin {
+            for key in keys {
+                let delete = Write { key, when: Vec::new(), effect: Effect::Delete };
+                let deleted = twin.write(&delete, Answer::None).await;
+                self.compare("expire", &"ok None".to_owned(), &kind(&deleted));
+            }
+        }
+    }
+
+    /// The tables as they were.
+    pub fn restore(&self, backup: &Backup) {
+        let mut model = lock(&self.model);
+        model.restore(backup);
+        lock(&self.past).0.clear();
+        self.check.restored(&model);
+    }
+
+    async fn pause(&self) {
+        let ms = if self.core.happens(Fault::DbSlow) {
+            self.core.of(Fault::DbSlow, 500, 20_000)
+        } else if self.core.maybe(0.25) {
+            self.core.between(1, self.core.scenario.latency_ms)
+        } else {
+            return;
+        };
+        tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
+    }
+
+    /// Before a call: it takes its time, and may fail.
+    async fn before(&self, operation: &'static str) -> Result<Arc<Caller>, DbError> {
+        let caller = Caller::current();
+        caller.point().await;
+        self.pause().await;
+        if self.core.happens(Fault::DbThrottles) {
+            return Err(DbError::Throttled { operation });
+        }
+        if self.core.happens(Fault::DbFails) {
+            return Err(DbError::Unreachable { operation, detail: "it broke (simulated)".into() });
+        }
+        Ok(caller)
+    }
+
+    /// After a write: the caller may die, or not hear of it.
+    async fn after(&self, caller: &Caller, operation: &'static str) -> Result<(), DbError> {
+        caller.point().await;
+        if self.core.happens(Fault::DbAnswerLost) {
+            return Err(DbError::Unreachable { operation, detail: "the answer was lost (simulated)".into() });
+        }
+        Ok(())
+    }
+
+    fn saw(caller: &Caller, table: Table, items: &[Row]) {
+        if table == Table::Nodes && matches!(caller.kind, Kind::Run(_)) {
+            for item in items {
+                Check::saw(caller, item);
+            }
+        }
+    }
+
+    /// The rows of a table as they were `ago` milliseconds ago.
+    fn stale(&self, table: Table, ago: i64) -> Vec<Row> {
+        let model = lock(&self.model);
+        let key = table.definition().key;
+        let name = |row: &Row| (row.get(key.hash.name).cloned(), key.range.and_then(|r| row.get(r.name).cloned()));
+        let mut rows: Vec<Row> = model.rows(table).map(Arc::clone).collect();
+        let since = self.core.ms() - ago;
+        for (at, change) in lock(&self.past).0.iter().rev() {
+            if *at <= since {
+                break;
+            }
+            if change.table != table {
+                continue;
+            }
+            if let Some(after) = &change.after {
+                rows.retain(|r| name(r) != name(after));
+            }
+            rows.extend(change.before.iter().map(Arc::clone));
+        }
+        rows
+    }
+
+    /// What a write did: to the checks, and to what is remembered for stale scans.
+    fn wrote(&self, caller: &Caller, model: &Model, writes: &[Write], changes: Vec<Change>) {
+        if self.core.is_telling() {
+            for change in changes.iter().filter(|c| c.table != Table::Events) {
+                self.core.tell(|| caller.name(), || describe(change));
+            }
+        }
+        self.check.wrote(caller, model, writes, &changes);
+        let now = self.core.ms();
+        let mut past = lock(&self.past);
+        for change in changes.into_iter().filter(|c| matches!(c.table, Table::Nodes | Table::Control)) {
+            past.0.push_back((now, change));
+        }
+        while past.0.front().is_some_and(|(at, _)| *at < now - STALE_MS) {
+            past.0.pop_front();
+        }
+    }
+
+    fn compare<T: PartialEq + std::fmt::Debug>(&self, what: &str, model: &T, real: &T) {
+        if model != real {
+            self.core.broken(
+                "the_model_and_the_real_store_agree",
+                format!("{what}: the model answers {model:?}, the real store {real:?}"),
+            );
+        }
+    }
+
+    async fn twin_page(&self, what: &str, table: Table, model: &Page, index: Option<Index>, query: Option<&Query>) {
+        let Some(twin) = &self.twin else { return };
+        // Lagging or paged, the model answers something else on purpose: only a whole consistent list
+        // can be compared.
+        if index.is_some() || model.next.is_some() {
+            return;
+        }
+        let mut real: Vec<Row> = Vec::new();
+        let mut from = None;
+        loop {
+            let page = match query {
+                Some(query) => twin.query(query, from).await,
+                None => twin.scan(table, index, from).await,
+            };
+            match page {
+                Ok(page) => {
+                    real.extend(page.items);
+                    from = page.next;
+                }
+                Err(e) => return self.core.broken("the_model_and_the_real_store_agree", format!("{what}: {e}")),
+            }
+            if from.is_none() {
+                break;
+            }
+        }
+        let plain = |items: &[Row]| {
+            let mut rows: Vec<String> = items.iter().map(|i| to_json(i).to_string()).collect();
+            rows.sort_unstable();
+            rows
+        };
+        self.compare(what, &plain(&model.items), &plain(&real));
+    }
+}
+
+/// A change in a few words.
+fn describe(change: &Change) -> String {
+    let text = |item: &Row| to_json(item);
+    match (&change.before, &change.after) {
+        (None, Some(after)) => format!("{:?} + {}", change.table, text(after)),
+        (Some(before), None) => format!("{:?} - {}", change.table, text(before)),
+        (Some(before), Some(after)) => {
+            let (before, after) = (text(before), text(after));
+            let empty = serde_json::Map::new();
+            let (b, a) = (before.as_object().unwrap_or(&empty), after.as_object().unwrap_or(&empty));
+            let key = change.table.definition().key;
+            let name = |k: &str| a.get(k).map(ToString::to_string).unwrap_or_default();
+            let mut parts: Vec<String> = Vec::new();
+            for (k, v) in a.iter().filter(|(k, v)| b.get(*k) != Some(v)) {
+                if k != "history" && k != "modified_at" {
+                    parts.push(format!("{k} {} → {v}", b.get(k).map_or("–".into(), ToString::to_string)));
+                }
+            }
+            parts.extend(b.keys().filter(|k| !a.contains_key(*k)).map(|k| format!("{k} gone")));
+            let range = key.range.map(|r| name(r.name)).unwrap_or_default();
+            format!("{:?} {} {range}: {}", change.table, name(key.hash.name), parts.join(", "))
+        }
+        (None, None) => String::new(),
+    }
+}
+
+#[async_trait]
+impl Db for Tables {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
+        let caller = self.before("GetItem").await?;
+        let row = lock(&self.model).get(key).map(Arc::clone);
+        if let Some(twin) = &self.twin {
+            let real = twin.get(key).await?;
+            self.compare("get", &row.as_ref().map(|r| to_json(r)), &real.as_ref().map(|r| to_json(r)));
+        }
+        Self::saw(&caller, key.table, row.as_slice());
+        caller.point().await;
+        Ok(row)
+    }
+
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        let caller = self.before("BatchGetItem").await?;
+        let rows: Vec<Row> = {
+            let model = lock(&self.model);
+            keys.iter().filter_map(|k| model.get(k)).map(Arc::clone).collect()
+        };
+        if let Some(twin) = &self.twin {
+            let sorted = |items: &[Row]| {
+                let mut rows: Vec<String> = items.iter().map(|i| to_json(i).to_string()).collect();
+                rows.sort_unstable();
+                rows
+            };
+            let real = twin.get_many(keys).await?;
+            self.compare("get_many", &sorted(&rows), &sorted(&real));
+        }
+        caller.point().await;
+        Ok(rows)
+    }
+
+    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        let caller = self.before("Query").await?;
+        if from.is_some() && self.core.happens(Fault::PageFails) {
+            return Err(DbError::Unreachable { operation: "Query", detail: "a page failed (simulated)".into() });
+        }
+        let most = self.core.scenario.page_rows;
+        let page = lock(&self.model).query(query, from.as_ref(), most, self.core.ms())?;
+        if from.is_none() && query.limit.is_none() {
+            self.twin_page("query", query.table, &page, query.index, Some(query)).await;
+        }
+        caller.point().await;
+        Ok(page)
+    }
+
+    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+        let caller = self.before("Scan").await?;
+        if from.is_some() && self.core.happens(Fault::PageFails) {
+            return Err(DbError::Unreachable { operation: "Scan", detail: "a page failed (simulated)".into() });
+        }
+        let observing = matches!(caller.kind, Kind::Run(_));
+        if index.is_none() && from.is_none() && observing && self.core.happens(Fault::StaleScan) {
+            let items = self.stale(table, self.core.of(Fault::StaleScan, 100, STALE_MS - 1));
+            Self::saw(&caller, table, &items);
+            return Ok(Page { items, next: None });
+        }
+        let most = self.core.scenario.page_rows;
+        let page = lock(&self.model).scan(table, index, from.as_ref(), most, self.core.ms())?;
+        if from.is_none() {
+            self.twin_page("scan", table, &page, index, None).await;
+        }
+        Self::saw(&caller, table, &page.items);
+        caller.point().await;
+        Ok(page)
+    }
+
+    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
+        let operation = match write.effect {
+            Effect::Put(_) => "PutItem",
+            Effect::Update { .. } => "UpdateItem",
+            Effect::Delete => "DeleteItem",
+            Effect::Check => "TransactWriteItems",
+        };
+        let caller = self.before(operation).await?;
+        if write.key.table == Table::Events {
+            // For people: nothing is decided from them, so they need not be kept here.
+            self.core.count("an event was kept");
+            return Ok(None);
+        }
+        if self.core.happens(Fault::DbContended) {
+            return Err(WriteError::Contended);
+        }
+        let result = {
+            let mut model = lock(&self.model);
+            let result = model.write(write, answer, self.core.ms());
+            if let Ok((_, change)) = &result {
+                let changes = change.iter().cloned().collect();
+                self.wrote(&caller, &model, std::slice::from_ref(write), changes);
+            }
+            result.map(|(row, _)| row)
+        };
+        if let Some(twin) = &self.twin {
+            let real = twin.write(write, answer).await;
+            self.compare("write", &kind(&result), &kind(&real));
+        }
+        if result.is_err() {
+            self.core.count("a condition failed");
+        }
+        let row = result?;
+        self.after(&caller, operation).await?;
+        Ok(row)
+    }
+
+    async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
+        let operation = "TransactWriteItems";
+        let caller = self.before(operation).await?;
+        if self.core.happens(Fault::DbContended) {
+            return Err(WriteError::Contended);
+        }
+        let result = {
+            let mut model = lock(&self.model);
+            let result = model.transact(writes, self.core.ms());
+            result.map(|changes| self.wrote(&caller, &model, writes, changes))
+        };
+        if let Some(twin) = &self.twin {
+            let real = twin.transact(writes).await;
+            self.compare(
+                "transact",
+                &kind(&result.as_ref().map(|()| None).map_err(again)),
+                &kind(&real.map(|()| None)),
+            );
+        }
+        if result.is_err() {
+            self.core.count("a transaction's condition failed");
+        }
+        result?;
+        self.after(&caller, operation).await?;
+        Ok(())
+    }
+}
+
+fn again(e: &WriteError) -> WriteError {
+    match e {
+        WriteError::Conflict(row) => WriteError::Conflict(row.clone()),
+        WriteError::Contended => WriteError::Contended,
+        WriteError::Db(e) => DbError::Refused { operation: "", code: String::new(), message: e.to_string() }.into(),
+    }
+}
+
+/// What kind of answer it was, with the row in it.
+fn kind(result: &Result<Option<Row>, WriteError>) -> String {
+    match result {
+        Ok(row) => format!("ok {:?}", row.as_ref().map(|r| to_json(r))),
+        Err(WriteError::Conflict(row)) => format!("conflict {:?}", row.as_ref().map(|r| to_json(r))),
+        Err(WriteError::Contended) => "contended".into(),
+        Err(WriteError::Db(_)) => "refused".into(),
+    }
+}
