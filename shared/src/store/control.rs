@@ -13,6 +13,7 @@ use crate::store::write::Key;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// The key of the policy's row.
@@ -194,6 +195,12 @@ pub struct Control {
     pub runs: BTreeMap<String, RunRow>,
 }
 
+thread_local! {
+    /// The last document that was checked, and what it says: a process answers thousands of requests
+    /// under one policy.
+    static LAST_POLICY: RefCell<Option<(String, Policy)>> = const { RefCell::new(None) };
+}
+
 impl Control {
     /// Reads rows given as JSON: from the table, or from `plan --state`.
     pub fn from_rows(rows: impl IntoIterator<Item = Value>) -> Result<Self, DbError> {
@@ -216,9 +223,16 @@ impl Control {
     /// The policy, checked again: it may have been written by another version, or by hand.
     pub fn checked_policy(&self) -> Result<(Policy, u64), NoPolicy> {
         let row = self.policy.as_ref().ok_or(NoPolicy::Missing)?;
-        let document: Value = serde_json::from_str(&row.document).map_err(|e| NoPolicy::Bad(e.to_string()))?;
-        let policy = Policy::from_json(&document).map_err(|e| NoPolicy::Bad(e.to_string()))?;
-        Ok((policy, row.version.number()))
+        let version = row.version.number();
+        LAST_POLICY.with_borrow_mut(|last| match last {
+            Some((document, policy)) if *document == row.document => Ok((policy.clone(), version)),
+            _ => {
+                let document: Value = serde_json::from_str(&row.document).map_err(|e| NoPolicy::Bad(e.to_string()))?;
+                let policy = Policy::from_json(&document).map_err(|e| NoPolicy::Bad(e.to_string()))?;
+                *last = Some((row.document.clone(), policy.clone()));
+                Ok((policy, version))
+            }
+        })
     }
 
     /// The memory of this key, if it holds.

@@ -115,11 +115,11 @@ faults! {
     /// up to ten runs at once
     RunsOverlap = 0.01,
     /// a function does not run at all for up to two hours
-    FunctionDown = 0.0015,
+    FunctionDown = 0.000_4,
     /// a run has little time: its deadline comes early
     ShortRun = 0.02,
     /// the ingest answers nobody for up to an hour
-    IngestDown = 0.0015,
+    IngestDown = 0.000_02,
     /// another version of the code runs for a while: it renders another launch request
     OtherVersion = 0.005,
     /// the clocks of two runs differ by some seconds
@@ -133,11 +133,11 @@ faults! {
     /// a node reboots with an empty disk
     DiskLost = 0.0005,
     /// a node hears nothing and is not heard, for up to an hour
-    CutOff = 0.002,
+    CutOff = 0.001,
     /// a node is cut off and never comes back
-    CutOffForever = 0.0003,
+    CutOffForever = 0.000_2,
     /// many nodes are cut off at once
-    PartOfTheNetwork = 0.001,
+    PartOfTheNetwork = 0.000_2,
     /// a request of a node is lost
     RequestLost = 0.01,
     /// the answer to a node is lost

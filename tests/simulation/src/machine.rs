@@ -62,6 +62,7 @@ pub struct Machine {
     heartbeat_at: Time,
     report_at: Time,
     handles_at: Time,
+    mishap_at: Time,
 }
 
 enum Answer<T> {
@@ -106,6 +107,7 @@ impl Machine {
             heartbeat_at: now,
             report_at: now,
             handles_at: now,
+            mishap_at: now,
         };
         tokio::spawn(machine.live()).abort_handle()
     }
@@ -120,7 +122,11 @@ impl Machine {
             self.work();
             let now = self.core.now();
             if now >= self.heartbeat_at {
-                self.mishaps(now).await;
+                if now >= self.mishap_at {
+                    self.mishap_at = now + Span::from_s(60);
+                    self.mishaps(now).await;
+                }
+                self.notice(now);
                 if !self.heartbeat().await {
                     self.ec2.end(&self.instance_id, 5, "told that it is gone, it powers off");
                     return;
@@ -264,7 +270,13 @@ impl Machine {
         self.protocol.observe(id, seen);
     }
 
-    /// What happens to machines and to their networks.
+    /// What its agent sees before it calls.
+    fn notice(&mut self, now: Time) {
+        self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
+        self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
+    }
+
+    /// What happens to machines and to their networks: looked at once a minute.
     async fn mishaps(&mut self, now: Time) {
         let core = Arc::clone(&self.core);
         let node = self.file.node_id;
@@ -280,8 +292,6 @@ impl Machine {
         if core.happens(Fault::Busy) {
             self.busy_until = Some(now + Span::from_s(core.of(Fault::Busy, 60, 1800)));
         }
-        self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !core.is_healed());
-        self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
         if core.happens(Fault::StrayHandle) {
             let name = format!("stray-{}", core.of(Fault::StrayHandle, 0, 999));
             self.disk.handles.insert(name, Some(node.to_string()));

@@ -81,7 +81,7 @@ impl Scenario {
                 &[Arrivals::Steady, Arrivals::Steady, Arrivals::Bursts, Arrivals::Backlog, Arrivals::Steady],
             ),
             jobs_per_hour: 0.0,
-            most_waiting: dice.random_range(50..250),
+            most_waiting: *pick(&mut dice, &[60, 80, 120, 250]),
             job_s: *pick(&mut dice, &[900, 1800, 3600, 7200]),
             most_jobs: usize::MAX,
             latency_ms: *pick(&mut dice, &[5, 30, 30, 200]),
@@ -99,7 +99,8 @@ impl Scenario {
         }
         scenario.policy = policy(&mut dice);
         // Work for all of the nodes there may be, mostly: three jobs have two nodes' room.
-        let wanted = f64::from(scenario.max()) * dice.random_range(1.5..3.0);
+        let load = if dice.random_bool(0.8) { dice.random_range(1.5..3.0) } else { dice.random_range(0.2..1.2) };
+        let wanted = f64::from(scenario.max()) * load;
         scenario.jobs_per_hour = wanted * 3600.0 / scenario.job_s as f64;
         scenario
     }
@@ -203,8 +204,8 @@ pub fn sizes(spot: bool) -> Value {
 fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     let mut policy = shared::policy::example_json();
     let spot = dice.random_bool(0.6);
-    let ttl = *pick(dice, &[30, 60, 120, 300, 300, 600]);
-    let max = dice.random_range(22..=36);
+    let ttl = *pick(dice, &[30, 60, 300, 300, 600, 600, 600, 900]);
+    let max = dice.random_range(21..=30);
     let min = *pick(dice, &[0, 0, 0, 2, 20]);
     let changes: BTreeMap<&str, Value> = BTreeMap::from([
         ("nodes", json!({"max": max, "min": min})),
@@ -234,7 +235,7 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
         ),
         (
             "sweep",
-            json!({"report_s": pick(dice, &[30, 120, 300, 300]), "failed_keep_s": pick(dice, &[0, 600, 3600]),
+            json!({"report_s": pick(dice, &[30, 120, 300, 300, 600, 600]), "failed_keep_s": pick(dice, &[0, 600, 3600]),
                    "creating_s": pick(dice, &[120, 600]), "cache_unused_s": pick(dice, &[300, 3600, 86_400]),
                    "missing_grace_s": pick(dice, &[60, 300])}),
         ),

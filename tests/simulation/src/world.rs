@@ -135,6 +135,7 @@ impl World {
             minutes += 1;
             let up = self.check.up();
             nodes += up;
+            if minutes % 60 == 0 && std::env::var_os("NKD").is_some() { eprintln!("DBG {} {} up {} jobs {} max {:?}", self.core.scenario.seed, minutes/60, up, self.check.jobs(), self.core.scenario.policy.get("nodes")); }
             fleet += u32::from(up >= FLEET);
             if self.core.scenario.plain_jobs && minutes.is_multiple_of(10) && self.check.what_is_left(0).is_none() {
                 // All has ended although nothing was put right.
