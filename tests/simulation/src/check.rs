@@ -20,7 +20,7 @@ use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::ids::{AllocId, JobId, NodeId, Slot};
 use shared::policy::Policy;
-use shared::store::{Item, Key, Row, Table, Write, alloc_key, job_key, node_key};
+use shared::store::{Item, Key, POLICY, Row, Table, Write, alloc_key, job_key, node_key};
 use shared::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -162,8 +162,10 @@ impl Check {
         lock(&self.seen).jobs
     }
 
-    /// A policy that holds from now on.
-    pub fn policy(&self, policy: Policy) {
+    /// The policy that holds from now on, as stored.
+    fn policy(&self, row: &Item) {
+        let policy = text(row, "document").and_then(|d| serde_json::from_str(d).ok());
+        let Some(Ok(policy)) = policy.map(|p: serde_json::Value| Policy::from_json(&p)) else { return };
         let mut seen = lock(&self.seen);
         seen.maxes.push_back((self.core.now(), policy.nodes.max));
         seen.policy = Some(Arc::new(policy));
@@ -171,6 +173,9 @@ impl Check {
 
     /// The tables were restored: what they forgot is not held against what follows.
     pub fn restored(&self, model: &Model) {
+        if let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some(POLICY)) {
+            self.policy(row);
+        }
         let mut seen = lock(&self.seen);
         seen.restored_at = Some(self.core.now());
         seen.up = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).count();
@@ -237,7 +242,10 @@ impl Check {
                 Table::Jobs => self.job(model, before, after, changes),
                 Table::Allocs => self.alloc(caller, model, before, after),
                 Table::Handles => self.handle(caller, model, before, after),
-                Table::Control | Table::Events => {}
+                Table::Control => {
+                    after.filter(|r| text(r, "key") == Some(POLICY)).into_iter().for_each(|r| self.policy(r));
+                }
+                Table::Events => {}
             }
         }
         self.invariant_one_copy_of_a_member_is_wanted(changes);

@@ -33,6 +33,8 @@ pub struct Scenario {
     pub chances: Vec<f64>,
     /// The policy as JSON.
     pub policy: Value,
+    /// How far apart the schedules' runs are, in seconds, until all is put right: then a minute.
+    pub period_s: u64,
     /// How jobs arrive.
     pub arrivals: Arrivals,
     /// Jobs an hour.
@@ -76,6 +78,7 @@ impl Scenario {
             hours,
             chances,
             policy: Value::Null,
+            period_s: *pick(&mut dice, &[60, 60, 60, 120, 300]),
             arrivals: *pick(
                 &mut dice,
                 &[Arrivals::Steady, Arrivals::Steady, Arrivals::Bursts, Arrivals::Backlog, Arrivals::Steady],
@@ -139,6 +142,7 @@ impl Scenario {
         scenario.never_had = Some("medium.type".into());
         scenario.broken_type = Some(("small.type".into(), 1.0));
         scenario.plain_jobs = true;
+        scenario.period_s = 60;
         scenario.policy = shared::policy::example_json();
         let sections = [
             ("nodes", json!({"max": 200})),

@@ -182,20 +182,22 @@ impl World {
         let ring = |function: &'static str| self.functions.ring(function, json!({}));
         let offset = self.core.between(0, 50_000);
         sleep(Duration::from_millis(offset.unsigned_abs())).await;
-        let mut minute = 0_u64;
+        let mut tick = 0_u64;
         loop {
+            let period_s = if self.core.is_healed() { 60 } else { self.core.scenario.period_s };
+            let third = || sleep(Duration::from_secs(period_s / 3));
             ring(poll_and_scale::FUNCTION);
-            sleep(Duration::from_secs(20)).await;
+            third().await;
             ring(sweep_dispatch::FUNCTION);
-            sleep(Duration::from_secs(20)).await;
-            if minute.is_multiple_of(5) {
+            third().await;
+            if tick.is_multiple_of(5) {
                 ring(clean_stale_records::FUNCTION);
             }
-            if minute.is_multiple_of(60) {
+            if tick.is_multiple_of(60) {
                 self.tables.expire().await;
             }
-            minute += 1;
-            sleep(Duration::from_secs(20)).await;
+            tick += 1;
+            third().await;
         }
     }
 
@@ -312,7 +314,6 @@ impl World {
             self.core.broken("the_world_has_a_right_policy", format!("{:?}", Policy::from_json(document)));
             return true;
         };
-        self.check.policy(policy.clone());
         let Ok(control) = self.store.control().await else { return false };
         let old = control.policy;
         let row = match &old {
