@@ -8,10 +8,59 @@ use crate::store::tables::{Index, Table};
 use crate::store::write::{Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
-use std::sync::Arc;
+use std::any::Any;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 /// A row as read: shared, because readers only look.
-pub type Row = Arc<Item>;
+///
+/// While somebody else keeps it too, as tables in memory do, it remembers the record it was read
+/// as: understanding a row costs far more than finding it there.
+#[derive(Clone, Debug)]
+pub struct Row(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    item: Item,
+    read: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl Row {
+    /// Reads it as a record, with `read` if it was not read as such before.
+    pub(crate) fn read_as<R: Clone + Send + Sync + 'static, E>(
+        &self,
+        read: impl FnOnce(&Item) -> Result<R, E>,
+    ) -> Result<R, E> {
+        if let Some(known) = self.0.read.get().and_then(|known| known.downcast_ref::<R>()) {
+            return Ok(known.clone());
+        }
+        let record = read(&self.0.item)?;
+        if Arc::strong_count(&self.0) > 1 {
+            // Already read as something else: that remains.
+            let _ = self.0.read.set(Box::new(record.clone()));
+        }
+        Ok(record)
+    }
+}
+
+impl From<Item> for Row {
+    fn from(item: Item) -> Self {
+        Self(Arc::new(Shared { item, read: OnceLock::new() }))
+    }
+}
+
+impl Deref for Row {
+    type Target = Item;
+    fn deref(&self) -> &Item {
+        &self.0.item
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
 
 /// Where a list goes on.
 pub type PageKey = Item;

@@ -228,7 +228,7 @@ where
 }
 
 fn rows(items: Option<Vec<Item>>) -> Vec<Row> {
-    items.unwrap_or_default().into_iter().map(Row::new).collect()
+    items.unwrap_or_default().into_iter().map(Row::from).collect()
 }
 
 /// A cancelled transaction: a failed condition outweighs a conflict, which outweighs throttling.
@@ -264,7 +264,7 @@ impl Db for Dynamo {
             .send()
             .await
             .map_err(|e| db_error("GetItem", &table, &e))?;
-        Ok(answer.item.map(Row::new))
+        Ok(answer.item.map(Row::from))
     }
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
@@ -295,7 +295,7 @@ impl Db for Dynamo {
                     .send()
                     .await
                     .map_err(|e| db_error(operation, &table, &e))?;
-                found.extend(answer.responses.unwrap_or_default().into_values().flatten().map(Row::new));
+                found.extend(answer.responses.unwrap_or_default().into_values().flatten().map(Row::from));
                 wanted = answer.unprocessed_keys.unwrap_or_default().into_values().flat_map(|k| k.keys).collect();
             }
         }
@@ -350,7 +350,7 @@ impl Db for Dynamo {
         let wants = answer == Answer::Row;
         let on_failure =
             if wants { ReturnValuesOnConditionCheckFailure::AllOld } else { ReturnValuesOnConditionCheckFailure::None };
-        let old = |failure: Option<&Item>| failure.filter(|i| wants && !i.is_empty()).cloned().map(Row::new);
+        let old = |failure: Option<&Item>| failure.filter(|i| wants && !i.is_empty()).cloned().map(Row::from);
         match &write.effect {
             Effect::Put(item) => {
                 self.client
@@ -371,7 +371,7 @@ impl Db for Dynamo {
                         };
                         write_error("PutItem", &table, &e, row)
                     })?;
-                Ok(wants.then(|| Row::new(item.clone())))
+                Ok(wants.then(|| Row::from(item.clone())))
             }
             Effect::Update { set, remove } => {
                 let answer = self
@@ -395,7 +395,7 @@ impl Db for Dynamo {
                         };
                         write_error("UpdateItem", &table, &e, row)
                     })?;
-                Ok(answer.attributes.map(Row::new))
+                Ok(answer.attributes.map(Row::from))
             }
             Effect::Delete => {
                 self.client

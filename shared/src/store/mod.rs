@@ -30,8 +30,7 @@ use crate::events::Event;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::model::{Alloc, AllocSummary, Handle, HandleState, Job, JobSummary, NodeRecord};
 use crate::time::Time;
-use rows::{from_item, handle_row, n, s};
-use serde::de::DeserializeOwned;
+use rows::{Readable, from_row, handle_row, n, s};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,13 +88,13 @@ impl Store {
         &self.chance
     }
 
-    async fn scan<R: DeserializeOwned>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
+    async fn scan<R: Readable>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
         let mut rows = Vec::new();
         let mut from = None;
         loop {
             let page = self.db.scan(table, index, from).await?;
             for item in &page.items {
-                rows.push(from_item(table, item)?);
+                rows.push(from_row(table, item)?);
             }
             from = page.next;
             if from.is_none() {
@@ -104,13 +103,13 @@ impl Store {
         }
     }
 
-    async fn query<R: DeserializeOwned>(&self, query: &Query) -> Result<Vec<R>, DbError> {
+    async fn query<R: Readable>(&self, query: &Query) -> Result<Vec<R>, DbError> {
         let mut rows = Vec::new();
         let mut from = None;
         loop {
             let page = self.db.query(query, from).await?;
             for item in &page.items {
-                rows.push(from_item(query.table, item)?);
+                rows.push(from_row(query.table, item)?);
             }
             from = page.next;
             if from.is_none() || query.limit.is_some() {
@@ -119,8 +118,8 @@ impl Store {
         }
     }
 
-    async fn read<R: DeserializeOwned>(&self, key: &Key) -> Result<Option<R>, DbError> {
-        self.db.get(key).await?.map(|item| from_item(key.table, &item)).transpose()
+    async fn read<R: Readable>(&self, key: &Key) -> Result<Option<R>, DbError> {
+        self.db.get(key).await?.map(|item| from_row(key.table, &item)).transpose()
     }
 
     /// Every node record, read consistently.
@@ -175,7 +174,7 @@ impl Store {
     /// These allocs, read consistently; those that do not exist are left out.
     pub async fn allocs(&self, ids: impl IntoIterator<Item = AllocId>) -> Result<Vec<Alloc>, DbError> {
         let keys: Vec<Key> = ids.into_iter().map(alloc_key).collect();
-        self.db.get_many(&keys).await?.iter().map(|item| from_item(Table::Allocs, item)).collect()
+        self.db.get_many(&keys).await?.iter().map(|item| from_row(Table::Allocs, item)).collect()
     }
 
     /// An alloc, read consistently.
@@ -235,7 +234,7 @@ impl Store {
                 break;
             }
         }
-        self.db.get_many(&keys).await?.iter().map(|item| from_item(Table::Handles, item)).collect()
+        self.db.get_many(&keys).await?.iter().map(|item| from_row(Table::Handles, item)).collect()
     }
 
     /// The whole control table, read consistently.
@@ -347,9 +346,9 @@ impl Store {
             effect: Effect::Update { set, remove: Vec::new() },
         };
         match self.write_one(&write, Answer::Row).await {
-            Ok(Some(item)) => Ok(Ok(from_item(Table::Nodes, &item)?)),
+            Ok(Some(item)) => Ok(Ok(from_row(Table::Nodes, &item)?)),
             Ok(None) => Ok(Err(self.node(pulse.node_id.slot()).await?)),
-            Err(WriteError::Conflict(Some(item))) => Ok(Err(Some(from_item(Table::Nodes, &item)?))),
+            Err(WriteError::Conflict(Some(item))) => Ok(Err(Some(from_row(Table::Nodes, &item)?))),
             Err(WriteError::Conflict(None)) => Ok(Err(None)),
             Err(WriteError::Contended) => Err(DbError::Throttled { operation: "UpdateItem" }),
             Err(WriteError::Db(e)) => Err(e),

@@ -6,7 +6,7 @@
 
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::model::{Alloc, Handle, Job, JobState, NodeRecord, Version};
-use crate::store::db::DbError;
+use crate::store::db::{DbError, Row};
 use crate::store::tables::Table;
 use crate::store::write::{Cond, Effect, Item, Key, Write};
 use crate::store::{de, ser};
@@ -87,8 +87,16 @@ fn plain(value: &AttributeValue) -> Value {
     }
 }
 
+/// What a row can be read as.
+pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {}
+impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Readable for T {}
+
 /// A row as the model's type.
-pub(crate) fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
+pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
+    row.read_as(|item| from_item(table, item))
+}
+
+fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
     // The `live` index has no room for a copy of its own hash key.
     let behind = !item.contains_key("node_id");
     let name = |name| if behind && name == "live_node" { "node_id" } else { name };

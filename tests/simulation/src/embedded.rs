@@ -193,7 +193,7 @@ fn attribute(from: Value) -> AttributeValue {
 }
 
 fn shared_item(from: Theirs) -> Row {
-    Row::new(item(from))
+    Row::from(item(from))
 }
 
 fn item(from: Theirs) -> Item {
@@ -371,7 +371,7 @@ impl Db for Embedded {
                     ..PutItemRequest::default()
                 };
                 self.db.put_item(request).map_err(|e| not_written(operation, e))?;
-                Ok(wants.then(|| Row::new(put.clone())))
+                Ok(wants.then(|| Row::from(put.clone())))
             }
             Effect::Update { set, remove } => {
                 let operation = "UpdateItem";

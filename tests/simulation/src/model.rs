@@ -15,7 +15,7 @@ use shared::store::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// How many items one transaction takes (DynamoDB API reference, TransactWriteItems).
 const MOST_ITEMS: usize = 100;
@@ -101,7 +101,7 @@ impl View {
         if let Some(hash) = hash {
             let place = (hash, range, key.clone());
             self.places.insert(key, place.clone());
-            let shown = Arc::new(self.project(&row));
+            let shown = Row::from(self.project(&row));
             self.rows.insert(place, shown);
         }
     }
@@ -186,7 +186,7 @@ impl Model {
     /// Many rows, as they are asked for: a hundred at a time, each once.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         keys.chunks(BATCH_KEYS).try_for_each(|batch| refused("BatchGetItem", rules::keys(batch)))?;
-        Ok(keys.iter().filter_map(|k| self.get(k)).map(Arc::clone).collect())
+        Ok(keys.iter().filter_map(|k| self.get(k)).cloned().collect())
     }
 
     /// Deletes what expired before `now_s`, an epoch second.
@@ -229,9 +229,9 @@ impl Model {
             for row in rows {
                 if let Some(key) = key_of(data.key, row) {
                     for view in &mut data.views {
-                        view.show(key.clone(), Some(Arc::clone(row)));
+                        view.show(key.clone(), Some(Row::clone(row)));
                     }
-                    data.rows.insert(key, Arc::clone(row));
+                    data.rows.insert(key, Row::clone(row));
                 }
             }
         }
@@ -328,11 +328,11 @@ impl Model {
             return Err(WriteError::Conflict(old));
         }
         let Some(after) = rules::outcome(write, before.as_deref()) else { return Ok((None, None)) };
-        let after = after.map(Arc::new);
+        let after = after.map(Row::from);
         let shown = match &write.effect {
             _ if !wants => None,
             // The client says what it put, as it put it.
-            Effect::Put(item) => Some(Arc::new(item.clone())),
+            Effect::Put(item) => Some(Row::from(item.clone())),
             _ => after.clone(),
         };
         Ok((shown, Some(self.apply(&write.key, before, after, now))))
@@ -357,7 +357,7 @@ impl Model {
         for write in writes {
             let before = self.get(&write.key).cloned();
             if let Some(after) = rules::outcome(write, before.as_deref()) {
-                changes.push(self.apply(&write.key, before, after.map(Arc::new), now));
+                changes.push(self.apply(&write.key, before, after.map(Row::from), now));
             }
         }
         Ok(changes)
@@ -369,7 +369,7 @@ impl Model {
             return change;
         };
         match &change.after {
-            Some(row) => _ = data.rows.insert(key.clone(), Arc::clone(row)),
+            Some(row) => _ = data.rows.insert(key.clone(), Row::clone(row)),
             None => _ = data.rows.remove(&key),
         }
         for view in &mut data.views {
@@ -401,7 +401,7 @@ fn select<K: Ord>(
     let rows: Vec<Row> = if newest_first {
         let end = from.map_or(Bound::Unbounded, Bound::Excluded);
         let start = first.map_or(Bound::Unbounded, Bound::Included);
-        rows.range((start, end)).rev().filter(|(k, _)| within(k)).map(|(_, r)| Arc::clone(r)).take(most).collect()
+        rows.range((start, end)).rev().filter(|(k, _)| within(k)).map(|(_, r)| r.clone()).take(most).collect()
     } else {
         let start = match (from, first) {
             (Some(from), _) => Bound::Excluded(from),
@@ -409,7 +409,7 @@ fn select<K: Ord>(
             (None, None) => Bound::Unbounded,
         };
         let all = rows.range((start, Bound::Unbounded));
-        all.take_while(|(k, _)| within(k)).map(|(_, r)| Arc::clone(r)).take(most).collect()
+        all.take_while(|(k, _)| within(k)).map(|(_, r)| r.clone()).take(most).collect()
     };
     let more = rows.len() == most;
     (rows, more)
@@ -471,7 +471,7 @@ impl Plain {
 #[async_trait]
 impl Db for Plain {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        Ok(self.model().read(key)?.map(Arc::clone))
+        Ok(self.model().read(key)?.cloned())
     }
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         self.model().read_many(keys)

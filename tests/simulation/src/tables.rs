@@ -114,7 +114,7 @@ impl Tables {
         let model = lock(&self.model);
         let key = table.definition().key;
         let name = |row: &Row| (row.get(key.hash.name).cloned(), key.range.and_then(|r| row.get(r.name).cloned()));
-        let mut rows: Vec<Row> = model.rows(table).map(Arc::clone).collect();
+        let mut rows: Vec<Row> = model.rows(table).cloned().collect();
         let since = self.core.ms() - ago;
         for (at, change) in lock(&self.past).0.iter().rev() {
             if *at <= since {
@@ -126,7 +126,7 @@ impl Tables {
             if let Some(after) = &change.after {
                 rows.retain(|r| name(r) != name(after));
             }
-            rows.extend(change.before.iter().map(Arc::clone));
+            rows.extend(change.before.iter().cloned());
         }
         rows
     }
@@ -222,7 +222,7 @@ fn describe(change: &Change) -> String {
 impl Db for Tables {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         let caller = self.before("GetItem").await?;
-        let row = lock(&self.model).get(key).map(Arc::clone);
+        let row = lock(&self.model).get(key).cloned();
         if let Some(twin) = &self.twin {
             let real = twin.get(key).await?;
             self.compare("get", &row.as_ref().map(|r| to_json(r)), &real.as_ref().map(|r| to_json(r)));
@@ -236,7 +236,7 @@ impl Db for Tables {
         let caller = self.before("BatchGetItem").await?;
         let rows: Vec<Row> = {
             let model = lock(&self.model);
-            keys.iter().filter_map(|k| model.get(k)).map(Arc::clone).collect()
+            keys.iter().filter_map(|k| model.get(k)).cloned().collect()
         };
         if let Some(twin) = &self.twin {
             let sorted = |items: &[Row]| {
