@@ -78,14 +78,14 @@ impl Scenario {
             hours,
             chances,
             policy: Value::Null,
-            period_s: *pick(&mut dice, &[60, 60, 60, 120, 300]),
+            period_s: *pick(&mut dice, &[60, 60, 120, 300, 300]),
             arrivals: *pick(
                 &mut dice,
                 &[Arrivals::Steady, Arrivals::Steady, Arrivals::Bursts, Arrivals::Backlog, Arrivals::Steady],
             ),
             jobs_per_hour: 0.0,
             most_waiting: *pick(&mut dice, &[60, 80, 120, 250]),
-            job_s: *pick(&mut dice, &[900, 1800, 3600, 7200]),
+            job_s: *pick(&mut dice, &[900, 1800, 3600, 7200, 14_400]),
             most_jobs: usize::MAX,
             latency_ms: *pick(&mut dice, &[5, 30, 30, 200]),
             page_rows: *pick(&mut dice, &[5, 40, 1000, 1000]),
@@ -208,7 +208,7 @@ pub fn sizes(spot: bool) -> Value {
 fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     let mut policy = shared::policy::example_json();
     let spot = dice.random_bool(0.6);
-    let ttl = *pick(dice, &[30, 60, 300, 300, 600, 600, 600, 900]);
+    let ttl = *pick(dice, &[30, 60, 300, 600, 900, 900]);
     let max = dice.random_range(21..=30);
     let min = *pick(dice, &[0, 0, 0, 2, 20]);
     let changes: BTreeMap<&str, Value> = BTreeMap::from([
@@ -239,7 +239,7 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
         ),
         (
             "sweep",
-            json!({"report_s": pick(dice, &[30, 120, 300, 300, 600, 600]), "failed_keep_s": pick(dice, &[0, 600, 3600]),
+            json!({"report_s": pick(dice, &[30, 120, 300, 600, 600]), "failed_keep_s": pick(dice, &[0, 600, 3600]),
                    "creating_s": pick(dice, &[120, 600]), "cache_unused_s": pick(dice, &[300, 3600, 86_400]),
                    "missing_grace_s": pick(dice, &[60, 300])}),
         ),

@@ -135,7 +135,6 @@ impl World {
             minutes += 1;
             let up = self.check.up();
             nodes += up;
-            if minutes == 60 && std::env::var_os("NKD").is_some() { let sc=&self.core.scenario; let g=|p:&str| sc.policy.pointer(p).cloned(); eprintln!("DBG seed {} ttl {:?} rep {:?} period {} job_s {} jph {:.0} wait {} lat {} page {} chances {:.3}", sc.seed, g("/heartbeat/ttl_s"), g("/sweep/report_s"), sc.period_s, sc.job_s, sc.jobs_per_hour, sc.most_waiting, sc.latency_ms, sc.page_rows, sc.chances.iter().sum::<f64>()); }
             fleet += u32::from(up >= FLEET);
             if self.core.scenario.plain_jobs && minutes.is_multiple_of(10) && self.check.what_is_left(0).is_none() {
                 // All has ended although nothing was put right.
