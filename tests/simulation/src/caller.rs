@@ -42,6 +42,8 @@ pub struct Caller {
     killed: Notify,
     /// Which life each slot had when this caller last saw it.
     pub lives: Mutex<HashMap<Slot, Option<NodeId>>>,
+    /// How much it took away, by brake.
+    taken: Mutex<HashMap<&'static str, usize>>,
 }
 
 tokio::task_local! {
@@ -58,6 +60,7 @@ impl Caller {
             kill_at,
             killed: Notify::new(),
             lives: Mutex::default(),
+            taken: Mutex::default(),
         })
     }
 
@@ -97,5 +100,18 @@ impl Caller {
     /// Remembers whose life a slot had.
     pub fn saw(&self, slot: Slot, life: Option<NodeId>) {
         lock(&self.lives).insert(slot, life);
+    }
+
+    /// Whether it saw this life on its slot, or made it.
+    pub fn knows(&self, node: NodeId) -> bool {
+        lock(&self.lives).get(&node.slot()) == Some(&Some(node))
+    }
+
+    /// Counts something it took away; how much that makes.
+    pub fn takes(&self, brake: &'static str) -> usize {
+        let mut taken = lock(&self.taken);
+        let n = taken.entry(brake).or_default();
+        *n += 1;
+        *n
     }
 }

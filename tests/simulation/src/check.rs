@@ -8,10 +8,13 @@
 //! in the very moment it happens. Does not: judge what a rule does not say.
 
 mod allocs;
+mod brakes;
 mod cloud;
+mod demand;
 mod handles;
 mod jobs;
 mod nodes;
+mod shutdown;
 
 use crate::caller::{Caller, Kind};
 use crate::core::{Core, lock};
@@ -20,13 +23,19 @@ use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::ids::{AllocId, JobId, NodeId, Slot};
 use shared::policy::Policy;
-use shared::store::{Item, Key, POLICY, Row, Table, Write, alloc_key, job_key, node_key};
+use shared::store::{Item, Key, POLICY, Row, Table, Write, alloc_key, job_key, node_key, to_json};
 use shared::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// How far the functions' clocks may be apart, and a run's observation behind.
 const SLACK: Span = Span::from_s(8);
+
+/// How long a run may still act by what it read when it began.
+const RUN: Span = Span::from_s(70);
+
+/// How long it may act by an index that is behind as well.
+const INDEX: Span = Span::from_s(180);
 
 /// What an observer of a machine would see.
 #[derive(Debug)]
@@ -45,9 +54,10 @@ pub struct Ground {
 struct Seen {
     /// Records that are not cleaned.
     up: usize,
-    /// `nodes.max` lately: (since when, max).
-    maxes: VecDeque<(Time, u32)>,
-    policy: Option<Arc<Policy>>,
+    /// The policies lately, with since when, the present one last.
+    policies: VecDeque<(Time, Arc<Policy>)>,
+    /// How many members were queued lately, with since when.
+    queued: VecDeque<(Time, usize)>,
     /// Every life there ever was.
     lives: HashSet<NodeId>,
     /// Of each member, the copies that are wanted and neither unknown nor awaiting.
@@ -167,8 +177,24 @@ impl Check {
         let policy = text(row, "document").and_then(|d| serde_json::from_str(d).ok());
         let Some(Ok(policy)) = policy.map(|p: serde_json::Value| Policy::from_json(&p)) else { return };
         let mut seen = lock(&self.seen);
-        seen.maxes.push_back((self.core.now(), policy.nodes.max));
-        seen.policy = Some(Arc::new(policy));
+        seen.policies.push_back((self.core.now(), Arc::new(policy)));
+    }
+
+    /// The policies that held in this last while.
+    fn policies(&self, span: Span) -> Vec<Arc<Policy>> {
+        let now = self.core.now();
+        let policies = &mut lock(&self.seen).policies;
+        while policies.get(1).is_some_and(|(at, _)| *at < now - INDEX) {
+            policies.pop_front();
+        }
+        // The last one from before it still held then.
+        let first = policies.iter().rposition(|(at, _)| *at < now - span).unwrap_or(0);
+        policies.iter().skip(first).map(|(_, policy)| Arc::clone(policy)).collect()
+    }
+
+    /// The policy as it is.
+    fn present_policy(&self) -> Option<Arc<Policy>> {
+        lock(&self.seen).policies.back().map(|(_, policy)| Arc::clone(policy))
     }
 
     /// The tables were restored: what they forgot is not held against what follows.
@@ -180,6 +206,9 @@ impl Check {
         seen.restored_at = Some(self.core.now());
         seen.up = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).count();
         seen.jobs = model.rows(Table::Jobs).filter(|r| r.contains_key("queue")).count();
+        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued"));
+        let members = queued.map(|r| count(r, "nodes").max(1).unsigned_abs() as usize).sum();
+        seen.queued.push_back((self.core.now(), members));
         seen.wanted.clear();
         seen.live.clear();
         for row in model.rows(Table::Allocs) {
@@ -237,6 +266,7 @@ impl Check {
     pub fn wrote(&self, caller: &Caller, model: &Model, writes: &[Write], changes: &[Change]) {
         for change in changes {
             let (before, after) = (change.before.as_deref(), change.after.as_deref());
+            self.brakes(caller, model, change);
             match change.table {
                 Table::Nodes => self.node(caller, model, before, after),
                 Table::Jobs => self.job(model, before, after, changes),
@@ -333,7 +363,12 @@ impl Check {
         for row in model.rows(Table::Jobs) {
             let ended = matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"));
             if !ended || !set(row).is_empty() {
-                left.push(format!("job {:?} is {:?}, allocs {:?}", text(row, "job_id"), text(row, "state"), set(row)));
+                let brief = to_json(row);
+                let of = |names: &[&str]| -> Vec<String> {
+                    names.iter().filter_map(|n| Some(format!("{n} {}", brief.get(*n)?))).collect()
+                };
+                let wants = of(&["job_id", "state", "nodes", "vcpus", "memory_mib", "gpus", "instance_type", "market"]);
+                left.push(format!("job: {}, allocs {:?}", wants.join(", "), set(row)));
             }
         }
         for row in model.rows(Table::Allocs).filter(|r| !is_final(r)) {
@@ -342,9 +377,10 @@ impl Check {
         let up: Vec<_> = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).collect();
         if up.len() != min as usize {
             left.push(format!("{} records are not cleaned and nodes.min is {min}", up.len()));
-            left.extend(
-                up.iter().map(|r| format!("node {:?} {:?} {:?}", node_id(r), text(r, "state"), text(r, "reason"))),
-            );
+            left.extend(up.iter().map(|r| {
+                let word = |name: &str| text(r, name).unwrap_or("–").to_owned();
+                ["node_id", "size", "state", "status", "intent", "reason"].map(word).join(" ")
+            }));
         }
         let lives: BTreeSet<NodeId> = up.iter().filter_map(|r| node_id(r)).collect();
         for row in model.rows(Table::Handles).filter(|r| node_id(r).is_none_or(|n| !lives.contains(&n))) {

@@ -5,11 +5,14 @@
 //! Does not: know what a fault does; whoever meets it does.
 
 use crate::scenario::Scenario;
+use futures::FutureExt;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use shared::run::Done;
 use shared::time::{Span, Time};
 use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -102,6 +105,8 @@ faults! {
     TerminatedByOthers = 0.0003,
     /// an instance fails: EC2 ends it
     InstanceDies = 0.0003,
+    /// half of the instances end at once, and EC2 soon forgets them
+    ZoneLost = 0.003,
     /// spot capacity is taken back after two minutes' warning
     SpotTaken = 0.002,
     /// spot capacity is taken back without warning
@@ -381,6 +386,12 @@ impl Core {
             self.stop.notify_waiters();
             self.stop.notify_one();
         }
+    }
+
+    /// Runs what must not panic, whatever it meets; `None` if it did.
+    pub async fn invariant_nothing_panics<T>(&self, who: &str, work: impl Future<Output = T>) -> Option<T> {
+        let result = AssertUnwindSafe(work).catch_unwind().await;
+        result.map_err(|_| self.broken("invariant_nothing_panics", format!("{who}: see the message above"))).ok()
     }
 
     /// What broke, if anything did.

@@ -52,6 +52,16 @@ impl Real {
         matches!(self.instance.state, InstanceState::Pending | InstanceState::Running)
     }
 
+    /// Whether EC2 knows it, in whatever state.
+    pub fn is_listed(&self, now: Time) -> bool {
+        !self.is_hidden(now) && self.forgotten_at.is_none_or(|at| now < at)
+    }
+
+    /// Whether lists leave it out, or did so a moment ago.
+    pub fn was_hidden(&self, now: Time) -> bool {
+        self.is_hidden(now - Span::from_s(120))
+    }
+
     /// Whether lists leave it out.
     pub fn is_hidden(&self, now: Time) -> bool {
         now < self.listed_from || self.hidden_until.is_some_and(|until| now < until)
@@ -129,7 +139,7 @@ impl Ec2 {
         region.quota_until = None;
         region.collapse_until = None;
         for real in region.instances.values_mut() {
-            real.hidden_until = None;
+            real.hidden_until = real.hidden_until.map(|until| until.min(now));
             real.listed_from = real.listed_from.min(now);
         }
     }
@@ -263,13 +273,8 @@ impl Ec2 {
                 self.end(instance_id, core.between(0, 60), "ended by itself or by others");
             } else if core.happens(Fault::Stopped) {
                 core.tell(|| "ec2".into(), || format!("{instance_id} is stopped by somebody"));
-                self.change(instance_id, |r| {
-                    r.instance.state = InstanceState::Stopped;
-                    if let Some(machine) = r.machine.take() {
-                        machine.abort();
-                    }
-                });
-                self.check.machine_gone(instance_id);
+                self.change(instance_id, |r| r.instance.state = InstanceState::Stopped);
+                self.switch_off(instance_id);
             } else if core.happens(Fault::ListLoses) {
                 let until = core.now() + Span::from_s(core.of(Fault::ListLoses, 30, 1800));
                 core.tell(|| "ec2".into(), || format!("{instance_id} is not listed until {until}"));
@@ -293,27 +298,48 @@ impl Ec2 {
         }
     }
 
+    /// Nothing runs on it any more.
+    fn switch_off(&self, instance_id: &str) {
+        self.change(instance_id, |r| {
+            if let Some(machine) = r.machine.take() {
+                machine.abort();
+            }
+        });
+        self.check.machine_gone(instance_id);
+    }
+
+    /// Half of the instances end, and lists soon forget them.
+    pub fn lose_half(self: &Arc<Self>) {
+        for real in self.real().iter().filter(|r| r.is_up()).step_by(2) {
+            self.end_listed(&real.instance.instance_id, 0, 1000, "its zone is lost");
+        }
+    }
+
     /// An instance goes down, whoever wanted it; in `after_s` seconds EC2 lists it as terminated.
     pub fn end(self: &Arc<Self>, instance_id: &str, after_s: i64, why: &str) {
+        let listed_ms = if self.core.maybe(0.2) { self.core.between(1, 120_000) } else { LISTED_MS };
+        self.end_listed(instance_id, after_s, listed_ms, why);
+    }
+
+    fn end_listed(self: &Arc<Self>, instance_id: &str, after_s: i64, listed_ms: i64, why: &str) {
         let mut ends = false;
         self.change(instance_id, |r| {
             ends = !matches!(r.instance.state, InstanceState::ShuttingDown | InstanceState::Terminated);
             if ends {
                 r.instance.state = InstanceState::ShuttingDown;
-                if let Some(machine) = r.machine.take() {
-                    machine.abort();
-                }
             }
         });
         if !ends {
             return;
         }
         self.core.tell(|| "ec2".into(), || format!("{instance_id} goes down: {why}"));
-        self.check.machine_gone(instance_id);
+        // For a while what is on it goes on.
+        let off_s = self.core.between(0, after_s);
         let (ec2, instance_id) = (Arc::clone(self), instance_id.to_owned());
         tokio::spawn(async move {
-            sleep_s(after_s).await;
-            let listed_ms = if ec2.core.maybe(0.2) { ec2.core.between(1, 120_000) } else { LISTED_MS };
+            sleep_s(off_s).await;
+            ec2.switch_off(&instance_id);
+            sleep_s(after_s - off_s).await;
             let now = ec2.core.now();
             ec2.change(&instance_id, |r| {
                 r.instance.state = InstanceState::Terminated;
@@ -360,7 +386,7 @@ impl Cloud for Seen {
         let caller = ec2.call("DescribeInstance").await?;
         let now = ec2.core.now();
         let found = ec2.one(instance_id);
-        let found = found.filter(|r| !r.is_hidden(now) && r.forgotten_at.is_none_or(|at| now < at));
+        let found = found.filter(|r| r.is_listed(now));
         caller.point().await;
         Ok(found.map(|r| r.instance))
     }

@@ -52,6 +52,7 @@ pub struct Functions {
     sweeps: Vec<Process<Sweep>>,
     network: Mutex<Network>,
     callers: AtomicU64,
+    last_said: Mutex<Vec<String>>,
     stop: Notify,
 }
 
@@ -93,8 +94,14 @@ impl Functions {
             sweeps,
             network: Mutex::default(),
             callers: AtomicU64::new(0),
+            last_said: Mutex::default(),
             stop: Notify::new(),
         })
+    }
+
+    /// What the last run of poll-and-scale left as it is, and why.
+    pub fn last_said(&self) -> Vec<String> {
+        lock(&self.last_said).clone()
     }
 
     /// The tables, for operators.
@@ -216,11 +223,13 @@ impl Functions {
                 answer = work => answer,
             }
         };
-        let answer = tokio::time::timeout(Duration::from_secs(30), caller.run(work)).await;
+        let name = caller.name();
+        let work = self.core.invariant_nothing_panics(&name, caller.run(work));
+        let answer = tokio::time::timeout(Duration::from_secs(30), work).await;
         if answer.is_err() {
             self.core.count("a request's function was cut off by its time-out");
         }
-        answer.ok()??
+        answer.ok()???
     }
 
     /// Whether a function does not run at present.
@@ -288,9 +297,10 @@ impl Functions {
                 () = work => {}
             }
         };
-        match tokio::time::timeout(budget, caller.run(work)).await {
-            Ok(Some(())) => {}
-            Ok(None) => core.tell(|| caller.name(), || "killed".into()),
+        let work = core.invariant_nothing_panics(function, caller.run(work));
+        match tokio::time::timeout(budget, work).await {
+            Ok(Some(Some(())) | None) => {}
+            Ok(Some(None)) => core.tell(|| caller.name(), || "killed".into()),
             Err(_) => {
                 core.count("a run was cut off by its time-out");
                 core.tell(|| caller.name(), || "cut off by its time-out".into());
@@ -306,6 +316,11 @@ impl Functions {
                     clean_stale_records::FUNCTION => "clean-stale-records ran",
                     _ => "sweep-dispatch ran",
                 });
+                if function == poll_and_scale::FUNCTION {
+                    let said = answer.actions.iter().filter(|a| a.outcome == shared::run::Done::Said);
+                    *lock(&self.last_said) =
+                        said.map(|a| format!("{} {}: {}", a.action, a.subject, a.reason)).collect();
+                }
                 for action in &answer.actions {
                     if action.outcome == shared::run::Done::Failed {
                         self.core.tell(|| function.into(), || format!("failed: {action:?}"));

@@ -109,7 +109,11 @@ impl Machine {
             handles_at: now,
             mishap_at: now,
         };
-        tokio::spawn(machine.live()).abort_handle()
+        let core = Arc::clone(core);
+        tokio::spawn(async move {
+            core.invariant_nothing_panics("an agent", machine.live()).await;
+        })
+        .abort_handle()
     }
 
     fn name(&self) -> String {

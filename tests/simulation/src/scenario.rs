@@ -209,11 +209,19 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     let mut policy = shared::policy::example_json();
     let spot = dice.random_bool(0.6);
     let ttl = *pick(dice, &[30, 60, 300, 600, 900, 900]);
-    let max = dice.random_range(21..=30);
+    let max: u32 = dice.random_range(21..=30);
     let min = *pick(dice, &[0, 0, 0, 2, 20]);
+    // In dollars: little enough to matter, now and then.
+    let price = *pick(dice, &[0.0, 0.0, 0.0, 0.25]) * f64::from(max);
+    let mut sizes = sizes(spot);
+    if dice.random_bool(0.3)
+        && let Some(Value::Object(large)) = sizes.get_mut(2)
+    {
+        large.insert("max".into(), json!(10));
+    }
     let changes: BTreeMap<&str, Value> = BTreeMap::from([
-        ("nodes", json!({"max": max, "min": min})),
-        ("size", sizes(spot)),
+        ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),
+        ("size", sizes),
         (
             "launch",
             json!({"template": "lt-0123456789abcdef0", "max_per_run": pick(dice, &[5, 20, 60]),

@@ -23,6 +23,8 @@ use tokio::time::sleep;
 /// Within so many ticks of poll-and-scale after the faults stop, every job has ended and every
 /// instance is gone. (The longest waits of a policy: a stale record, a paused launch, a brake.)
 pub const TICKS_TO_END: u32 = 720;
+/// Within so many, what was to be drained before they stopped is.
+pub const TICKS_TO_DRAIN: u32 = 30;
 /// Within so many, every handle row too: a row is looked at once a day.
 pub const TICKS_TO_FORGET: u32 = 1600;
 /// A fleet-hour is an hour of a cluster with at least so many nodes.
@@ -152,6 +154,9 @@ impl World {
                 self.heal().await;
             }
             healthy += 1;
+            if healthy == TICKS_TO_DRAIN {
+                self.check.invariant_a_drain_ends_by_its_deadline();
+            }
             if healthy % 10 == 0 && self.is_over(healthy) {
                 break;
             }
@@ -172,7 +177,10 @@ impl World {
         let Some(left) = self.check.what_is_left(u32::try_from(min).unwrap_or(0)) else { return true };
         let only_handles = left.lines().all(|l| l.trim_start().starts_with("handle "));
         if ticks >= TICKS_TO_FORGET || (ticks >= TICKS_TO_END && !only_handles) {
-            self.core.broken("invariant_everything_ends", format!("after {ticks} ticks without faults:\n  {left}"));
+            self.core.broken("invariant_everything_ends", {
+                let said = self.functions.last_said().join("\n  ");
+                format!("after {ticks} ticks without faults:\n  {left}\n  and poll-and-scale says:\n  {said}")
+            });
         }
         false
     }
@@ -284,6 +292,17 @@ impl World {
         if core.maybe(0.2) {
             spec.caches = vec![["data", "tools"].get(usize::from(core.maybe(0.5))).map_or("data", |c| c).to_owned()];
         }
+        if core.maybe(0.02) {
+            spec.instance_type = Some("medium.type".into());
+        }
+        if core.maybe(0.02) {
+            spec.market = Some(shared::model::Market::OnDemand);
+        }
+        if core.maybe(0.003) {
+            // All nodes there may be, at once.
+            (spec.nodes, spec.vcpus, spec.memory_mib) = (core.scenario.max(), 1, 0);
+            spec.caches.clear();
+        }
         if core.maybe(0.01) {
             // Nothing fits it.
             spec.vcpus = 512;
@@ -333,12 +352,13 @@ impl World {
             let core = &self.core;
             if core.is_healed() {
                 if minutes.is_multiple_of(10) {
-                    self.release().await;
+                    // These two wait for an operator; the others end by themselves.
+                    self.release(&["orphans", "handles"]).await;
                 }
                 continue;
             }
             if core.maybe(0.03) {
-                self.release().await;
+                self.release(&["missing", "leases", "orphans", "handles"]).await;
             }
             if minutes.is_multiple_of(10) {
                 backups.push_back(lock(&self.tables.model).backup());
@@ -354,6 +374,9 @@ impl World {
                 self.tables.restore(backup);
                 document = base.clone();
                 while !self.set_policy(&document).await {}
+            }
+            if core.happens(Fault::ZoneLost) {
+                self.ec2.lose_half();
             }
             if core.happens(Fault::OperatorHolds) {
                 self.intend(Intent::Hold).await;
@@ -409,7 +432,9 @@ impl World {
             .filter(|n| n.life().is_some_and(|l| (l.intent == Intent::Run) != (intent == Intent::Run)))
             .collect();
         let Some(record) = self.core.one_of(&nodes) else { return };
-        if let Ok(after) = record.with_intent(intent, None, self.core.now()) {
+        let by = (intent == Intent::Drain && self.core.maybe(0.5))
+            .then(|| self.core.now() + Span::from_s(self.core.between(60, 3600)));
+        if let Ok(after) = record.with_intent(intent, by, self.core.now()) {
             // A lost race: the operator would try again.
             let _ = self.store.write(Some(record), &after, Vec::new()).await;
         }
@@ -450,10 +475,10 @@ impl World {
         }
     }
 
-    /// An operator lets go of every brake.
-    async fn release(&self) {
+    /// An operator lets go of brakes.
+    async fn release(&self, kinds: &[&str]) {
         let now = self.core.now();
-        for kind in ["missing", "leases", "orphans", "handles"] {
+        for kind in kinds {
             let Ok(before) = self.store.memory(&format!("release#{kind}")).await else { continue };
             let after = Memory { since_at: Some(now), until_at: Some(now + Span::from_s(600)), ..before.clone() };
             let _ = self.store.remember(&before, &after).await;
@@ -486,7 +511,6 @@ impl World {
             }
         }
         self.keep_one(false).await;
-        self.release().await;
     }
 }
 

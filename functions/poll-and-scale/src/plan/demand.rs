@@ -26,14 +26,27 @@ pub(super) struct Needs {
     pub(super) used: BTreeSet<NodeId>,
     /// How many nodes count towards `nodes.min`, launches of this plan included.
     pub(super) usable: u32,
+    /// What idle nodes are in the way of: they go even if `nodes.min` would keep them.
+    pub(super) room: Room,
+}
+
+/// Room below the caps that is missing for what is to be launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Records below `nodes.max`.
+    pub(super) nodes: u32,
+    /// Below `nodes.max_price_per_hour`.
+    pub(super) price: Usd,
 }
 
 /// Room for members: a node that takes work, one that boots, or one that would be launched.
 struct Bin {
     at: At,
     free: Capacity,
+    size: String,
     instance_type: String,
     market: Market,
+    price_per_hour: Usd,
     /// Nothing is on it and nothing reserved.
     empty: bool,
     /// One member has it alone.
@@ -70,6 +83,10 @@ struct Packing<'v, 'a> {
     spent: Usd,
     by_size: BTreeMap<String, u32>,
     paused: Option<String>,
+    /// What is being shut down: records and their price.
+    leaving: (u32, Usd),
+    /// A cap is in the way of the first job that cannot be placed, or of the minimum.
+    room: Option<Room>,
 }
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) -> Needs {
@@ -126,7 +143,10 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) -> Needs {
             }
         }
     }
-    packing.fill_minimum();
+    // Work before the minimum: else the room that is made for a job is filled up again.
+    if packing.room.is_none() {
+        packing.fill_minimum();
+    }
     let needs = packing.needs();
     let (new, wanted) = packing.result();
     for (action, reason) in actions {
@@ -185,15 +205,21 @@ fn never(view: &View<'_>, job: &JobSummary) -> Option<String> {
         return Some(format!("it needs {} nodes at once and the sizes that fit allow {most}", job.nodes));
     }
     let cap = policy.nodes.max_price_per_hour;
-    // The cheapest mix that the sizes' own maxima allow.
-    let (mut left, mut price) = (job.nodes, Usd::ZERO);
-    for size in &sizes {
-        let some = left.min(size.max.unwrap_or(u32::MAX));
+    let price = cheapest(&sizes, job.nodes, |_| 0).unwrap_or(Usd::ZERO);
+    (!cap.is_zero() && price > cap)
+        .then(|| format!("it costs {price} an hour alone and nodes.max_price_per_hour is {cap}"))
+}
+
+/// The price of the cheapest mix of so many nodes that the sizes' own maxima allow beside what is
+/// `there`; `None` if they allow no such mix. The sizes are the cheapest first.
+fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32) -> Option<Usd> {
+    let (mut left, mut price) = (nodes, Usd::ZERO);
+    for size in sizes {
+        let some = left.min(size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size))));
         price = price + size.price_per_hour.times(u64::from(some));
         left -= some;
     }
-    (!cap.is_zero() && price > cap)
-        .then(|| format!("it costs {price} an hour alone and nodes.max_price_per_hour is {cap}"))
+    (left == 0).then_some(price)
 }
 
 impl<'v, 'a> Packing<'v, 'a> {
@@ -212,11 +238,16 @@ impl<'v, 'a> Packing<'v, 'a> {
                 .into_iter()
                 .find(|k| control.holding(k, view.now).is_some())
                 .map(str::to_owned),
+            leaving: (0, Usd::ZERO),
+            room: None,
         };
         for (record, life) in view.lives() {
             packing.records += 1;
             packing.spent = packing.spent + life.offering.price_per_hour;
             *packing.by_size.entry(life.offering.size.clone()).or_default() += 1;
+            if let NodeState::ShuttingDown(_) = record.state {
+                packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
+            }
             // A node whose lease is over is silent already, whatever its status still says.
             let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
             if silent
@@ -253,8 +284,10 @@ impl<'v, 'a> Packing<'v, 'a> {
         Bin {
             at,
             free,
+            size: offering.size.clone(),
             instance_type: offering.instance_type.clone(),
             market: offering.market,
+            price_per_hour: offering.price_per_hour,
             empty,
             taken,
             blocked: false,
@@ -348,10 +381,20 @@ impl<'v, 'a> Packing<'v, 'a> {
         Ok(self.bins.len() - 1)
     }
 
-    /// The first job that cannot be placed keeps what it found, and enough further nodes are
-    /// kept free of later jobs to make room: those that would fit it when empty first.
+    /// The first job that cannot be placed keeps what it found, as far as the caps let it find the
+    /// rest one day, and enough further nodes are kept free of later jobs to make room: those that
+    /// would fit it when empty first.
     fn block(&mut self, job: &JobSummary, found: &[usize], members: u32) {
-        self.keep(job, found);
+        let kept = self.within_caps(job, found, members);
+        let lacking = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
+        let price = self.cheapest(&fitting(&self.view.seen.policy, job), &kept, lacking);
+        self.room = Some(self.missing_room(lacking, price.unwrap_or(Usd::ZERO)));
+        self.keep(job, &kept);
+        for n in found {
+            if let Some(bin) = self.bins.get_mut(*n) {
+                bin.blocked = true;
+            }
+        }
         let view = self.view;
         let usable_share = view.seen.policy.nodes.memory_usable;
         let would_fit = |bin: &Bin| match bin.at {
@@ -369,6 +412,47 @@ impl<'v, 'a> Packing<'v, 'a> {
             if let Some(bin) = self.bins.get_mut(n) {
                 bin.blocked = true;
             }
+        }
+    }
+
+    /// Of what was found, the cheapest nodes that leave the price for the rest: a job of many that
+    /// kept dear nodes idle could wait for ever for a price that only they stand in the way of.
+    fn within_caps(&self, job: &JobSummary, found: &[usize], members: u32) -> Vec<usize> {
+        let policy = &self.view.seen.policy;
+        let cap = policy.nodes.max_price_per_hour;
+        let sizes = fitting(policy, job);
+        let mut kept = found.to_vec();
+        // New ones are the cheapest there are.
+        kept.sort_by_key(|n| self.bins.get(*n).map(|b| (!matches!(b.at, At::New(_)), b.price_per_hour)));
+        while !cap.is_zero() && !kept.is_empty() {
+            let price = kept.iter().filter_map(|n| self.bins.get(*n)).map(|b| b.price_per_hour).sum::<Usd>();
+            let rest = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
+            if self.cheapest(&sizes, &kept, rest).is_some_and(|new| price + new <= cap) {
+                break;
+            }
+            kept.pop();
+        }
+        kept
+    }
+
+    /// The price of so many further nodes of these sizes beside these bins.
+    fn cheapest(&self, sizes: &[&Size], beside: &[usize], nodes: u32) -> Option<Usd> {
+        cheapest(sizes, nodes, |size| {
+            let there = beside.iter().filter(|n| self.bins.get(**n).is_some_and(|b| b.size == size.name)).count();
+            u32::try_from(there).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// What of the room for so many nodes at this price is missing once all that is leaving is gone.
+    fn missing_room(&self, nodes: u32, price: Usd) -> Room {
+        let policy = &self.view.seen.policy.nodes;
+        let (leaving, refund) = self.leaving;
+        let records = self.records.saturating_sub(leaving).saturating_add(nodes);
+        let cap = policy.max_price_per_hour;
+        let spent = self.spent.less(refund) + price;
+        Room {
+            nodes: records.saturating_sub(policy.max),
+            price: if cap.is_zero() { Usd::ZERO } else { spent.less(cap) },
         }
     }
 
@@ -402,8 +486,16 @@ impl<'v, 'a> Packing<'v, 'a> {
         sizes.sort_by_key(|s| order(s));
         while self.usable_nodes() < policy.nodes.min {
             let reason = format!("nodes.min is {}", policy.nodes.min);
-            if self.launch_one_of(&sizes, true, reason).is_err() {
-                break;
+            match self.launch_one_of(&sizes, true, reason) {
+                Ok(_) => {}
+                Err(Wait::Pause) => break,
+                Err(Wait::Room) => {
+                    // Dear idle nodes make way for cheap ones, if there are cheaper ones.
+                    let cheap = sizes.first().map_or(Usd::ZERO, |s| s.price_per_hour);
+                    let dear = self.bins.iter().any(|b| b.empty && b.price_per_hour > cheap);
+                    self.room = dear.then(|| Room { nodes: 0, ..self.missing_room(1, cheap) });
+                    break;
+                }
             }
         }
     }
@@ -413,7 +505,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             At::Ready(node) | At::Booting(node) => Some(node),
             At::New(_) => None,
         });
-        Needs { used: used.collect(), usable: self.usable_nodes() }
+        Needs { used: used.collect(), usable: self.usable_nodes(), room: self.room.unwrap_or_default() }
     }
 
     /// The launches, and the nodes wanted by size: those with work on them or reserved, and those

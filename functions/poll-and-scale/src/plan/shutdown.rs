@@ -6,7 +6,7 @@
 //! | intent `hold` | never |
 //! | intent `drain` | as soon as idle |
 //! | size no longer in the policy | as soon as idle |
-//! | idle and ready | not reserved, above `nodes.min`, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
+//! | idle and ready | not reserved, above `nodes.min` or in the way of a launch, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
 //! | never heard from | after `boot.timeout_s`, in any window; not while the ingest accepts no heartbeat at all |
 //! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window |
 //! | down | after `shutdown.down_after_s` of silence, window open |
@@ -19,7 +19,7 @@ use super::demand::Needs;
 use super::{Action, Note, Plan, View};
 use shared::events::Subject;
 use shared::ids::NodeId;
-use shared::model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus};
+use shared::model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus, Usd};
 use shared::time::{Span, Time};
 use std::collections::BTreeSet;
 
@@ -36,7 +36,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan, needs: &Needs) {
     plan.surplus.sort_unstable();
 }
 
-/// Idle nodes that nothing is placed or reserved on, above `nodes.min`; the dearest first.
+/// Idle nodes that nothing is placed or reserved on, above `nodes.min` or in the way of what is to
+/// be launched; the dearest first.
 fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
     let mut idle: Vec<&Life> = view
         .lives()
@@ -48,7 +49,15 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
         .collect();
     idle.sort_by_key(|l| std::cmp::Reverse((l.offering.price_per_hour, l.node_id.slot())));
     let above = needs.usable.saturating_sub(view.seen.policy.nodes.min);
-    idle.into_iter().take(above as usize).map(|l| l.node_id).collect()
+    let (mut nodes, mut price) = (0, Usd::ZERO);
+    let in_the_way = idle.iter().take_while(|life| {
+        let more = nodes < needs.room.nodes || price < needs.room.price;
+        nodes += 1;
+        price = price + life.offering.price_per_hour;
+        more
+    });
+    let most = in_the_way.count().max(above as usize);
+    idle.into_iter().take(most).map(|l| l.node_id).collect()
 }
 
 /// Nothing runs on it, and its agent (while its lease is valid) does not say busy.

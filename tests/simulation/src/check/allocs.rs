@@ -1,11 +1,12 @@
 //! Allocs, and what runs on the machines.
 
-use super::{Check, alloc_id, count, is_final, is_true, is_wanted, node_id, number, set, slot, text};
+use super::{Check, SLACK, alloc_id, count, is_final, is_true, is_wanted, node_id, number, set, slot, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::{Change, Model};
 use shared::ids::{AllocId, NodeId};
 use shared::store::{Item, Table, node_key};
+use shared::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Check {
@@ -21,6 +22,7 @@ impl Check {
         self.invariant_a_final_alloc_never_changes(before, after);
         self.invariant_both_sets_have_the_live_allocs(model, id, before, after);
         self.invariant_what_is_lost_for_its_absence_is_absent(caller, id, before, after);
+        self.invariant_a_silent_nodes_work_is_waited_for(caller, model, before, after);
         if let Some(after) = after
             && before.is_none_or(|b| text(b, "client") != text(after, "client"))
         {
@@ -133,6 +135,34 @@ impl Check {
                 let what = format!("{} lost {id}, which is there: {ground:?}", caller.name());
                 self.broken("invariant_what_is_lost_for_its_absence_is_absent", what);
             }
+        }
+    }
+
+    /// What runs on a silent node is lost by a run only when its job waits no longer: before, it is
+    /// unknown. (What a node that came back no longer has is lost at once; so is what an instance
+    /// that is over had.)
+    fn invariant_a_silent_nodes_work_is_waited_for(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let (Kind::Run(_), Some(before), Some(after)) = (&caller.kind, before, after) else { return };
+        let waits = count(before, "lost_after_s");
+        let client = text(before, "client");
+        if text(after, "client") != Some("lost") || waits == 0 || !matches!(client, Some("running" | "unknown")) {
+            return;
+        }
+        let Some(node) = node_id(before) else { return };
+        let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node)) else { return };
+        let real = text(record, "instance_id").and_then(|id| self.ec2()?.one(id));
+        let there = real.is_some_and(|r| r.is_live() && !r.was_hidden(self.core.now()));
+        let silent = matches!(text(record, "status"), Some("disconnected" | "down"));
+        let over = time(before, "unknown_since_at")
+            .is_some_and(|since| self.core.now().since(since) + SLACK >= Span::from_s(waits));
+        if there && silent && !(client == Some("unknown") && over) && !self.was_restored() {
+            self.broken("invariant_a_silent_nodes_work_is_waited_for", format!("{before:?} on {record:?}"));
         }
     }
 

@@ -108,13 +108,14 @@ impl Check {
         }
         if record.is_none() && real.instance.state == InstanceState::Running {
             self.core.count("an orphan was terminated");
+            self.orphan_brake(caller, real);
         }
     }
 
     fn is_old(&self, real: &Real) -> bool {
-        let after = lock(&self.seen).policy.as_ref().map_or(0, |p| p.stale.orphan_after_s);
+        let after = self.present_policy().map_or(0, |p| p.stale.orphan_after_s);
         let age = self.core.now().since(real.instance.launched_at);
-        age + SLACK >= Span::from_s(after.min(300))
+        age + SLACK >= Span::from_s(after)
     }
 
     /// A run that shut a node down may see its record cleaned by another before its call.

@@ -20,6 +20,15 @@ impl Check {
             }
             _ => {}
         }
+        let members = |row: Option<&Item>| {
+            let queued = row.filter(|r| text(r, "state") == Some("queued"));
+            queued.map_or(0, |r| count(r, "nodes").max(1).unsigned_abs() as usize)
+        };
+        let (was, is) = (members(before), members(after));
+        if was != is {
+            lock(&self.seen).queue(self.core.now(), was, is);
+        }
+        self.invariant_only_what_never_fits_is_rejected(before, after);
         self.invariant_a_job_ends_once(before, after);
         self.invariant_a_jobs_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {

@@ -1,12 +1,11 @@
 //! Node records.
 
-use super::{Check, SLACK, count, is_final, is_true, node_id, set, slot, text, time};
+use super::{Check, RUN, SLACK, count, is_final, node_id, set, slot, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
+use crate::ec2::Real;
 use crate::model::Model;
-use shared::ids::NodeId;
 use shared::store::{Item, alloc_key};
-use shared::time::Span;
 
 /// What a heartbeat and a report may change without raising the version.
 const UNGUARDED: &[&str] = &["last_ping_at", "lease_expires_at", "alloc_report_no", "handle_report_no", "settled"];
@@ -33,6 +32,7 @@ impl Check {
             );
         }
         self.invariant_not_more_records_than_nodes_max(before, after);
+        self.launch_decided(caller, model, before, after);
         self.invariant_a_record_changes_only_as_its_states_allow(before, after);
         self.invariant_a_life_is_new_and_inherits_nothing(caller, before, after);
         self.invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(caller, before, after);
@@ -40,8 +40,8 @@ impl Check {
         if let (Some(before), Some(after)) = (before, after) {
             self.invariant_no_lease_expires_early(before, after);
             self.invariant_the_gate_opens_only_with_a_complete_report(caller, before, after);
-            self.invariant_no_busy_or_held_node_is_shut_down(before, after);
-            self.invariant_a_heard_node_is_not_cleaned(before, after);
+            self.shut_down(model, before, after);
+            self.invariant_only_what_is_over_is_cleaned(before, after);
             let status = text(after, "status");
             if status != text(before, "status") {
                 self.core.count(match status {
@@ -67,14 +67,9 @@ impl Check {
         if !is_up(after) {
             return;
         }
-        // A run that read the policy before it was changed may still act by it.
-        let since = self.core.now() - Span::from_s(70);
-        while seen.maxes.len() > 1 && seen.maxes.get(1).is_some_and(|(at, _)| *at < since) {
-            seen.maxes.pop_front();
-        }
-        let max = seen.maxes.iter().map(|(_, max)| *max).max().unwrap_or(0);
         let up = seen.up;
         drop(seen);
+        let max = self.policies(RUN).iter().map(|p| p.nodes.max).max().unwrap_or(0);
         let beyond = after.and_then(slot).is_some_and(|s| s.number() >= max);
         if up > max as usize || beyond {
             let what = format!("{up} records are not cleaned and nodes.max is {max}: {after:?}");
@@ -234,43 +229,22 @@ impl Check {
         }
     }
 
-    /// A node that is held, or says under a valid lease that it is busy, is not shut down, except
-    /// at a drain's deadline.
-    fn invariant_no_busy_or_held_node_is_shut_down(&self, before: &Item, after: &Item) {
-        if text(after, "state") != Some("shutting_down") || text(before, "state") == Some("shutting_down") {
-            return;
-        }
-        let now = self.core.now();
-        let held = text(before, "intent") == Some("hold");
-        let leased = time(before, "lease_expires_at").is_some_and(|l| l > now + SLACK);
-        let deadline = time(before, "drain_by_at").is_some_and(|by| now + SLACK >= by);
-        // `syncing` for the time a boot may take: in spite of heartbeats.
-        let stuck = text(before, "status") == Some("syncing");
-        if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
-            self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
-        }
-        if !set(before).is_empty() && !deadline {
-            self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("it has allocs: {before:?}"));
-        }
-    }
-
-    /// A record is not cleaned while its node is heard from and its instance is up.
-    fn invariant_a_heard_node_is_not_cleaned(&self, before: &Item, after: &Item) {
+    /// A record is cleaned only without live allocs, and when its instance is terminated, or not to
+    /// be found and not heard from.
+    fn invariant_only_what_is_over_is_cleaned(&self, before: &Item, after: &Item) {
         if text(after, "state") != Some("cleaned") || self.was_restored() {
             return;
         }
-        let Some(node): Option<NodeId> = node_id(before) else { return };
         if !set(before).is_empty() {
-            self.broken("invariant_a_heard_node_is_not_cleaned", format!("it has live allocs: {before:?}"));
+            self.broken("invariant_only_what_is_over_is_cleaned", format!("it has live allocs: {before:?}"));
         }
-        let leased = time(before, "lease_expires_at").is_some_and(|l| l > self.core.now() + SLACK);
-        let up = self.ec2().is_some_and(|ec2| {
-            ec2.real().iter().any(|r| {
-                r.node_id == node && r.is_up() && Some(r.instance.instance_id.as_str()) == text(before, "instance_id")
-            })
-        });
-        if leased && up {
-            self.broken("invariant_a_heard_node_is_not_cleaned", format!("{before:?}"));
+        let now = self.core.now();
+        let leased = time(before, "lease_expires_at").is_some_and(|l| l > now + SLACK);
+        let real = text(before, "instance_id").and_then(|id| self.ec2()?.one(id));
+        if let Some(real) = real.filter(Real::is_live)
+            && (leased || !real.was_hidden(now))
+        {
+            self.broken("invariant_only_what_is_over_is_cleaned", format!("{real:?}: {before:?}"));
         }
     }
 }

@@ -1,0 +1,109 @@
+//! The brakes: no run and no report takes away an unusual share that has not waited.
+
+use super::{Check, SLACK, node_id, text, time};
+use crate::caller::{Caller, Kind};
+use crate::core::lock;
+use crate::ec2::Real;
+use crate::model::{Change, Model};
+use shared::policy::Policy;
+use shared::store::{Item, Table};
+use shared::time::Span;
+
+/// Between what a run observed and what is there when it acts, so many may have come and gone.
+pub(super) const MOVED: usize = 3;
+
+/// What a brake holds back, above which floor and share, for how long.
+struct Brake {
+    name: &'static str,
+    floor: usize,
+    fraction: f64,
+    /// `None`: until an operator lets go.
+    hold_s: Option<i64>,
+}
+
+impl Check {
+    /// See [`Self::invariant_an_unusual_share_waits`].
+    pub(super) fn brakes(&self, caller: &Caller, model: &Model, change: &Change) {
+        let (Some(before), after) = (change.before.as_deref(), change.after.as_deref()) else { return };
+        let Some(policy) = self.present_policy() else { return };
+        match (&caller.kind, change.table) {
+            (Kind::Run(_), Table::Nodes) => self.node_brakes(caller, model, &policy, before, after),
+            (Kind::Node { what: "handles", node, .. }, Table::Handles) => {
+                let state = |row: Option<&Item>| row.and_then(|r| text(r, "state")).unwrap_or("").to_owned();
+                let taken = match (state(Some(before)).as_str(), state(after).as_str()) {
+                    ("unknown", "destroying") => true,
+                    ("destroying" | "gone", _) => false,
+                    (_, "gone") => true,
+                    _ => false,
+                };
+                if taken {
+                    let rows = model.rows(Table::Handles);
+                    let all = rows.filter(|r| node_id(r) == Some(*node) && text(r, "state") != Some("gone")).count();
+                    let sweep = &policy.sweep;
+                    let floor = sweep.cap_min as usize;
+                    let brake = Brake { name: "handles", floor, fraction: sweep.cap_fraction, hold_s: None };
+                    // What was dropped is no longer among them.
+                    self.invariant_an_unusual_share_waits(caller, model, &brake, all);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn node_brakes(&self, caller: &Caller, model: &Model, policy: &Policy, before: &Item, after: Option<&Item>) {
+        let leased = |row: &Item| matches!(text(row, "status"), Some("ready" | "syncing"));
+        let silent = |row: &Item| matches!(text(row, "status"), Some("disconnected" | "down"));
+        let up = |row: &Item| matches!(text(row, "state"), Some("assigned" | "in_use"));
+        if leased(before) && after.is_some_and(silent) {
+            let all = model.rows(Table::Nodes).filter(|r| leased(r)).count();
+            let beat = &policy.heartbeat;
+            let hold_s = Some(beat.brake_hold_s.min(beat.blackout_s));
+            let floor = beat.brake_min as usize;
+            let brake = Brake { name: "leases", floor, fraction: beat.brake_fraction, hold_s };
+            self.invariant_an_unusual_share_waits(caller, model, &brake, all);
+        }
+        let cleaned = up(before) && after.is_some_and(|r| text(r, "state") == Some("cleaned"));
+        let bound = text(before, "instance_id");
+        let listed = bound.and_then(|id| self.ec2()?.one(id)).is_some_and(|real| real.is_listed(self.core.now()));
+        if cleaned && bound.is_some() && !listed {
+            let all = model.rows(Table::Nodes).filter(|r| up(r)).count();
+            let stale = &policy.stale;
+            let floor = stale.brake_min as usize;
+            let hold_s = Some(stale.brake_hold_s);
+            let brake = Brake { name: "missing", floor, fraction: stale.brake_fraction, hold_s };
+            self.invariant_an_unusual_share_waits(caller, model, &brake, all);
+        }
+    }
+
+    /// An orphan is about to be terminated.
+    pub(super) fn orphan_brake(&self, caller: &Caller, real: &Real) {
+        let (Some(policy), Some(model)) = (self.present_policy(), self.model.get()) else { return };
+        if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && real.is_up() {
+            let brake =
+                Brake { name: "orphans", floor: policy.stale.orphan_brake_min as usize, fraction: 0.0, hold_s: None };
+            self.invariant_an_unusual_share_waits(caller, &lock(model), &brake, 0);
+        }
+    }
+
+    /// More than the floor and more than the share of what there is goes only after that has lasted
+    /// as long as the brake holds, or an operator let go. `left` is what there still is.
+    fn invariant_an_unusual_share_waits(&self, caller: &Caller, model: &Model, brake: &Brake, left: usize) {
+        let taken = caller.takes(brake.name);
+        let all = left + taken + MOVED;
+        if taken <= brake.floor + MOVED || taken as f64 <= brake.fraction * all as f64 || self.was_restored() {
+            return;
+        }
+        let now = self.core.now();
+        let row = |kind: &str| model.get(&shared::store::control_key(&format!("{kind}#{}", brake.name)));
+        // An operator's word may have ended since the run read it.
+        let released =
+            row("release").and_then(|r| time(r, "until_at")).is_some_and(|until| now < until + Span::from_s(80));
+        let held = row("brake").and_then(|r| time(r, "since_at")).zip(brake.hold_s);
+        let waited = held.is_some_and(|(since, hold_s)| now.since(since) + SLACK >= Span::from_s(hold_s));
+        self.core.count(if waited { "a brake let go by itself" } else { "a brake was released" });
+        if !released && !waited {
+            let what = format!("{} takes {taken} of {all} ({})", caller.name(), brake.name);
+            self.broken("invariant_an_unusual_share_waits", what);
+        }
+    }
+}

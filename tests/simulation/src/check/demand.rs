@@ -1,0 +1,136 @@
+//! What is launched for whom, and what is refused.
+
+use super::{Check, INDEX, RUN, count, node_id, text, time};
+use crate::caller::{Caller, Kind};
+use crate::core::lock;
+use crate::model::Model;
+use shared::policy::Policy;
+use shared::store::{Item, Row, Table};
+use shared::time::Span;
+
+/// How long a node is given to be seen by every run.
+const SETTLED: Span = Span::from_s(90);
+
+fn is_assigned(row: Option<&Item>) -> bool {
+    row.is_some_and(|r| text(r, "state") == Some("assigned"))
+}
+
+fn is_up(row: &Item) -> bool {
+    !matches!(text(row, "state"), Some("cleaned") | None)
+}
+
+impl Check {
+    pub(super) fn launch_decided(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        let Some(after) = after.filter(|_| is_assigned(after) && !is_assigned(before)) else { return };
+        if !matches!(caller.kind, Kind::Run(_)) {
+            return;
+        }
+        // What this run saw or made: of two at once each keeps within its bounds, and only slots
+        // bound both.
+        let known = |row: &&Row| node_id(row).is_some_and(|n| n == node_id(after).unwrap_or(n) || caller.knows(n));
+        let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| is_up(r)).filter(known).collect();
+        self.invariant_the_fleet_stays_below_its_price(&up, after);
+        self.invariant_a_size_stays_below_its_maximum(&up, after);
+        self.invariant_no_more_is_launched_than_work_can_use(model, after);
+    }
+
+    /// The prices of all records that are not cleaned stay below `nodes.max_price_per_hour`.
+    fn invariant_the_fleet_stays_below_its_price(&self, up: &[&Row], after: &Item) {
+        let all: f64 = up.iter().map(|r| decimal(r, "price_per_hour")).sum();
+        let caps: Vec<f64> = self.policies(RUN).iter().map(|p| f64::from(p.nodes.max_price_per_hour)).collect();
+        if !caps.iter().any(|cap| *cap == 0.0 || all <= cap + 1e-6) {
+            self.broken("invariant_the_fleet_stays_below_its_price", format!("{all} is more than {caps:?}: {after:?}"));
+        }
+    }
+
+    /// Not more records of a size are not cleaned than its `max`.
+    fn invariant_a_size_stays_below_its_maximum(&self, up: &[&Row], after: &Item) {
+        let Some(size) = text(after, "size") else { return };
+        let all = up.iter().filter(|r| text(r, "size") == Some(size)).count();
+        let most = |p: &Policy| p.size_named(size).map_or(0, |s| s.max.unwrap_or(u32::MAX)) as usize;
+        let most = self.policies(RUN).iter().map(|p| most(p)).max().unwrap_or(0);
+        if all > most {
+            let what = format!("{all} of {size}, and its max is {most}: {after:?}");
+            self.broken("invariant_a_size_stays_below_its_maximum", what);
+        }
+    }
+
+    /// No node is launched for a job while as many of its size as there are members queued have been
+    /// waiting for work for a while. (What is launched for `nodes.min` has no job in its reason.)
+    fn invariant_no_more_is_launched_than_work_can_use(&self, model: &Model, after: &Item) {
+        let now = self.core.now();
+        let size = text(after, "size");
+        let is_free = |row: &&Row| {
+            matches!(text(row, "state"), Some("assigned" | "in_use"))
+                && matches!(text(row, "status"), None | Some("ready"))
+                && matches!(text(row, "intent"), None | Some("run"))
+                && time(row, "modified_at").is_some_and(|at| now.since(at) >= SETTLED)
+                && time(row, "lease_expires_at").is_none_or(|until| until > now)
+                && super::set(row).is_empty()
+                && !super::is_true(row, "busy")
+                && text(row, "size") == size
+        };
+        let free = model.rows(Table::Nodes).filter(is_free).count();
+        let queued = lock(&self.seen).queued_lately(now - INDEX);
+        let for_work = text(after, "reason").is_some_and(|r| r.starts_with("job "));
+        if for_work && free >= queued.max(1) && !self.was_restored() {
+            let what = format!("{free} free nodes of this size, {queued} members queued: {after:?}");
+            self.broken("invariant_no_more_is_launched_than_work_can_use", what);
+        }
+    }
+
+    /// A job is rejected only if some policy of the moment has no room for it.
+    pub(super) fn invariant_only_what_never_fits_is_rejected(&self, before: Option<&Item>, after: Option<&Item>) {
+        let rejected = |row: Option<&Item>| row.is_some_and(|r| text(r, "state") == Some("rejected"));
+        let Some(job) = after.filter(|_| rejected(after) && !rejected(before)) else { return };
+        if self.policies(INDEX).iter().all(|p| has_room(p, job)) {
+            self.broken("invariant_only_what_never_fits_is_rejected", format!("{job:?}"));
+        }
+    }
+}
+
+impl super::Seen {
+    /// A job of so many members was queued, or is no longer.
+    pub(super) fn queue(&mut self, now: shared::time::Time, before: usize, after: usize) {
+        let last = self.queued.back().map_or(0, |(_, n)| *n);
+        self.queued.push_back((now, (last + after).saturating_sub(before)));
+        while self.queued.get(1).is_some_and(|(at, _)| *at < now - INDEX - SETTLED) {
+            self.queued.pop_front();
+        }
+    }
+
+    /// The most members that were queued at once since then.
+    pub(super) fn queued_lately(&self, since: shared::time::Time) -> usize {
+        // The last one from before it still held then.
+        let first = self.queued.iter().rposition(|(at, _)| *at < since).unwrap_or(0);
+        self.queued.iter().skip(first).map(|(_, n)| *n).max().unwrap_or(0)
+    }
+}
+
+fn decimal(row: &Item, name: &str) -> f64 {
+    match row.get(name) {
+        Some(aws_sdk_dynamodb::types::AttributeValue::N(n)) => n.parse().unwrap_or(0.0),
+        _ => 0.0,
+    }
+}
+
+fn has_room(policy: &Policy, job: &Item) -> bool {
+    let need = |name: &str| count(job, name).unsigned_abs();
+    let fits = |s: &&shared::policy::Size| {
+        u64::from(s.capacity.vcpus) >= need("vcpus")
+            && (s.capacity.memory_mib as f64 * policy.nodes.memory_usable).floor() >= need("memory_mib") as f64
+            && s.capacity.scratch_gib >= need("scratch_gib")
+            && u64::from(s.capacity.gpus) >= need("gpus")
+            && text(job, "instance_type").is_none_or(|t| t == s.instance_type)
+            && text(job, "market").is_none_or(|m| m == s.market.as_str())
+    };
+    let nodes = need("nodes").max(1);
+    let sizes: Vec<_> = policy.size.iter().filter(fits).collect();
+    let room: u64 = sizes.iter().map(|s| s.max.map_or(nodes, u64::from)).sum();
+    let cheapest = sizes.iter().map(|s| f64::from(s.price_per_hour)).fold(f64::INFINITY, f64::min);
+    let cap = f64::from(policy.nodes.max_price_per_hour);
+    // Not exact where sizes have maxima of their own: then the dearer ones count too.
+    let limited = sizes.iter().any(|s| s.max.is_some());
+    let affordable = cap == 0.0 || (!limited && cheapest * nodes as f64 <= cap);
+    room >= nodes && nodes <= u64::from(policy.nodes.max) && affordable
+}

@@ -1,0 +1,137 @@
+//! Shutting nodes down: each reason there is, and nothing without one.
+
+use super::{Check, RUN, SLACK, count, is_true, set, text, time};
+use crate::core::lock;
+use crate::model::Model;
+use shared::policy::Policy;
+use shared::store::{Item, Table};
+use shared::time::{Span, Time};
+
+/// Why a node may be shut down, as its record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    NeverHeardFrom,
+    NeverReported,
+    Down,
+    Idle,
+}
+
+impl Check {
+    pub(super) fn shut_down(&self, model: &Model, before: &Item, after: &Item) {
+        if text(after, "state") != Some("shutting_down") || text(before, "state") == Some("shutting_down") {
+            return;
+        }
+        self.invariant_no_busy_or_held_node_is_shut_down(before);
+        if text(before, "intent") == Some("drain") {
+            return;
+        }
+        let policies = self.policies(RUN);
+        if !policies.iter().any(|p| self.is_reason_enough(p, before)) {
+            self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
+        }
+        self.invariant_the_minimum_stays(model, before);
+    }
+
+    /// A node that is held, or says under a valid lease that it is busy, or has live allocs, is not
+    /// shut down, except at a drain's deadline.
+    fn invariant_no_busy_or_held_node_is_shut_down(&self, before: &Item) {
+        let now = self.core.now();
+        let held = text(before, "intent") == Some("hold");
+        let leased = time(before, "lease_expires_at").is_some_and(|l| l > now + SLACK);
+        let deadline = time(before, "drain_by_at").is_some_and(|by| now + SLACK >= by);
+        // `syncing` for the time a boot may take: in spite of heartbeats.
+        let stuck = text(before, "status") == Some("syncing");
+        if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
+            self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
+        }
+        if !set(before).is_empty() && !deadline {
+            self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("it has allocs: {before:?}"));
+        }
+    }
+
+    /// A node that nobody drains is shut down because it never called or never reported in the time
+    /// a boot may take, was silent for long, or was idle for long, as several runs saw; the last two
+    /// only while its window is open; and at once if it is idle and its size is no longer wanted.
+    fn is_reason_enough(&self, policy: &Policy, before: &Item) -> bool {
+        let now = self.core.now();
+        let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));
+        let why = match (text(before, "state"), text(before, "status")) {
+            (Some("assigned"), _) => Why::NeverHeardFrom,
+            (_, Some("syncing")) => Why::NeverReported,
+            (_, Some("down")) => Why::Down,
+            _ => Why::Idle,
+        };
+        let unwanted = text(before, "size").is_none_or(|size| policy.size_named(size).is_none());
+        match why {
+            Why::NeverHeardFrom => since("assigned_at", policy.boot.timeout_s),
+            Why::NeverReported => since("syncing_since_at", policy.boot.timeout_s) || unwanted,
+            Why::Down => since("last_ping_at", policy.shutdown.down_after_s) && self.window(policy, before),
+            Why::Idle => {
+                let seen = count(before, "idle_seen") >= i64::from(policy.idle.confirmations);
+                let ready = text(before, "status") == Some("ready");
+                let idle = since("idle_since_at", policy.idle.timeout_s) && seen && self.window(policy, before);
+                ready && (idle || unwanted)
+            }
+        }
+    }
+
+    /// A node that was to be drained by a moment that is long over is not in use any more. Looked at
+    /// when nothing has gone wrong for a while.
+    pub fn invariant_a_drain_ends_by_its_deadline(&self) {
+        let Some(model) = self.model.get() else { return };
+        let long_ago = self.core.now() - Span::from_s(20 * 60);
+        for row in lock(model).rows(Table::Nodes) {
+            let late = text(row, "intent") == Some("drain") && time(row, "drain_by_at").is_some_and(|by| by < long_ago);
+            if late && text(row, "state") == Some("in_use") {
+                self.broken("invariant_a_drain_ends_by_its_deadline", format!("{row:?}"));
+            }
+        }
+    }
+
+    /// Whether its window was open at some moment since the run that acts looked.
+    fn window(&self, policy: &Policy, before: &Item) -> bool {
+        let windows = &policy.shutdown.windows_min;
+        let total: i64 = windows.iter().map(|m| i64::from(*m) * 60).sum();
+        let Some(launched) = time(before, "assigned_at").filter(|_| total > 0) else { return true };
+        let is_open = |at: Time| {
+            let mut left = (at.since(launched).as_ms() / 1000).rem_euclid(total);
+            for pair in windows.chunks(2) {
+                let [closed, open @ ..] = pair else { continue };
+                left -= i64::from(*closed) * 60;
+                if left < 0 {
+                    return false;
+                }
+                left -= open.first().map_or(0, |m| i64::from(*m) * 60);
+                if left < 0 {
+                    return true;
+                }
+            }
+            false
+        };
+        let now = self.core.now();
+        (-8..=RUN.as_ms() / 1000).any(|s| is_open(now - Span::from_s(s)))
+    }
+
+    /// Idle nodes are surplus only above `nodes.min`, unless they are in the way: of queued work, or
+    /// of cheaper ones below a price.
+    fn invariant_the_minimum_stays(&self, model: &Model, before: &Item) {
+        let policies = self.policies(RUN);
+        let wanted = |p: &Policy| text(before, "size").is_some_and(|size| p.size_named(size).is_some());
+        if text(before, "status") != Some("ready") || !policies.iter().all(|p| wanted(p)) {
+            return;
+        }
+        let in_the_way = policies.iter().any(|p| !p.nodes.max_price_per_hour.is_zero())
+            || lock(&self.seen).queued_lately(self.core.now() - super::INDEX) > 0;
+        if in_the_way {
+            return;
+        }
+        let min = policies.iter().map(|p| p.nodes.min as usize).min().unwrap_or(0);
+        let up = |row: &Item| matches!(text(row, "state"), Some("assigned" | "in_use"));
+        let silent = |row: &Item| matches!(text(row, "status"), Some("disconnected" | "down"));
+        let usable = model.rows(Table::Nodes).filter(|r| up(r) && !silent(r)).count();
+        // Some may have gone since the run looked.
+        if usable + super::brakes::MOVED < min {
+            self.broken("invariant_the_minimum_stays", format!("{usable} are left of {min}: {before:?}"));
+        }
+    }
+}
