@@ -6,7 +6,7 @@ use poll_and_scale::plan;
 use serde_json::{Value, json};
 use shared::cloud::{Instance, InstanceState, NODE_TAG};
 use shared::model::fixtures::{self, at, slot};
-use shared::model::{Alloc, Capacity, ClientStatus, Job, JobSpec, JobSummary, NodeRecord, NodeState, NodeStatus};
+use shared::model::{Alloc, Capacity, ClientStatus, Job, JobSpec, JobSummary, NodeRecord, NodeState, NodeStatus, Usd};
 use shared::observation::Observation;
 use shared::policy::{Policy, example_json};
 use shared::store::Control;
@@ -256,6 +256,57 @@ fn d50_the_price_cap_holds_in_the_queues_order() {
     let given = given.job(8, |s| s.vcpus = 4);
     // Three small ones cost 3; the big one would make it 5.
     assert_eq!(given.count(at(100), "launch"), 3);
+}
+
+/// Two idle nodes of a size that costs 2, a cap of 4, and a size that costs 1.
+fn dear_and_idle(min: u32) -> Given {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 1, "memory_mib": 1000, "price_per_hour": 1},
+        {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
+    let mut given = given(json!({"size": sizes, "nodes": {"min": min, "max": 8, "max_price_per_hour": 4}}));
+    for n in 0..2 {
+        let mut big = idle_long(n);
+        if let NodeState::InUse(node) = &mut big.state {
+            node.life.offering.size = "big".into();
+            node.life.offering.capacity = Capacity { vcpus: 4, memory_mib: 4000, scratch_gib: 0, gpus: 0 };
+            node.life.offering.price_per_hour = Usd::from_micros(2_000_000);
+        }
+        given = given.node(big);
+    }
+    given
+}
+
+#[test]
+fn a_job_of_many_keeps_only_nodes_that_leave_the_price_for_the_rest() {
+    // Four members cost 4 on small nodes alone; with a big one kept they would cost 5.
+    let four = dear_and_idle(0).job(5, |s| s.nodes = 4);
+    assert_eq!(four.count(at(900), "shut_down"), 2, "{:?}", four.actions(at(900)));
+    // Three cost 4 with one of the big ones kept.
+    let three = dear_and_idle(0).job(5, |s| s.nodes = 3);
+    assert_eq!(three.count(at(900), "shut_down"), 1, "{:?}", three.actions(at(900)));
+}
+
+#[test]
+fn nodes_kept_for_the_minimum_make_way_for_a_job_and_only_as_many_as_are_in_its_way() {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8000, "price_per_hour": 0.1},
+        {"name": "big", "instance_type": "b", "vcpus": 8, "memory_mib": 8000, "price_per_hour": 0.8}]);
+    let by_price = json!({"size": sizes, "nodes": {"min": 3, "max": 8, "max_price_per_hour": 1.0}});
+    let by_number = json!({"size": sizes, "nodes": {"min": 3, "max": 3}});
+    for policy in [by_price, by_number] {
+        let given = given(policy).node(idle_long(0)).node(idle_long(1)).node(idle_long(2)).job(5, |s| s.vcpus = 8);
+        assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
+        assert_eq!(given.count(at(900), "launch"), 0, "there is no room yet");
+    }
+}
+
+#[test]
+fn dear_idle_nodes_make_way_for_the_minimum_and_the_cheapest_do_not() {
+    let dear = dear_and_idle(3);
+    assert_eq!(dear.count(at(900), "shut_down"), 1, "{:?}", dear.actions(at(900)));
+    // Three of the cheapest there are cost more than the cap: nothing is gained by another one.
+    let cheap = given(json!({"nodes": {"min": 3, "max_price_per_hour": 0.25}})).node(idle_long(0)).node(idle_long(1));
+    assert_eq!(cheap.count(at(900), "shut_down"), 0, "{:?}", cheap.actions(at(900)));
 }
 
 #[test]

@@ -6,7 +6,11 @@ use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{How, Outcome, simulate};
 
 /// Seeds that found a bug: the seed, the hours of trouble, and what was wrong.
-const KEPT: &[(u64, f64, &str)] = &[];
+const KEPT: &[(u64, f64, &str)] = &[
+    (5, 8.0, "a job of many kept dear nodes idle, and waited for a price that only they stood in the way of"),
+    (61, 8.0, "dear idle nodes kept nodes.min from being reached below nodes.max_price_per_hour"),
+    (75, 8.0, "nodes kept idle for nodes.min stood in the way of a dearer job for ever"),
+];
 
 fn hold(scenario: &Scenario, how: How) -> Outcome {
     let outcome = simulate(scenario.clone(), how);
