@@ -62,7 +62,7 @@ faults! {
     /// the tables are restored to an older state
     Restored = 0.0,
     /// a new instance is not listed for up to five minutes
-    ListLags = 0.15,
+    ListLags = 0.25,
     /// a list leaves out an instance
     ListForgets = 0.01,
     /// an instance is left out of lists for up to half an hour, and unknown by id
@@ -72,7 +72,7 @@ faults! {
     /// a list fails
     ListFails = 0.01,
     /// an accepted launch whose answer is lost
-    LaunchAnswerLost = 0.05,
+    LaunchAnswerLost = 0.08,
     /// a launch that lands late
     LaunchSlow = 0.05,
     /// a launch is throttled

@@ -94,7 +94,7 @@ impl Scenario {
             broken_type: None,
             plain_jobs: false,
         };
-        if weather > 0.0 && dice.random_bool(0.03) {
+        if weather > 0.0 && dice.random_bool(0.1) {
             scenario.set_chance(Fault::Restored, 0.01);
         }
         if dice.random_bool(0.02) {

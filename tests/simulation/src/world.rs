@@ -441,9 +441,13 @@ impl World {
     }
 
     async fn cancel_one(&self) {
-        let Ok(queue) = self.store.queue().await else { return };
-        let Some(job) = self.core.one_of(&queue) else { return };
-        self.cancel(job.job_id).await;
+        // Any job an operator may know of, also one that has ended.
+        let jobs: Vec<JobId> = lock(&self.tables.model)
+            .rows(Table::Jobs)
+            .filter_map(|row| row.get("job_id")?.as_s().ok()?.parse().ok())
+            .collect();
+        let Some(job) = self.core.one_of(&jobs) else { return };
+        self.cancel(*job).await;
     }
 
     async fn cancel(&self, id: JobId) {

@@ -23,6 +23,8 @@ impl Check {
         self.invariant_both_sets_have_the_live_allocs(model, id, before, after);
         self.invariant_what_is_lost_for_its_absence_is_absent(caller, id, before, after);
         self.invariant_a_silent_nodes_work_is_waited_for(caller, model, before, after);
+        self.invariant_heartbeat_before_updates(caller, model, after);
+        self.invariant_only_silence_makes_unknown(model, before, after);
         if let Some(after) = after
             && before.is_none_or(|b| text(b, "client") != text(after, "client"))
         {
@@ -135,6 +137,34 @@ impl Check {
                 let what = format!("{} lost {id}, which is there: {ground:?}", caller.name());
                 self.broken("invariant_what_is_lost_for_its_absence_is_absent", what);
             }
+        }
+    }
+
+    /// A node's word on its allocs is taken only after its heartbeat, from its present incarnation,
+    /// and in a report that no later one has overtaken.
+    fn invariant_heartbeat_before_updates(&self, caller: &Caller, model: &Model, after: Option<&Item>) {
+        let (Kind::Node { node, body, .. }, Some(after)) = (&caller.kind, after) else { return };
+        let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(*node)) else { return };
+        let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+        let no = report.get("report_no").and_then(serde_json::Value::as_i64);
+        let incarnation = report.get("incarnation").and_then(serde_json::Value::as_str);
+        let heard = text(record, "state") == Some("shutting_down")
+            || matches!(text(record, "status"), Some("syncing" | "ready"));
+        let latest = no.is_some_and(|no| no >= count(record, "alloc_report_no"));
+        let present = text(record, "incarnation") == incarnation;
+        if !(heard && latest && present) {
+            let what = format!("{}: {after:?} on {record:?}", caller.name());
+            self.broken("invariant_heartbeat_before_updates", what);
+        }
+    }
+
+    /// An alloc becomes unknown only while its node is silent.
+    fn invariant_only_silence_makes_unknown(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        let unknown = |row: Option<&Item>| row.is_some_and(|r| text(r, "client") == Some("unknown"));
+        let Some(node) = after.filter(|_| unknown(after) && !unknown(before)).and_then(node_id) else { return };
+        let record = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node));
+        if !record.is_some_and(|r| matches!(text(r, "status"), Some("disconnected" | "down"))) {
+            self.broken("invariant_only_silence_makes_unknown", format!("{after:?} on {record:?}"));
         }
     }
 

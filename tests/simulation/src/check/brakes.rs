@@ -90,7 +90,7 @@ impl Check {
     fn invariant_an_unusual_share_waits(&self, caller: &Caller, model: &Model, brake: &Brake, left: usize) {
         let taken = caller.takes(brake.name);
         let all = left + taken + MOVED;
-        if taken <= brake.floor + MOVED || taken as f64 <= brake.fraction * all as f64 || self.was_restored() {
+        if taken <= brake.floor + MOVED || taken as f64 <= brake.fraction * all as f64 {
             return;
         }
         let now = self.core.now();

@@ -103,7 +103,9 @@ impl Check {
             // Cleaned, or another life: an orphan.
             None => self.is_old(real) || self.was_shut_down(caller),
         };
-        if !right && !self.was_restored() {
+        // However much the table forgot, what is young may still be about to be bound.
+        let young = record.is_none() && !self.is_old(real) && !self.was_shut_down(caller);
+        if young || (!right && !self.was_restored()) {
             self.broken(rule, format!("{} terminates {real:?}: {row:?}", caller.name()));
         }
         if record.is_none() && real.instance.state == InstanceState::Running {

@@ -1,6 +1,6 @@
 //! Handles: containers and volumes on the nodes.
 
-use super::{Check, alloc_id, count, is_final, is_true, node_id, text, time};
+use super::{Check, SLACK, alloc_id, count, is_final, is_true, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::Model;
@@ -48,6 +48,17 @@ impl Check {
             && !is_final(alloc)
         {
             self.broken(rule, format!("{before:?} belongs to {alloc:?}"));
+        }
+        // What a failed one left is kept for a while, for people to look at.
+        if let Some(alloc) = alloc_id(before).and_then(|id| model.get(&alloc_key(id)))
+            && text(alloc, "client") == Some("failed")
+            && let Some(policy) = self.present_policy()
+        {
+            let keep = Span::from_s(policy.sweep.failed_keep_s);
+            let ended = time(alloc, "finished_at").unwrap_or(self.core.now());
+            if self.core.now().since(ended) + SLACK < keep {
+                self.broken(rule, format!("{before:?} of a failed alloc: {alloc:?}"));
+            }
         }
         if let (Kind::Node { body, .. }, Some("unknown")) = (&caller.kind, text(before, "state")) {
             let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
@@ -103,7 +114,11 @@ impl Check {
     pub fn destroying(&self, node: NodeId, handle: &str) {
         self.core.count("a handle was destroyed");
         let row = self.row(&handle_key(node, handle));
-        let marked = row.as_deref().is_none_or(|r| matches!(text(r, "state"), Some("destroying" | "gone")));
+        let marked = match row.as_deref() {
+            Some(row) => matches!(text(row, "state"), Some("destroying" | "gone")),
+            // Rows are deleted only with their node's record.
+            None => self.row(&node_key(node.slot())).is_none_or(|r| node_id(&r) != Some(node)),
+        };
         let alloc = handle.parse().ok().and_then(|id| self.alloc_row(id));
         let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
         // A cache may be wanted again by the time a late answer is heeded; a container never.

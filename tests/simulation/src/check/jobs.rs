@@ -1,9 +1,11 @@
 //! Jobs.
 
-use super::{Check, count, is_final, set, text};
+use super::{Check, alloc_id, count, is_final, set, text};
 use crate::core::lock;
 use crate::model::{Change, Model};
-use shared::store::{Item, alloc_key};
+use aws_sdk_dynamodb::types::AttributeValue;
+use shared::store::{Item, Table, alloc_key};
+use std::collections::BTreeSet;
 
 fn is_ended(row: &Item) -> bool {
     matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
@@ -33,6 +35,7 @@ impl Check {
         self.invariant_a_jobs_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {
             self.invariant_retries_are_counted(before, after, changes);
+            self.invariant_complete_means_every_member(before, after, changes);
             if text(before, "state") != text(after, "state") {
                 self.core.count(match text(after, "state") {
                     Some("queued") => "a job went back to the queue",
@@ -118,6 +121,32 @@ impl Check {
             let allocs: Vec<_> =
                 changes.iter().filter_map(|c| c.after.as_deref()).filter_map(|r| text(r, "alloc_id")).collect();
             self.broken(rule, format!("{allocs:?}: {before:?} → {after:?}"));
+        }
+        let wanted = |c: &Change| {
+            let was = c.before.as_deref().is_some_and(|b| text(b, "desired") == Some("run") && !is_final(b));
+            // (At the end of a drain it is told to stop, which counts as its loss.)
+            let is = |a: &Item| is_final(a) || text(a, "desired") == Some("stop");
+            c.table == Table::Allocs && was && c.after.as_deref().is_some_and(is)
+        };
+        if lost + failed > 0 && !changes.iter().any(wanted) {
+            self.broken(rule, format!("no wanted alloc ended: {before:?} → {after:?}"));
+        }
+    }
+
+    /// A job is complete when each of its members is.
+    fn invariant_complete_means_every_member(&self, before: &Item, after: &Item, changes: &[Change]) {
+        if text(after, "state") != Some("complete") || text(before, "state") == Some("complete") {
+            return;
+        }
+        let mut done: BTreeSet<String> = match before.get("done") {
+            Some(AttributeValue::Ns(members)) => members.iter().cloned().collect(),
+            _ => BTreeSet::new(),
+        };
+        let complete = changes.iter().filter_map(|c| c.after.as_deref());
+        let complete = complete.filter(|r| text(r, "client") == Some("complete")).filter_map(alloc_id);
+        done.extend(complete.map(|id| id.member.to_string()));
+        if (done.len() as i64) < count(after, "nodes").max(1) {
+            self.broken("invariant_complete_means_every_member", format!("{before:?} → {after:?}"));
         }
     }
 }
