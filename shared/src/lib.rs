@@ -37,7 +37,8 @@
 //! | `functions/sweep-dispatch` | marks handles; judges reports of handles |
 //! | `agent` | the node's side; `protocol` is its pure core |
 //! | `cli` | operators' commands; `local` is the whole system on one machine |
-//! | `tests` | crashes at every write, races, scenarios, second opinions, end to end |
+//! | `tests` | crashes at every write, races, scenarios, the database's contract, second opinions, end to end |
+//! | `tests/simulation` | all of it in a simulated world that tries to break every rule |
 //!
 //! # What everything rests on
 //!

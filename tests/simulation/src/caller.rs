@@ -40,7 +40,7 @@ pub struct Caller {
     /// At which of its await points it dies; 0 for never.
     kill_at: u32,
     killed: Notify,
-    /// Which life each slot had when this caller last saw it.
+    /// Which life each slot had when this caller first saw it, or made it.
     pub lives: Mutex<HashMap<Slot, Option<NodeId>>>,
     /// How much it took away, by brake.
     taken: Mutex<HashMap<&'static str, usize>>,
@@ -97,9 +97,9 @@ impl Caller {
         }
     }
 
-    /// Remembers whose life a slot had.
+    /// Remembers whose life a slot had when it was first seen: what is decided is decided then.
     pub fn saw(&self, slot: Slot, life: Option<NodeId>) {
-        lock(&self.lives).insert(slot, life);
+        lock(&self.lives).entry(slot).or_insert(life);
     }
 
     /// Whether it saw this life on its slot, or made it.
