@@ -66,6 +66,8 @@ struct Seen {
     by_node: BTreeMap<NodeId, Arc<Mutex<Ground>>>,
     /// Jobs that have not ended.
     jobs: usize,
+    /// Allocs whose process was started.
+    started: HashSet<AllocId>,
     /// Live allocs, and where.
     live: BTreeMap<AllocId, NodeId>,
     /// Jobs whose history was undone by a restore.

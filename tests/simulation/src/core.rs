@@ -13,8 +13,7 @@ use shared::time::{Span, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -105,7 +104,7 @@ faults! {
     TerminatedByOthers = 0.0003,
     /// an instance fails: EC2 ends it
     InstanceDies = 0.0003,
-    /// half of the instances end at once, and EC2 soon forgets them
+    /// two thirds of the instances end at once, and EC2 soon forgets them
     ZoneLost = 0.003,
     /// spot capacity is taken back after two minutes' warning
     SpotTaken = 0.002,
@@ -261,7 +260,7 @@ pub struct Core {
     broken: Mutex<Option<Broken>>,
     /// Told when something broke.
     pub stop: Notify,
-    healed: AtomicBool,
+    healed_at: OnceLock<Time>,
     telling: bool,
 }
 
@@ -284,7 +283,7 @@ impl Core {
             state: Mutex::new(state),
             broken: Mutex::new(None),
             stop: Notify::new(),
-            healed: AtomicBool::new(false),
+            healed_at: OnceLock::new(),
             telling,
         }
     }
@@ -301,12 +300,17 @@ impl Core {
 
     /// From now on nothing goes wrong any more.
     pub fn heal(&self) {
-        self.healed.store(true, Ordering::Relaxed);
+        let _ = self.healed_at.set(self.now());
     }
 
     /// Whether faults are over.
     pub fn is_healed(&self) -> bool {
-        self.healed.load(Ordering::Relaxed)
+        self.healed_at.get().is_some()
+    }
+
+    /// Whether they have been over for so long.
+    pub fn is_healed_for(&self, span: Span) -> bool {
+        self.healed_at.get().is_some_and(|at| self.now().since(*at) >= span)
     }
 
     /// Whether this fault happens on this occasion.

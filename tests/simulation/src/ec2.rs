@@ -236,7 +236,7 @@ impl Ec2 {
             let up_s = if core.happens(Fault::BootsSlowly) {
                 core.of(Fault::BootsSlowly, 120, 2400)
             } else {
-                core.between(15, 90)
+                core.between(15, core.scenario.boot_s)
             };
             sleep_s(up_s / 2).await;
             ec2.change(&instance_id, |r| {
@@ -308,9 +308,9 @@ impl Ec2 {
         self.check.machine_gone(instance_id);
     }
 
-    /// Half of the instances end, and lists soon forget them.
-    pub fn lose_half(self: &Arc<Self>) {
-        for real in self.real().iter().filter(|r| r.is_up()).step_by(2) {
+    /// Two thirds of the instances end, and lists soon forget them.
+    pub fn lose_most(self: &Arc<Self>) {
+        for (_, real) in self.real().iter().filter(|r| r.is_up()).enumerate().filter(|(n, _)| n % 3 > 0) {
             self.end_listed(&real.instance.instance_id, 0, 1000, "its zone is lost");
         }
     }

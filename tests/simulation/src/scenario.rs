@@ -35,6 +35,8 @@ pub struct Scenario {
     pub policy: Value,
     /// How far apart the schedules' runs are, in seconds, until all is put right: then a minute.
     pub period_s: u64,
+    /// How long a boot takes at most when nothing is wrong, in seconds.
+    pub boot_s: i64,
     /// How jobs arrive.
     pub arrivals: Arrivals,
     /// Jobs an hour.
@@ -79,6 +81,7 @@ impl Scenario {
             chances,
             policy: Value::Null,
             period_s: *pick(&mut dice, &[60, 60, 120, 300, 300]),
+            boot_s: *pick(&mut dice, &[90, 90, 240]),
             arrivals: *pick(
                 &mut dice,
                 &[Arrivals::Steady, Arrivals::Steady, Arrivals::Bursts, Arrivals::Backlog, Arrivals::Steady],
@@ -102,7 +105,7 @@ impl Scenario {
         }
         scenario.policy = policy(&mut dice);
         // Work for all of the nodes there may be, mostly: three jobs have two nodes' room.
-        let load = if dice.random_bool(0.8) { dice.random_range(1.5..3.0) } else { dice.random_range(0.2..1.2) };
+        let load = if dice.random_bool(0.7) { dice.random_range(1.5..3.0) } else { dice.random_range(0.2..1.2) };
         let wanted = f64::from(scenario.max()) * load;
         scenario.jobs_per_hour = wanted * 3600.0 / scenario.job_s as f64;
         scenario
@@ -143,6 +146,7 @@ impl Scenario {
         scenario.broken_type = Some(("small.type".into(), 1.0));
         scenario.plain_jobs = true;
         scenario.period_s = 60;
+        scenario.boot_s = 90;
         scenario.policy = shared::policy::example_json();
         let sections = [
             ("nodes", json!({"max": 200})),

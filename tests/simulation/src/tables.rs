@@ -95,6 +95,10 @@ impl Tables {
     /// After a write: the caller may die, or not hear of it.
     async fn after(&self, caller: &Caller, operation: &'static str) -> Result<(), DbError> {
         caller.point().await;
+        if self.core.happens(Fault::DbSlow) {
+            let ms = self.core.of(Fault::DbSlow, 500, 20_000);
+            tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
+        }
         if self.core.happens(Fault::DbAnswerLost) {
             return Err(DbError::Unreachable { operation, detail: "the answer was lost (simulated)".into() });
         }

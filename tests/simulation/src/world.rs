@@ -25,6 +25,8 @@ use tokio::time::sleep;
 pub const TICKS_TO_END: u32 = 720;
 /// Within so many, what was to be drained before they stopped is.
 pub const TICKS_TO_DRAIN: u32 = 30;
+/// Within so many, nothing waits any more for an instance that was over by then.
+pub const TICKS_TO_NOTICE: u32 = 60;
 /// Within so many, every handle row too: a row is looked at once a day.
 pub const TICKS_TO_FORGET: u32 = 1600;
 /// A fleet-hour is an hour of a cluster with at least so many nodes.
@@ -156,6 +158,9 @@ impl World {
             healthy += 1;
             if healthy == TICKS_TO_DRAIN {
                 self.check.invariant_a_drain_ends_by_its_deadline();
+            }
+            if healthy == TICKS_TO_NOTICE {
+                self.check.invariant_what_is_gone_is_noticed();
             }
             if healthy % 10 == 0 && self.is_over(healthy) {
                 break;
@@ -346,6 +351,7 @@ impl World {
         let mut document = self.core.scenario.policy.clone();
         let base = document.clone();
         let mut minutes = 0_u64;
+        let mut healthy = 0;
         loop {
             sleep(Duration::from_secs(120)).await;
             minutes += 2;
@@ -354,6 +360,10 @@ impl World {
                 if minutes.is_multiple_of(10) {
                     // These two wait for an operator; the others end by themselves.
                     self.release(&["orphans", "handles"]).await;
+                    healthy += 10;
+                    if healthy <= 60 {
+                        self.intend(Intent::Drain).await;
+                    }
                 }
                 continue;
             }
@@ -376,7 +386,7 @@ impl World {
                 while !self.set_policy(&document).await {}
             }
             if core.happens(Fault::ZoneLost) {
-                self.ec2.lose_half();
+                self.ec2.lose_most();
             }
             if core.happens(Fault::OperatorHolds) {
                 self.intend(Intent::Hold).await;
@@ -492,6 +502,10 @@ impl World {
     /// From now on nothing goes wrong, and operators want nothing unusual.
     async fn heal(&self) {
         self.core.tell(|| "the world".into(), || "the faults are over".into());
+        if self.core.maybe(0.3) && self.core.scenario.chance(Fault::ZoneLost) > 0.0 {
+            // A last blow.
+            self.ec2.lose_most();
+        }
         self.core.heal();
         self.ec2.heal();
         self.functions.heal();

@@ -279,7 +279,16 @@ impl Check {
     /// A process of an alloc starts.
     pub fn started(&self, node: NodeId, id: AllocId) {
         self.core.count("a process started");
+        self.invariant_an_alloc_starts_once(node, id);
         self.invariant_no_member_runs_twice_at_once(node, id);
+    }
+
+    /// The process of an alloc starts at most once, whatever its node forgets: a second run is
+    /// another copy, if the job allows one.
+    fn invariant_an_alloc_starts_once(&self, node: NodeId, id: AllocId) {
+        if !lock(&self.seen).started.insert(id) && !self.was_restored() {
+            self.broken("invariant_an_alloc_starts_once", format!("{id} on {node}: {:?}", self.alloc_row(id)));
+        }
     }
 
     /// No two copies of a member run at once, unless the control plane gave the other one up:

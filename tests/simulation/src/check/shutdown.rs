@@ -4,7 +4,8 @@ use super::{Check, RUN, SLACK, count, is_true, set, text, time};
 use crate::core::lock;
 use crate::model::Model;
 use shared::policy::Policy;
-use shared::store::{Item, Table};
+use shared::ids::AllocId;
+use shared::store::{Item, Table, alloc_key};
 use shared::time::{Span, Time};
 
 /// Why a node may be shut down, as its record says.
@@ -23,6 +24,7 @@ impl Check {
         }
         self.invariant_no_busy_or_held_node_is_shut_down(before);
         if text(before, "intent") == Some("drain") {
+            self.invariant_a_drain_gives_time_to_stop(model, before);
             return;
         }
         let policies = self.policies(RUN);
@@ -46,6 +48,18 @@ impl Check {
         }
         if !set(before).is_empty() && !deadline {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("it has allocs: {before:?}"));
+        }
+    }
+
+    /// What is on a node at its drain's deadline was told to stop before; looked at when no run was
+    /// late for a while.
+    fn invariant_a_drain_gives_time_to_stop(&self, model: &Model, before: &Item) {
+        if !self.core.is_healed_for(Span::from_s(900)) {
+            return;
+        }
+        let wanted = |id: &AllocId| model.get(&alloc_key(*id)).is_some_and(|a| text(a, "desired") == Some("run"));
+        if set(before).iter().any(wanted) {
+            self.broken("invariant_a_drain_gives_time_to_stop", format!("{before:?}"));
         }
     }
 
@@ -84,6 +98,22 @@ impl Check {
             let late = text(row, "intent") == Some("drain") && time(row, "drain_by_at").is_some_and(|by| by < long_ago);
             if late && text(row, "state") == Some("in_use") {
                 self.broken("invariant_a_drain_ends_by_its_deadline", format!("{row:?}"));
+            }
+        }
+    }
+
+    /// A record does not wait for an instance that was over an hour ago, whatever brakes there are.
+    /// Looked at when nothing has gone wrong for an hour.
+    pub fn invariant_what_is_gone_is_noticed(&self) {
+        let (Some(model), Some(ec2)) = (self.model.get(), self.ec2()) else { return };
+        let long_ago = self.core.now() - Span::from_s(55 * 60);
+        for row in lock(model).rows(Table::Nodes) {
+            let over = |id: &str| ec2.one(id).is_none_or(|r| !r.is_live());
+            let waits = matches!(text(row, "state"), Some("assigned" | "in_use"));
+            let old = time(row, "assigned_at").is_some_and(|at| at < long_ago)
+                && time(row, "last_ping_at").is_none_or(|at| at < long_ago);
+            if waits && old && text(row, "instance_id").is_some_and(over) {
+                self.broken("invariant_what_is_gone_is_noticed", format!("{row:?}"));
             }
         }
     }
