@@ -3,8 +3,9 @@
 //! A caller can be killed at any of its await points, and remembers what it was shown, so that
 //! what it writes can be held against it.
 
-use crate::core::lock;
+use crate::core::{START, lock};
 use shared::ids::{NodeId, Slot};
+use shared::time::Time;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,6 +43,10 @@ pub struct Caller {
     killed: Notify,
     /// Which life each slot had when this caller first saw it, or made it.
     pub lives: Mutex<HashMap<Slot, Option<NodeId>>>,
+    /// When it began.
+    pub began: Time,
+    /// Until when a call of its own was last held up.
+    held_up_until: Mutex<Option<Time>>,
     /// How much it took away, by brake.
     taken: Mutex<HashMap<&'static str, usize>>,
 }
@@ -52,7 +57,7 @@ tokio::task_local! {
 
 impl Caller {
     /// A caller that dies at its `kill_at`-th await point.
-    pub fn new(kind: Kind, number: u64, kill_at: u32) -> Arc<Self> {
+    pub fn new(kind: Kind, number: u64, kill_at: u32, began: Time) -> Arc<Self> {
         Arc::new(Self {
             kind,
             number,
@@ -60,13 +65,15 @@ impl Caller {
             kill_at,
             killed: Notify::new(),
             lives: Mutex::default(),
+            began,
+            held_up_until: Mutex::default(),
             taken: Mutex::default(),
         })
     }
 
     /// Who is calling now; an operator where nobody said.
     pub fn current() -> Arc<Self> {
-        CALLER.try_with(Arc::clone).unwrap_or_else(|_| Self::new(Kind::Operator, 0, 0))
+        CALLER.try_with(Arc::clone).unwrap_or_else(|_| Self::new(Kind::Operator, 0, 0, START))
     }
 
     /// In the story.
@@ -105,6 +112,16 @@ impl Caller {
     /// Whether it saw this life on its slot, or made it.
     pub fn knows(&self, node: NodeId) -> bool {
         lock(&self.lives).get(&node.slot()) == Some(&Some(node))
+    }
+
+    /// A call of its own was held up.
+    pub fn was_held_up(&self, until: Time) {
+        *lock(&self.held_up_until) = Some(until);
+    }
+
+    /// Until when one was.
+    pub fn held_up_until(&self) -> Option<Time> {
+        *lock(&self.held_up_until)
     }
 
     /// Counts something it took away; how much that makes.

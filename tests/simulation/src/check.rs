@@ -31,6 +31,9 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 /// How far the functions' clocks may be apart, and a run's observation behind.
 const SLACK: Span = Span::from_s(8);
 
+/// How long an action takes at most whose calls are not held up.
+const ACTION: Span = Span::from_s(15);
+
 /// How long a run may still act by what it read when it began.
 const RUN: Span = Span::from_s(70);
 
@@ -282,6 +285,7 @@ impl Check {
         }
         self.invariant_one_copy_of_a_member_is_wanted(changes);
         self.invariant_no_write_is_blind(caller, writes);
+        self.invariant_nothing_is_done_by_an_old_observation(caller, changes);
         self.invariant_a_node_changes_only_its_own_rows(caller, changes);
         self.placed_all_at_once(model, changes);
     }
@@ -306,6 +310,26 @@ impl Check {
             if !guarded {
                 self.broken("invariant_no_write_is_blind", format!("{}: {write:?}", caller.name()));
             }
+        }
+    }
+
+    /// No run begins an action on what it observed longer than `poll.stale_after_s` ago: after that,
+    /// and the moment an action takes whose calls are not held up, it changes nothing. (A launch
+    /// takes its time between its writes.)
+    fn invariant_nothing_is_done_by_an_old_observation(&self, caller: &Caller, changes: &[Change]) {
+        if !matches!(caller.kind, Kind::Run(f) if f != sweep_dispatch::FUNCTION) {
+            return;
+        }
+        let assigned = |row: Option<&Row>| row.is_some_and(|r| text(r, "state") == Some("assigned"));
+        let launching = |c: &Change| assigned(c.before.as_ref()) || assigned(c.after.as_ref());
+        let acting = |c: &&Change| matches!(c.table, Table::Nodes | Table::Jobs | Table::Allocs) && !launching(c);
+        let Some(change) = changes.iter().find(acting) else { return };
+        let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
+        let limit = caller.began + Span::from_s(stale_after);
+        let held_up = caller.held_up_until().is_some_and(|until| until > limit);
+        if !held_up && self.core.now() > limit + ACTION {
+            let what = format!("{} began at {} and changed {:?}", caller.name(), caller.began, change.after);
+            self.broken("invariant_nothing_is_done_by_an_old_observation", what);
         }
     }
 

@@ -43,7 +43,7 @@ macro_rules! faults {
 
 faults! {
     /// a call of DynamoDB takes up to 20 s
-    DbSlow = 0.001,
+    DbSlow = 0.002,
     /// DynamoDB throttles a call
     DbThrottles = 0.001,
     /// a call of DynamoDB fails before it does anything
@@ -55,7 +55,7 @@ faults! {
     /// an index lags by up to a minute and a half
     IndexLags = 0.02,
     /// the scan of a table shows it as it was seconds ago
-    StaleScan = 0.02,
+    StaleScan = 0.04,
     /// a page of a list fails after others came
     PageFails = 0.001,
     /// the tables are restored to an older state

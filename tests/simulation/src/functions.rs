@@ -153,7 +153,7 @@ impl Functions {
         } else {
             0
         };
-        Caller::new(kind, number, kill_at)
+        Caller::new(kind, number, kill_at, self.core.now())
     }
 
     /// One request of a node: the status and body of the answer, or nothing.

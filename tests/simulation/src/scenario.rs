@@ -249,6 +249,7 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
             json!({"ttl_s": ttl, "idle_s": (ttl / 3).max(10), "grace_s": pick(dice, &[10, 30]),
                    "brake_min": pick(dice, &[3, 1000]), "blackout_s": pick(dice, &[600, 1800])}),
         ),
+        ("poll", json!({"stale_after_s": pick(dice, &[45, 45, 10])})),
         (
             "sweep",
             json!({"report_s": pick(dice, &[30, 120, 300, 600, 600]), "failed_keep_s": pick(dice, &[0, 600, 3600]),

@@ -21,6 +21,9 @@ use std::time::Duration;
 /// How far back a stale scan looks at most, in milliseconds.
 const STALE_MS: i64 = 20_000;
 
+/// A call that takes longer held its caller up, in milliseconds.
+const SLOW_MS: i64 = 400;
+
 /// What a stale scan needs: the rows as they were.
 #[derive(Default)]
 struct Past(VecDeque<(i64, Change)>);
@@ -67,7 +70,7 @@ impl Tables {
         self.check.restored(&model);
     }
 
-    async fn pause(&self) {
+    async fn pause(&self, caller: &Caller) {
         let ms = if self.core.happens(Fault::DbSlow) {
             self.core.of(Fault::DbSlow, 500, 20_000)
         } else if self.core.maybe(0.25) {
@@ -76,13 +79,16 @@ impl Tables {
             return;
         };
         tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
+        if ms > SLOW_MS {
+            caller.was_held_up(self.core.now());
+        }
     }
 
     /// Before a call: it takes its time, and may fail.
     async fn before(&self, operation: &'static str) -> Result<Arc<Caller>, DbError> {
         let caller = Caller::current();
         caller.point().await;
-        self.pause().await;
+        self.pause(&caller).await;
         if self.core.happens(Fault::DbThrottles) {
             return Err(DbError::Throttled { operation });
         }
@@ -98,6 +104,7 @@ impl Tables {
         if self.core.happens(Fault::DbSlow) {
             let ms = self.core.of(Fault::DbSlow, 500, 20_000);
             tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
+            caller.was_held_up(self.core.now());
         }
         if self.core.happens(Fault::DbAnswerLost) {
             return Err(DbError::Unreachable { operation, detail: "the answer was lost (simulated)".into() });

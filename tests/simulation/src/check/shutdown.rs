@@ -3,8 +3,8 @@
 use super::{Check, RUN, SLACK, count, is_true, set, text, time};
 use crate::core::lock;
 use crate::model::Model;
-use shared::policy::Policy;
 use shared::ids::AllocId;
+use shared::policy::Policy;
 use shared::store::{Item, Table, alloc_key};
 use shared::time::{Span, Time};
 
@@ -32,6 +32,7 @@ impl Check {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
         }
         self.invariant_the_minimum_stays(model, before);
+        self.invariant_the_first_job_keeps_its_nodes(model, before);
     }
 
     /// A node that is held, or says under a valid lease that it is busy, or has live allocs, is not
@@ -140,6 +141,38 @@ impl Check {
         };
         let now = self.core.now();
         (-8..=RUN.as_ms() / 1000).any(|s| is_open(now - Span::from_s(s)))
+    }
+
+    /// What the first job of the queue waits on is not shut down as idle: it would never have all of
+    /// its nodes together. Looked at when no index lags and no price is in the way.
+    fn invariant_the_first_job_keeps_its_nodes(&self, model: &Model, before: &Item) {
+        let Some(policy) = self.present_policy().filter(|p| p.nodes.max_price_per_hour.is_zero()) else { return };
+        let ready = |row: &Item| text(row, "status") == Some("ready") && text(row, "intent").is_none_or(|i| i == "run");
+        if !self.core.is_healed_for(Span::from_s(900)) || !ready(before) {
+            return;
+        }
+        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued"));
+        let Some(first) = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned)) else { return };
+        let kind = |row: &Item, name: &str| text(first, name).is_none_or(|wanted| text(row, name) == Some(wanted));
+        let memory = |row: &Item| (count(row, "memory_mib") as f64 * policy.nodes.memory_usable).floor() as i64;
+        let fits = |row: &Item| {
+            set(row).is_empty()
+                && ["vcpus", "gpus", "scratch_gib"].iter().all(|n| count(first, n) <= count(row, n))
+                && count(first, "memory_mib") <= memory(row)
+                && kind(row, "instance_type")
+                && kind(row, "market")
+        };
+        // The node itself is not among them any more.
+        let others = model.rows(Table::Nodes).filter(|r| {
+            matches!(text(r, "state"), Some("assigned" | "in_use")) && text(r, "intent").is_none_or(|i| i == "run")
+        });
+        let might_serve = others.filter(|r| !matches!(text(r, "status"), Some("disconnected" | "down"))).count();
+        let settled = time(first, "modified_at").or_else(|| time(first, "submitted_at"));
+        let waited = settled.is_some_and(|at| self.core.now().since(at) > Span::from_s(900));
+        if waited && fits(before) && (might_serve as i64) < count(first, "nodes") {
+            let what = format!("{before:?} while {first:?} waits");
+            self.broken("invariant_the_first_job_keeps_its_nodes", what);
+        }
     }
 
     /// Idle nodes are surplus only above `nodes.min`, unless they are in the way: of queued work, or
