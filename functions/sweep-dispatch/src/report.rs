@@ -271,6 +271,16 @@ fn judge<'a>(
             }
             HandleState::Unknown if proves_absence => verdict.gone.push(row),
             // Back from the dead: the report is newer than the one that buried it.
+            HandleState::Gone if present && report.as_of >= row.seq && row.keep => {
+                let after = Handle {
+                    state: HandleState::Live,
+                    missing_ms: None,
+                    missing_seen_at: None,
+                    expires_at: None,
+                    ..row.clone()
+                };
+                verdict.appeared.push((row, after));
+            }
             HandleState::Gone if present && report.as_of >= row.seq => verdict.back.push(row),
             _ => {}
         }

@@ -618,8 +618,12 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// What the operator wants of the node from now on.
+    /// What the operator wants of the node from now on. What is being terminated can no longer be
+    /// held or wanted back: the reason it was shut down for stays on the record.
     pub fn with_intent(&self, intent: Intent, drain_by_at: Option<Time>, now: Time) -> Result<Self, NotPossible> {
+        if let NodeState::ShuttingDown(_) = self.state {
+            return Err(self.not_possible("be held or drained"));
+        }
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("be held or drained"))?;
         life.intent = intent;
