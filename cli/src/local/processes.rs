@@ -161,7 +161,7 @@ mod tests {
         };
         // Its own session; a session and no environment, but a parent that has one.
         let mut machine = run(&dir.path().join("home"), "setsid sleep 600 & env -i setsid sleep 601 & wait");
-        let mut stranger = run(Path::new("/"), "sleep 602");
+        let mut stranger = run(Path::new("/"), "exec sleep 602");
         let until = Instant::now() + Duration::from_secs(10);
         while of_machine(dir.path()).len() < 3 {
             assert!(Instant::now() < until, "{:?}", of_machine(dir.path()));
