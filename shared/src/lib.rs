@@ -29,6 +29,7 @@
 //! | `cloud` | EC2: the only place that knows its API; errors typed by what to do |
 //! | `observation` | everything one run reads, in the order that makes it safe |
 //! | `steps` | sequences of writes that several functions perform: place, end, stop, clean |
+//! | [`brake`] | what an unusual share of anything waits for |
 //! | `run` | one run's clock, deadline, lanes and answer |
 //! | `http`, `lambda`, `env` | function URLs, the Lambda loop, the environment |
 //! | `functions/poll-and-scale` | `plan` (a file a stage, pure) and `act` (one match) |
@@ -66,6 +67,7 @@
 //! `store::Db` and `cloud::Cloud` are the two boundaries to the outside.
 
 pub mod auth;
+pub mod brake;
 #[cfg(feature = "aws")]
 mod causes;
 pub mod chance;

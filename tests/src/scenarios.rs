@@ -409,6 +409,35 @@ fn k01_slot_0_is_stale_like_any_other_and_so_is_one_that_never_pinged() {
 }
 
 #[test]
+fn an_unusual_share_of_stale_records_waits_and_what_is_shut_down_does_not() {
+    let mut given = given(json!({}));
+    given.seen.nodes.extend((0..4).map(fixtures::bound));
+    given.seen.nodes.push(fixtures::bound(4).shut_down(at(0), "drained").unwrap());
+    let run = |given: &Given| {
+        let plan = clean_stale_records::plan(&given.seen, at(8000));
+        let rows: Vec<_> = plan.answer().actions.iter().map(|a| format!("{} {}", a.action, a.subject)).collect();
+        let memory = plan.actions.into_iter().find_map(|a| match a.action {
+            clean_stale_records::Action::HoldBack(memory) => Some(memory),
+            _ => None,
+        });
+        (rows, memory)
+    };
+    let (rows, memory) = run(&given);
+    assert_eq!(rows, ["hold_back cluster", "clean slot#4"]);
+    let mut memory = memory.unwrap();
+    assert_eq!((memory.key.as_str(), memory.since_at, memory.count), ("brake#missing", Some(at(8000)), Some(4)));
+    // It has lasted as long as it must.
+    memory.since_at = Some(at(8000 - 300));
+    given.seen.control.memories.insert(memory.key.clone(), memory);
+    let all: Vec<_> = (0..5).map(|n| format!("clean slot#{n}")).collect();
+    assert_eq!(run(&given).0[1..], all);
+    // Three are no unusual number.
+    given.seen.control.memories.clear();
+    given.seen.nodes.remove(0);
+    assert_eq!(run(&given).0, all[1..]);
+}
+
+#[test]
 fn a_listed_instance_keeps_its_record_however_silent() {
     let given = given(json!({})).node(down(0));
     assert!(clean_stale_records::plan(&given.seen, at(1 << 30)).actions.is_empty());

@@ -1,10 +1,11 @@
 //! The decision of clean-stale-records: what is stale, what is orphaned, who is overdue. Pure.
 //!
 //! Guarantees: presence is strong: nothing that EC2 lists as live is cleaned; absence is weak:
-//! a record must also have been silent and unwritten for `stale.after_s`; an unusual number of
-//! orphans waits for an operator.
+//! a record must also have been silent and unwritten for `stale.after_s`, and an unusual share of
+//! the records at once waits; an unusual number of orphans waits for an operator.
 //! Does not: act on instances whose node-id tag is missing or makes no sense; they are a warning.
 
+use shared::brake::{Brake, Look};
 use shared::cloud::{Instance, InstanceState};
 use shared::events::Subject;
 use shared::ids::NodeId;
@@ -15,11 +16,7 @@ use shared::store::Memory;
 use shared::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The brake on terminating orphans.
-const ORPHAN_BRAKE: &str = "brake#orphans";
-/// How an operator lets it go.
-const ORPHAN_RELEASE: &str = "release#orphans";
-/// How long a brake's memory outlives the last run that saw its reason.
+/// How long an overdue function is news.
 const EPISODE: Span = Span::from_s(900);
 
 /// The scheduled functions, and how far apart their runs are meant to be.
@@ -46,7 +43,7 @@ pub enum Action {
     },
     /// Something a person should see.
     Warn(Subject),
-    /// Orphans that wait.
+    /// Records or orphans that wait.
     HoldBack(Memory),
 }
 
@@ -71,6 +68,24 @@ pub struct Plan {
 impl Plan {
     fn add(&mut self, action: Action, reason: impl Into<String>) {
         self.actions.push(Planned { action, reason: reason.into(), news: true });
+    }
+
+    /// Whether a brake holds back so many; says so, and remembers since when.
+    fn holds(
+        &mut self,
+        seen: &Observation,
+        now: Time,
+        brake: Brake,
+        hold: Option<Span>,
+        count: usize,
+        why: &str,
+    ) -> bool {
+        let (memory, release) = (seen.control.memory(brake.memory()), seen.control.holding(brake.release(), now));
+        let Look { held, news, note, reason } = brake.look(&memory, release, hold, count, why, now);
+        if let Some(note) = note {
+            self.say(Action::HoldBack(note), reason, news);
+        }
+        held
     }
 
     fn say(&mut self, action: Action, reason: impl Into<String>, news: bool) {
@@ -134,17 +149,27 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
             ),
         }
     }
+    let mut silent = Vec::new();
     for record in &seen.nodes {
         match record.life() {
-            Some(life) => stale(seen, now, &mut plan, record, life, &by_id, &live),
+            Some(life) => silent.extend(stale(seen, now, &mut plan, record, life, &by_id, &live)),
             None => surplus(seen, &mut plan, record, &live),
         }
     }
+    clean_silent(seen, now, &mut plan, &silent);
     orphans(seen, now, &mut plan, &live);
     watchdog(seen, now, &mut plan);
     plan
 }
 
+/// A record that is stale: whose, whether its node should be up, and for how long it was silent.
+struct Silent {
+    node_id: NodeId,
+    up: bool,
+    quiet: Span,
+}
+
+/// What EC2 lists as terminated is cleaned; what it does not list, and nobody heard of, is silent.
 fn stale(
     seen: &Observation,
     now: Time,
@@ -153,26 +178,42 @@ fn stale(
     life: &Life,
     by_id: &BTreeMap<&str, &Instance>,
     live: &BTreeMap<NodeId, Vec<&Instance>>,
-) {
+) -> Option<Silent> {
     let node_id = life.node_id;
     if live.get(&node_id).is_some_and(|i| !i.is_empty()) {
-        return;
+        return None;
     }
     let bound = life.instance_id.as_deref().and_then(|id| by_id.get(id));
     if bound.is_some_and(|i| i.state != InstanceState::Terminated) {
-        return;
+        return None;
     }
     if let Some(instance) = bound {
         let reason = format!("instance {} is terminated", instance.instance_id);
         plan.add(Action::Clean { node_id, stale: false }, reason);
-        return;
+        return None;
     }
     let pinged = record.contact().map(|c| c.last_ping_at);
     let touched = pinged.map_or(record.modified_at, |at| at.max(record.modified_at));
     let quiet = now.since(touched);
-    if quiet >= Span::from_s(seen.policy.stale.after_s) {
+    (quiet >= Span::from_s(seen.policy.stale.after_s)).then(|| Silent { node_id, up: is_up(record), quiet })
+}
+
+/// Whether its node should be up. What is being shut down is meant to go.
+fn is_up(record: &NodeRecord) -> bool {
+    matches!(record.state, NodeState::Assigned(_) | NodeState::InUse(_))
+}
+
+/// A mass disappearance is more often the list's fault than the nodes'.
+fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent]) {
+    let policy = &seen.policy.stale;
+    let up = seen.nodes.iter().filter(|r| is_up(r)).count();
+    let gone = silent.iter().filter(|s| s.up).count();
+    let unusual = gone as f64 > policy.brake_fraction * up as f64 && gone > policy.brake_min as usize;
+    let why = format!("{gone} of {up} records are stale at once: rather EC2's list than all of their instances");
+    let held = unusual && plan.holds(seen, now, Brake::MISSING, Some(Span::from_s(policy.brake_hold_s)), gone, &why);
+    for Silent { node_id, quiet, .. } in silent.iter().filter(|s| !(held && s.up)) {
         let reason = format!("stale: EC2 has no instance of it, and nothing was heard or written for {quiet}");
-        plan.add(Action::Clean { node_id, stale: true }, reason);
+        plan.add(Action::Clean { node_id: *node_id, stale: true }, reason);
     }
 }
 
@@ -212,26 +253,10 @@ fn orphans(seen: &Observation, now: Time, plan: &mut Plan, live: &BTreeMap<NodeI
         }
     }
     if found.len() > policy.orphan_brake_min as usize {
-        let memory = seen.control.memory(ORPHAN_BRAKE);
-        let same = memory.holds(now);
-        let since = memory.since_at.filter(|_| same).unwrap_or(now);
-        let released = seen.control.holding(ORPHAN_RELEASE, now).and_then(|r| r.since_at).is_some_and(|at| at >= since);
-        if !released {
-            let ids: BTreeSet<&str> = found.iter().map(|(_, i)| i.instance_id.as_str()).collect();
-            let shown: Vec<&str> = ids.iter().take(5).copied().collect();
-            let reason = format!(
-                "{} orphaned instances at once ({}…): held until `nodekeeper release orphans`",
-                found.len(),
-                shown.join(", ")
-            );
-            let note = Memory {
-                since_at: Some(since),
-                until_at: Some(now + EPISODE),
-                count: Some(found.len() as u64),
-                message: Some(reason.clone()),
-                ..memory
-            };
-            plan.say(Action::HoldBack(note), reason, !same);
+        let ids: BTreeSet<&str> = found.iter().map(|(_, i)| i.instance_id.as_str()).collect();
+        let shown: Vec<&str> = ids.iter().take(5).copied().collect();
+        let why = format!("{} orphaned instances at once ({}…)", found.len(), shown.join(", "));
+        if plan.holds(seen, now, Brake::ORPHANS, None, found.len(), &why) {
             return;
         }
     }

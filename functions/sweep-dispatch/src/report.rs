@@ -8,12 +8,13 @@ use crate::Sweep;
 use crate::act::{mark, unread};
 use sha2::{Digest, Sha256};
 use shared::auth::hex;
+use shared::brake::Brake;
 use shared::events::{Event, Subject};
 use shared::http::{Refusal, Request, standing};
 use shared::ids::NodeId;
 use shared::model::{Handle, HandleState, MAX_DUE_S, NodeRecord, NodeStatus};
 use shared::policy::Policy;
-use shared::store::{Memory, ReportCounter, WriteError, change_handle, insert_handle, unchanged};
+use shared::store::{ReportCounter, WriteError, change_handle, insert_handle, unchanged};
 use shared::time::{Span, Time};
 use shared::wire::{ErrorCode, HandleReport, HandleReportAnswer, ReportedHandle};
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,29 +149,22 @@ impl Sweep {
         if !over {
             return Ok(false);
         }
-        let before = self.store.memory("brake#handles").await?;
-        let release = self.store.memory("release#handles").await?;
-        let since = before.since_at.filter(|_| before.holds(now)).unwrap_or(now);
-        if release.holds(now) && release.since_at.is_some_and(|at| at >= since) {
-            return Ok(false);
+        let before = self.store.memory(Brake::HANDLES.memory()).await?;
+        let release = self.store.memory(Brake::HANDLES.release()).await?;
+        let why =
+            format!("node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing");
+        let look = Brake::HANDLES.look(&before, Some(&release), None, unusual, &why, now);
+        if look.held {
+            verdict.twice_unknown.clear();
+            verdict.dropped.clear();
         }
-        verdict.twice_unknown.clear();
-        verdict.dropped.clear();
-        let reason = format!(
-            "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing; held until `nodekeeper release handles`"
-        );
-        let after = Memory {
-            since_at: Some(since),
-            until_at: Some(now + Span::from_s(900)),
-            count: Some(unusual as u64),
-            message: Some(reason.clone()),
-            ..before.clone()
-        };
-        if !before.holds(now) {
-            self.tell(node_id, "hold_back", &reason, policy, now).await;
+        if look.news {
+            self.tell(node_id, "hold_back", &look.reason, policy, now).await;
         }
-        ignore_race(self.store.remember(&before, &after).await.map(|_| ()))?;
-        Ok(true)
+        if let Some(note) = look.note {
+            ignore_race(self.store.remember(&before, &note).await.map(|_| ()))?;
+        }
+        Ok(look.held)
     }
 
     fn answer(&self, report_s: i64, seq: u64, destroy: Vec<String>, more: bool) -> HandleReportAnswer {

@@ -130,6 +130,11 @@ fn time(row: &Item, name: &str) -> Option<Time> {
     number(row, name).map(Time::from_ms)
 }
 
+/// Whether a job has ended.
+fn is_ended(row: &Item) -> bool {
+    matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
+}
+
 /// Whether an alloc is final.
 fn is_final(row: &Item) -> bool {
     matches!(text(row, "client"), Some("complete" | "failed" | "lost"))
@@ -382,18 +387,33 @@ impl Check {
         self.row(&alloc_key(id))
     }
 
+    /// How many jobs have not ended.
+    pub fn jobs_left(&self) -> usize {
+        let Some(model) = self.model.get() else { return 0 };
+        lock(model).rows(Table::Jobs).filter(|r| !is_ended(r)).count()
+    }
+
     /// When faults are over and time has passed, everything that should end has.
     pub fn what_is_left(&self, min: u32) -> Option<String> {
         let model = lock(self.model.get()?);
         let mut left = Vec::new();
         for row in model.rows(Table::Jobs) {
-            let ended = matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"));
-            if !ended || !set(row).is_empty() {
+            if !is_ended(row) || !set(row).is_empty() {
                 let brief = to_json(row);
                 let of = |names: &[&str]| -> Vec<String> {
                     names.iter().filter_map(|n| Some(format!("{n} {}", brief.get(*n)?))).collect()
                 };
-                let wants = of(&["job_id", "state", "nodes", "vcpus", "memory_mib", "gpus", "instance_type", "market"]);
+                let wants = of(&[
+                    "job_id",
+                    "state",
+                    "priority",
+                    "nodes",
+                    "vcpus",
+                    "memory_mib",
+                    "gpus",
+                    "instance_type",
+                    "market",
+                ]);
                 left.push(format!("job: {}, allocs {:?}", wants.join(", "), set(row)));
             }
         }

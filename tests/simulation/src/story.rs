@@ -54,6 +54,11 @@ pub fn tell(scenario: &Scenario, how: How) -> String {
     let Some(broken) = &outcome.broken else { return "it does not break".into() };
     let faults: Vec<String> = scenario.faults().map(|f| format!("{f:?}")).collect();
     let _ = writeln!(story, "seed {}: {:.2} h, faults: {}", scenario.seed, scenario.hours, faults.join(", "));
+    let _ = writeln!(
+        story,
+        "runs {} s apart, jobs of {} s, {:.1} an hour, policy {}",
+        scenario.period_s, scenario.job_s, scenario.jobs_per_hour, scenario.policy
+    );
     let names = names(&broken.what);
     let about: Vec<&Line> = lines(&outcome, &names);
     let skipped = about.len().saturating_sub(MOST);
@@ -74,7 +79,7 @@ fn lines<'a>(outcome: &'a Outcome, names: &BTreeSet<String>) -> Vec<&'a Line> {
     let concerns = |l: &&Line| {
         names.is_empty()
             || names.iter().any(|n| l.what.contains(n.as_str()))
-            || (general.contains(&l.who.as_str()) && l.what.len() < 200)
+            || (general.contains(&l.who.as_str()) && l.what.len() < 200 && !l.what.contains("release#"))
             || l.what == "killed"
     };
     outcome.lines.iter().filter(concerns).collect()

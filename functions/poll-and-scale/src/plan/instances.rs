@@ -5,16 +5,11 @@
 //! claim long over, and after it was asked for by id. Absence is weak, presence is strong.
 
 use super::{Action, Note, Plan, View, is_live};
+use shared::brake::Brake;
 use shared::cloud::InstanceState;
 use shared::events::Subject;
 use shared::model::{ABSENCE_CONFIRM, Life, NodeRecord, NodeState};
-use shared::store::Memory;
 use shared::time::Span;
-
-/// The brake on cleaning what nothing lists.
-pub(crate) const MISSING_BRAKE: &str = "brake#missing";
-/// How long a brake's memory outlives the last run that saw its reason.
-pub(crate) const EPISODE: Span = Span::from_s(150);
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut missing: Vec<(&NodeRecord, &Life, &str)> = Vec::new();
@@ -155,57 +150,18 @@ fn brake(view: &View<'_>, plan: &mut Plan, gone: &[(&NodeRecord, &Life, &str, sh
     let up = view.lives().filter(|(r, _)| !matches!(r.state, NodeState::ShuttingDown(_))).count();
     let gone = gone.iter().filter(|(r, ..)| !matches!(r.state, NodeState::ShuttingDown(_))).count();
     let unusual = gone as f64 > policy.brake_fraction * up as f64 && gone > policy.brake_min as usize;
-    unusual
-        && hold(
-            view,
-            plan,
-            MISSING_BRAKE,
-            "release#missing",
-            Span::from_s(policy.brake_hold_s),
-            gone,
-            &format!("{gone} of {up} instances are not listed at once: rather EC2's list than all of them"),
-        )
+    let reason = format!("{gone} of {up} instances are not listed at once: rather EC2's list than all of them");
+    unusual && hold(view, plan, Brake::MISSING, Span::from_s(policy.brake_hold_s), gone, &reason)
 }
 
 /// Whether a brake still holds; says so, and remembers since when.
-pub(super) fn hold(
-    view: &View<'_>,
-    plan: &mut Plan,
-    key: &str,
-    release: &str,
-    hold: Span,
-    count: usize,
-    reason: &str,
-) -> bool {
-    let memory = view.seen.control.memory(key);
-    let same = memory.holds(view.now);
-    let since = memory.since_at.filter(|_| same).unwrap_or(view.now);
-    let released = view.seen.control.holding(release, view.now).and_then(|r| r.since_at).is_some_and(|at| at >= since);
-    let until = since + hold;
-    let note = Memory {
-        since_at: Some(since),
-        until_at: Some(view.now + EPISODE),
-        count: Some(count as u64),
-        message: Some(reason.to_owned()),
-        ..memory
-    };
-    if released || view.now >= until {
-        if same {
-            // The episode goes on until its reason ends: a brake let go does not close again on what
-            // is left of the same trouble.
-            let said = format!("{reason}; no longer held");
-            plan.say(Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(note) }, said, false);
-        }
-        return false;
+pub(super) fn hold(view: &View<'_>, plan: &mut Plan, brake: Brake, hold: Span, count: usize, reason: &str) -> bool {
+    let control = &view.seen.control;
+    let release = control.holding(brake.release(), view.now);
+    let look = brake.look(&control.memory(brake.memory()), release, Some(hold), count, reason, view.now);
+    if let Some(note) = look.note {
+        let note = Note::Brake(note);
+        plan.say(Action::HoldBack { subject: Subject::Cluster, note }, look.reason, look.news);
     }
-    plan.say(
-        Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(note) },
-        format!(
-            "{reason}; held for {} more, or `nodekeeper release {}`",
-            until.since(view.now),
-            key.trim_start_matches("brake#")
-        ),
-        !same,
-    );
-    true
+    look.held
 }

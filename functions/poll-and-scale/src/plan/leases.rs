@@ -6,11 +6,9 @@
 
 use super::instances::hold;
 use super::{Action, Plan, View};
+use shared::brake::Brake;
 use shared::model::{AllocSummary, ClientStatus, Desired, NodeStatus};
 use shared::time::{Span, Time};
-
-/// The brake on expiring leases.
-pub(crate) const LEASE_BRAKE: &str = "brake#leases";
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let now = view.now;
@@ -33,7 +31,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         } else {
             format!("{} of {} leases are over at once", over.len(), leases.len())
         };
-        if hold(view, plan, LEASE_BRAKE, "release#leases", span, over.len(), &reason) {
+        if hold(view, plan, Brake::LEASES, span, over.len(), &reason) {
             return;
         }
         if all {

@@ -1,15 +1,11 @@
 //! Jobs.
 
-use super::{Check, alloc_id, count, is_final, set, text};
+use super::{Check, alloc_id, count, is_ended, is_final, set, text};
 use crate::core::lock;
 use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::store::{Item, Table, alloc_key};
 use std::collections::BTreeSet;
-
-fn is_ended(row: &Item) -> bool {
-    matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
-}
 
 impl Check {
     pub(super) fn job(&self, model: &Model, before: Option<&Item>, after: Option<&Item>, changes: &[Change]) {
