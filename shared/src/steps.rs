@@ -13,7 +13,7 @@ use crate::model::{
 };
 use crate::policy::Policy;
 use crate::store::{
-    Cond, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, no_job, no_live_allocs,
+    Cond, Store, Write, WriteError, change, change_handle, delete_handle, make_handle, no_job, no_live_allocs,
     unchanged, usable_handle,
 };
 use crate::time::{Span, Time};
@@ -66,8 +66,7 @@ pub async fn end_alloc(
     writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
     let mut written = None;
     if let Some(node) = node {
-        let tell = ending.client == ClientStatus::Lost;
-        let after = node.without_alloc(id, tell, now).map_err(|_| WriteError::CONFLICT)?;
+        let after = node.without_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
         let (write, after) = change(Some(node), &after);
         writes.push(write);
         written = Some(after);
@@ -208,11 +207,13 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Res
         due_at: now + keep.creating,
         expires_at: None,
     };
-    let mut writes = vec![insert_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
+    let mut writes = vec![make_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
     for cache in &alloc.work.caches {
         let name = cache_handle(cache);
         writes.push(match store.handle(node_id, &name).await? {
-            None => insert_handle(&creating(name, HandleKind::Volume, None)),
+            None | Some(Handle { state: HandleState::Gone, .. }) => {
+                make_handle(&creating(name, HandleKind::Volume, None))
+            }
             Some(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
                 // Used again: it is not unused from some earlier look on.
                 let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
@@ -221,10 +222,6 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Res
                 let mut write = change_handle(&row, &used);
                 write.when = usable_handle(&row);
                 write
-            }
-            // A tombstone: made anew, under a `seq` that no older report can judge.
-            Some(row) if row.state == HandleState::Gone => {
-                change_handle(&row, &creating(name, HandleKind::Volume, None))
             }
             // Being destroyed: the job is left for the next run.
             Some(_) => return Err(WriteError::CONFLICT),

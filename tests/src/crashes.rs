@@ -1,10 +1,11 @@
 //! Killed anywhere: every function, after every single write and EC2 call of a whole life, by
 //! enumeration. What follows puts it right.
 
-use crate::world::{World, job, quick_policy};
+use crate::world::{World, dynamo_client, dynamo_url, job, quick_policy};
 use nodekeeper_cli::local::ec2;
 use serde_json::json;
 use shared::model::JobState;
+use shared::store::{Definition, Item, TABLES, Table};
 
 /// A life with a launch, registrations, placements (one of two nodes at once), a failure with a
 /// retry, a cache, shutdowns and cleaning.
@@ -100,4 +101,60 @@ async fn slot_0_is_used_first_and_cleaned_like_any_other() {
     assert_eq!(again.len(), 1);
     assert_ne!(again[0].node_id().unwrap(), first);
     world.until_quiet(120).await;
+}
+
+/// Every row but the events'.
+type Tables = Vec<(Definition, Vec<Item>)>;
+
+async fn saved(world: &World, dynamo: &aws_sdk_dynamodb::Client) -> Tables {
+    let mut tables = Vec::new();
+    for definition in TABLES.iter().filter(|d| d.table != Table::Events) {
+        let name = format!("{}-{}", world.cluster, definition.table.suffix());
+        let rows = dynamo.scan().table_name(&name).consistent_read(true).send().await.unwrap();
+        assert!(rows.last_evaluated_key.is_none(), "{name} has more than a page");
+        tables.push((*definition, rows.items.unwrap_or_default()));
+    }
+    tables
+}
+
+async fn restore(world: &World, dynamo: &aws_sdk_dynamodb::Client, tables: &Tables) {
+    for ((definition, now), (_, then)) in saved(world, dynamo).await.iter().zip(tables) {
+        let name = format!("{}-{}", world.cluster, definition.table.suffix());
+        let keys = || std::iter::once(definition.key.hash).chain(definition.key.range);
+        for row in now {
+            let key = keys().map(|k| (k.name.to_owned(), row[k.name].clone())).collect();
+            dynamo.delete_item().table_name(&name).set_key(Some(key)).send().await.unwrap();
+        }
+        for row in then {
+            dynamo.put_item().table_name(&name).set_item(Some(row.clone())).send().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn tables_restored_to_any_earlier_step_of_a_life_end_it_all_the_same() {
+    let dynamo = dynamo_client(dynamo_url());
+    for after in 2..=12 {
+        for back in [1, 2] {
+            let mut world = fresh().await;
+            for spec in [job(&["one"]), job(&["fail"]), job(&["two"])] {
+                world.submit(spec).await;
+            }
+            let mut past = vec![saved(&world, &dynamo).await];
+            for _ in 0..after {
+                world.step().await;
+                past.push(saved(&world, &dynamo).await);
+            }
+            let Some(then) = past.len().checked_sub(1 + back).and_then(|n| past.get(n)) else { continue };
+            restore(&world, &dynamo, then).await;
+            world.until_quiet(200).await;
+            let jobs = world.look.jobs().await.unwrap();
+            for job in &jobs {
+                let fails = job.work.command == ["fail"];
+                let expected = if fails { JobState::Failed } else { JobState::Complete };
+                assert_eq!(job.summary.state, expected, "after step {after}, {back} back: {job:#?}");
+            }
+            assert_eq!(jobs.len(), 3, "after step {after}, {back} back");
+        }
+    }
 }

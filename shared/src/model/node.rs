@@ -648,14 +648,13 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("runs {alloc}")))
     }
 
-    /// A live alloc less. `tell` raises `seq`, for an end the agent did not report itself.
-    pub fn without_alloc(&self, alloc: AllocId, tell: bool, now: Time) -> Result<Self, NotPossible> {
+    /// A live alloc less. Raises `seq`, also for an end that the agent reported itself: it forgets
+    /// what was taken over, and must notice when a restored table takes that back.
+    pub fn without_alloc(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("lose an alloc"))?;
         life.allocs.remove(&alloc);
-        if tell {
-            life.seq = life.seq.saturating_add(1);
-        }
+        life.seq = life.seq.saturating_add(1);
         let idle = life.allocs.is_empty();
         if let Some(contact) = new.contact_mut()
             && idle

@@ -453,6 +453,14 @@ pub fn insert_handle(handle: &Handle) -> Write {
     }
 }
 
+/// A handle row made by an order, where there is none or only a tombstone: no older report can judge
+/// it, for it carries a later `seq`. (The tombstone of an alloc's own id can be there after the
+/// tables were restored from a backup: the id is given a second time.)
+pub fn make_handle(handle: &Handle) -> Write {
+    let gone = Cond::Eq("state", s(HandleState::Gone));
+    Write { when: vec![Cond::Any(vec![Cond::Absent("handle"), gone])], ..insert_handle(handle) }
+}
+
 /// A handle row changed, only if nobody else changed it since it was read.
 pub fn change_handle(before: &Handle, after: &Handle) -> Write {
     Write {

@@ -104,9 +104,15 @@ impl Caller {
         }
     }
 
-    /// Remembers whose life a slot had when it was first seen: what is decided is decided then.
-    pub fn saw(&self, slot: Slot, life: Option<NodeId>) {
-        lock(&self.lives).entry(slot).or_insert(life);
+    /// Remembers whose life a slot had when it was first seen: what is decided is decided then. A
+    /// list that failed and was read again counts as it was read last.
+    pub fn saw(&self, slot: Slot, life: Option<NodeId>, listed: bool) {
+        let mut lives = lock(&self.lives);
+        if listed {
+            lives.insert(slot, life);
+        } else {
+            lives.entry(slot).or_insert(life);
+        }
     }
 
     /// Whether it saw this life on its slot, or made it.

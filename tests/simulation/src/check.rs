@@ -237,10 +237,10 @@ impl Check {
         lock(&self.seen).restored_at.is_some()
     }
 
-    /// A caller was shown a node record.
-    pub fn saw(caller: &Caller, item: &Item) {
+    /// A caller was shown a node record, in a list or alone.
+    pub fn saw(caller: &Caller, item: &Item, listed: bool) {
         if let Some(slot) = slot(item) {
-            caller.saw(slot, node_id(item));
+            caller.saw(slot, node_id(item), listed);
         }
     }
 
@@ -310,6 +310,8 @@ impl Check {
             let guarded = write.when.iter().any(|cond| match cond {
                 Cond::Eq(name, _) => guards.contains(name),
                 Cond::Absent(name) => *name == hash || *name == "handle",
+                // Over a tombstone.
+                Cond::Any(of) => write.key.table == Table::Handles && of.contains(&Cond::Absent("handle")),
                 _ => false,
             });
             if !guarded {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// How many of the story's lines are printed.
-const MOST: usize = 120;
+const MOST: usize = 1200;
 
 /// The smallest world found that breaks the same rule: with fewer kinds of faults, fewer hours,
 /// fewer jobs.

@@ -112,10 +112,10 @@ impl Tables {
         Ok(())
     }
 
-    fn saw(caller: &Caller, table: Table, items: &[Row]) {
+    fn saw(caller: &Caller, table: Table, items: &[Row], listed: bool) {
         if table == Table::Nodes && matches!(caller.kind, Kind::Run(_)) {
             for item in items {
-                Check::saw(caller, item);
+                Check::saw(caller, item, listed);
             }
         }
     }
@@ -238,7 +238,7 @@ impl Db for Tables {
             let real = twin.get(key).await?;
             self.compare("get", &row.as_ref().map(|r| to_json(r)), &real.as_ref().map(|r| to_json(r)));
         }
-        Self::saw(&caller, key.table, row.as_slice());
+        Self::saw(&caller, key.table, row.as_slice(), false);
         caller.point().await;
         Ok(row)
     }
@@ -284,7 +284,7 @@ impl Db for Tables {
         let observing = matches!(caller.kind, Kind::Run(_));
         if index.is_none() && from.is_none() && observing && self.core.happens(Fault::StaleScan) {
             let items = self.stale(table, self.core.of(Fault::StaleScan, 100, STALE_MS - 1));
-            Self::saw(&caller, table, &items);
+            Self::saw(&caller, table, &items, true);
             return Ok(Page { items, next: None });
         }
         let most = self.core.scenario.page_rows;
@@ -292,7 +292,7 @@ impl Db for Tables {
         if from.is_none() {
             self.twin_page("scan", table, &page, index, None).await;
         }
-        Self::saw(&caller, table, &page.items);
+        Self::saw(&caller, table, &page.items, true);
         caller.point().await;
         Ok(page)
     }
