@@ -269,6 +269,9 @@ impl Ec2 {
         let core = &self.core;
         while self.is_up(instance_id) && !core.is_healed() {
             sleep_s(120).await;
+            if !self.is_up(instance_id) {
+                break;
+            }
             if core.happens(Fault::InstanceDies) || core.happens(Fault::TerminatedByOthers) {
                 self.end(instance_id, core.between(0, 60), "ended by itself or by others");
             } else if core.happens(Fault::Stopped) {
