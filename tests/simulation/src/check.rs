@@ -321,8 +321,8 @@ impl Check {
     }
 
     /// No run begins an action on what it observed longer than `poll.stale_after_s` ago: after that,
-    /// and the moment an action takes whose calls are not held up, it changes nothing. (A launch
-    /// takes its time between its writes.)
+    /// or after the last call that was held up, it changes nothing but for the moment that an action
+    /// takes. (A launch takes its time between its writes.)
     fn invariant_nothing_is_done_by_an_old_observation(&self, caller: &Caller, changes: &[Change]) {
         if !matches!(caller.kind, Kind::Run(f) if f != sweep_dispatch::FUNCTION) {
             return;
@@ -333,8 +333,8 @@ impl Check {
         let Some(change) = changes.iter().find(acting) else { return };
         let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
         let limit = caller.began + Span::from_s(stale_after);
-        let held_up = caller.held_up_until().is_some_and(|until| until > limit);
-        if !held_up && self.core.now() > limit + ACTION {
+        let limit = caller.held_up_until().map_or(limit, |until| until.max(limit));
+        if self.core.now() > limit + ACTION {
             let what = format!("{} began at {} and changed {:?}", caller.name(), caller.began, change.after);
             self.broken("invariant_nothing_is_done_by_an_old_observation", what);
         }

@@ -31,6 +31,9 @@ struct Args {
     /// Hours of trouble in each world; what follows until all has ended comes on top
     #[arg(long, default_value_t = 12.0)]
     hours: f64,
+    /// The chance of a kind of fault, in every world: `Restored=0.02` (again for each)
+    #[arg(long, value_parser = fault, value_name = "FAULT=CHANCE")]
+    fault: Vec<(Fault, f64)>,
     /// The reference's chaos instead (see `Scenario::chaos`)
     #[arg(long)]
     chaos: bool,
@@ -59,6 +62,14 @@ struct Args {
 enum StoreKind {
     Model,
     Real,
+}
+
+fn fault(text: &str) -> Result<(Fault, f64), String> {
+    let (name, chance) = text.split_once('=').ok_or_else(|| format!("{text:?} is not such as Restored=0.02"))?;
+    let fault = Fault::ALL.iter().copied().find(|f| format!("{f:?}") == name);
+    let parsed = chance.parse().ok().filter(|c| (0.0..=1.0).contains(c));
+    let chance = parsed.ok_or_else(|| format!("{chance:?} is no chance: from 0 to 1"))?;
+    Ok((fault.ok_or_else(|| format!("no such fault: {name:?}; a run's summary lists them"))?, chance))
 }
 
 fn seeds(text: &str) -> Result<(u64, u64), String> {
@@ -163,7 +174,11 @@ fn main() -> ExitCode {
 }
 
 fn scenario(seed: u64, args: &Args) -> Scenario {
-    if args.chaos { Scenario::chaos(seed) } else { Scenario::of(seed, args.hours) }
+    let mut scenario = if args.chaos { Scenario::chaos(seed) } else { Scenario::of(seed, args.hours) };
+    for (fault, chance) in &args.fault {
+        scenario.set_chance(*fault, *chance);
+    }
+    scenario
 }
 
 /// One world. A panic of the product is a broken rule like any other.

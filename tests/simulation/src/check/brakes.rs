@@ -1,6 +1,6 @@
 //! The brakes: no run and no report takes away an unusual share that has not waited.
 
-use super::{Check, SLACK, node_id, text, time};
+use super::{Check, RUN, SLACK, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::ec2::Real;
@@ -76,12 +76,22 @@ impl Check {
     }
 
     /// An orphan is about to be terminated.
-    pub(super) fn orphan_brake(&self, caller: &Caller, real: &Real) {
+    pub(super) fn orphan(&self, caller: &Caller, real: &Real) {
         let (Some(policy), Some(model)) = (self.present_policy(), self.model.get()) else { return };
         if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && real.is_up() {
+            self.invariant_a_young_orphan_is_left_alone(real);
             let brake =
                 Brake { name: "orphans", floor: policy.stale.orphan_brake_min as usize, fraction: 0.0, hold_s: None };
             self.invariant_an_unusual_share_waits(caller, &lock(model), &brake, 0);
+        }
+    }
+
+    /// An orphan is terminated only when it is older than `stale.orphan_after_s`.
+    fn invariant_a_young_orphan_is_left_alone(&self, real: &Real) {
+        let after_s = self.policies(RUN).iter().map(|p| p.stale.orphan_after_s).min().unwrap_or(0);
+        let age = self.core.now().since(real.instance.launched_at);
+        if age + SLACK < Span::from_s(after_s) {
+            self.broken("invariant_a_young_orphan_is_left_alone", format!("{age} old: {real:?}"));
         }
     }
 

@@ -110,7 +110,7 @@ impl Check {
         }
         if record.is_none() && real.instance.state == InstanceState::Running {
             self.core.count("an orphan was terminated");
-            self.orphan_brake(caller, real);
+            self.orphan(caller, real);
         }
     }
 
