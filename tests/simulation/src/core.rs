@@ -182,6 +182,10 @@ faults! {
     OperatorDropsSize = 0.01,
     /// an operator keeps a handle
     OperatorKeeps = 0.01,
+    /// a single write is committed, its answer lost, and the SDK sends it once more
+    DbSentTwice = 0.003,
+    /// a node is heard and hears nothing, for up to an hour
+    Deaf = 0.001,
 }
 
 impl Fault {

@@ -167,6 +167,7 @@ impl Ec2 {
         if let Some((earlier, id)) = region.tokens.get(&(zone.to_owned(), token.to_owned())) {
             self.core.count("a launch token was used again");
             if earlier != request {
+                self.core.broken("invariant_a_launch_is_repeated_as_it_was", format!("{token}: {request:?}"));
                 return Err(LaunchError::Lost("IdempotentParameterMismatch".into()));
             }
             return match region.instances.get(id) {

@@ -36,6 +36,7 @@ struct Process<T> {
 #[derive(Default)]
 struct Network {
     cut: BTreeMap<NodeId, Time>,
+    deaf: BTreeMap<NodeId, Time>,
     some_cut: Option<(u64, Time)>,
     down_until: Option<Time>,
     other_version_until: Option<Time>,
@@ -125,6 +126,16 @@ impl Functions {
         lock(&self.network).cut.insert(node, until);
     }
 
+    /// A node hears no answers for a while; it is heard.
+    pub fn deafen(&self, node: NodeId, until: Time) {
+        self.core.tell(|| "network".into(), || format!("{node} hears nothing until {until}"));
+        lock(&self.network).deaf.insert(node, until);
+    }
+
+    fn is_deaf(&self, node: NodeId) -> bool {
+        lock(&self.network).deaf.get(&node).is_some_and(|until| self.core.now() < *until)
+    }
+
     /// A part of all nodes is cut off for a while.
     pub fn cut_off_some(&self, until: Time) {
         let part = self.core.of(Fault::PartOfTheNetwork, 0, 2).unsigned_abs();
@@ -148,7 +159,8 @@ impl Functions {
     fn caller(&self, kind: Kind) -> Arc<Caller> {
         let number = self.callers.fetch_add(1, Ordering::Relaxed) + 1;
         let kill_at = if self.core.happens(Fault::Killed) {
-            let most = if matches!(kind, Kind::Run(_)) { 120 } else { 12 };
+            let points: &[i64] = if matches!(kind, Kind::Run(_)) { &[120, 120, 600] } else { &[12] };
+            let most = self.core.one_of(points).copied().unwrap_or(1);
             u32::try_from(self.core.of(Fault::Killed, 1, most)).unwrap_or(1)
         } else {
             0
@@ -193,7 +205,7 @@ impl Functions {
             }
         }
         let answer = self.answer(kind, &event).await?;
-        if self.is_cut(node) || core.happens(Fault::AnswerLost) {
+        if self.is_cut(node) || self.is_deaf(node) || core.happens(Fault::AnswerLost) {
             sleep_ms(5_000).await;
             return None;
         }

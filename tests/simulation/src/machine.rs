@@ -287,6 +287,9 @@ impl Machine {
         if core.happens(Fault::CutOff) {
             self.functions.cut_off(node, now + Span::from_s(core.of(Fault::CutOff, 10, 3600)));
         }
+        if core.happens(Fault::Deaf) {
+            self.functions.deafen(node, now + Span::from_s(core.of(Fault::Deaf, 10, 3600)));
+        }
         if core.happens(Fault::CutOffForever) {
             self.functions.cut_off(node, now + Span::from_s(1 << 30));
         }

@@ -112,6 +112,23 @@ impl Tables {
         Ok(())
     }
 
+    async fn commit(&self, caller: &Caller, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
+        let result = {
+            let mut model = lock(&self.model);
+            let result = model.write(write, answer, self.core.ms());
+            if let Ok((_, change)) = &result {
+                let changes = change.iter().cloned().collect();
+                self.wrote(caller, &model, std::slice::from_ref(write), changes);
+            }
+            result.map(|(row, _)| row)
+        };
+        if let Some(twin) = &self.twin {
+            let real = twin.write(write, answer).await;
+            self.compare("write", &kind(&result), &kind(&real));
+        }
+        result
+    }
+
     fn saw(caller: &Caller, table: Table, items: &[Row], listed: bool) {
         if table == Table::Nodes && matches!(caller.kind, Kind::Run(_)) {
             for item in items {
@@ -313,18 +330,9 @@ impl Db for Tables {
         if self.core.happens(Fault::DbContended) {
             return Err(WriteError::Contended);
         }
-        let result = {
-            let mut model = lock(&self.model);
-            let result = model.write(write, answer, self.core.ms());
-            if let Ok((_, change)) = &result {
-                let changes = change.iter().cloned().collect();
-                self.wrote(&caller, &model, std::slice::from_ref(write), changes);
-            }
-            result.map(|(row, _)| row)
-        };
-        if let Some(twin) = &self.twin {
-            let real = twin.write(write, answer).await;
-            self.compare("write", &kind(&result), &kind(&real));
+        let mut result = self.commit(&caller, write, answer).await;
+        if result.is_ok() && self.core.happens(Fault::DbSentTwice) {
+            result = self.commit(&caller, write, answer).await;
         }
         if result.is_err() {
             self.core.count("a condition failed");

@@ -11,7 +11,7 @@ use crate::scenario::{Arrivals, Scenario};
 use crate::tables::Tables;
 use serde_json::{Value, json};
 use shared::ids::JobId;
-use shared::model::{Intent, Job, JobSpec, JobState, Reconcile, Terms};
+use shared::model::{Intent, Job, JobSpec, JobState, Market, Reconcile, Terms};
 use shared::policy::Policy;
 use shared::store::{Memory, PolicyRow, Store, Table, change_handle};
 use shared::time::Span;
@@ -164,6 +164,7 @@ impl World {
             }
             if healthy == TICKS_TO_NOTICE {
                 self.check.invariant_what_is_gone_is_noticed();
+                self.check.invariant_waiting_has_an_end();
             }
             if healthy % 10 == 0 {
                 let jobs = self.check.jobs_left();
@@ -283,6 +284,7 @@ impl World {
             priority: u32::try_from(pick(&[500, 500, 500, 900, 100])).unwrap_or(500),
             vcpus: u32::try_from(pick(&[1, 1, 2, 2, 4, 8])).unwrap_or(1),
             memory_mib: pick(&[0, 512, 1024, 3000]),
+            scratch_gib: pick(&[0, 0, 0, 10]),
             nodes: u32::try_from(nodes).unwrap_or(1),
             exclusive: core.maybe(0.05),
             terms: Terms {
@@ -310,7 +312,7 @@ impl World {
             spec.instance_type = Some("medium.type".into());
         }
         if core.maybe(0.02) {
-            spec.market = Some(shared::model::Market::OnDemand);
+            spec.market = Some(if core.maybe(0.5) { Market::OnDemand } else { Market::Spot });
         }
         if core.maybe(0.003) {
             // All nodes there may be, at once.

@@ -181,6 +181,7 @@ impl Check {
         let (Kind::Run(_), Some(before), Some(after)) = (&caller.kind, before, after) else { return };
         let waits = count(before, "lost_after_s");
         let client = text(before, "client");
+        self.invariant_what_a_ready_node_runs_is_not_lost(model, before, after);
         if text(after, "client") != Some("lost") || waits == 0 || !matches!(client, Some("running" | "unknown")) {
             return;
         }
@@ -193,6 +194,22 @@ impl Check {
             .is_some_and(|since| self.core.now().since(since) + SLACK >= Span::from_s(waits));
         if there && silent && !(client == Some("unknown") && over) && !self.was_restored() {
             self.broken("invariant_a_silent_nodes_work_is_waited_for", format!("{before:?} on {record:?}"));
+        }
+    }
+
+    /// No run takes what a node has for lost while the node is there, ready, and heard from.
+    fn invariant_what_a_ready_node_runs_is_not_lost(&self, model: &Model, before: &Item, after: &Item) {
+        let lost = text(after, "client") == Some("lost") && !is_final(before);
+        let Some(node) = node_id(before).filter(|_| lost && !self.was_restored()) else { return };
+        let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node)) else { return };
+        let now = self.core.now();
+        let real = text(record, "instance_id").and_then(|id| self.ec2()?.one(id));
+        let there = real.is_some_and(|r| r.is_up() && !r.was_hidden(now));
+        let heard = time(record, "lease_expires_at").is_some_and(|until| until > now + SLACK);
+        let ready = text(record, "state") == Some("in_use") && text(record, "status") == Some("ready");
+        if there && heard && ready {
+            let what = format!("{before:?} on {record:?}");
+            self.broken("invariant_what_a_ready_node_runs_is_not_lost", what);
         }
     }
 

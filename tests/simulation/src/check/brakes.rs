@@ -64,7 +64,9 @@ impl Check {
         }
         let cleaned = up(before) && after.is_some_and(|r| text(r, "state") == Some("cleaned"));
         let bound = text(before, "instance_id");
-        let listed = bound.and_then(|id| self.ec2()?.one(id)).is_some_and(|real| real.is_listed(self.core.now()));
+        // When the run looked.
+        let listed = |real: Real| real.is_listed(self.core.now()) || real.is_listed(self.core.now() - RUN);
+        let listed = bound.and_then(|id| self.ec2()?.one(id)).is_some_and(listed);
         if cleaned && bound.is_some() && !listed {
             let all = model.rows(Table::Nodes).filter(|r| up(r)).count();
             let stale = &policy.stale;
@@ -79,19 +81,9 @@ impl Check {
     pub(super) fn orphan(&self, caller: &Caller, real: &Real) {
         let (Some(policy), Some(model)) = (self.present_policy(), self.model.get()) else { return };
         if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && real.is_up() {
-            self.invariant_a_young_orphan_is_left_alone(real);
             let brake =
                 Brake { name: "orphans", floor: policy.stale.orphan_brake_min as usize, fraction: 0.0, hold_s: None };
             self.invariant_an_unusual_share_waits(caller, &lock(model), &brake, 0);
-        }
-    }
-
-    /// An orphan is terminated only when it is older than `stale.orphan_after_s`.
-    fn invariant_a_young_orphan_is_left_alone(&self, real: &Real) {
-        let after_s = self.policies(RUN).iter().map(|p| p.stale.orphan_after_s).min().unwrap_or(0);
-        let age = self.core.now().since(real.instance.launched_at);
-        if age + SLACK < Span::from_s(after_s) {
-            self.broken("invariant_a_young_orphan_is_left_alone", format!("{age} old: {real:?}"));
         }
     }
 

@@ -1,11 +1,11 @@
 //! Handles: containers and volumes on the nodes.
 
-use super::{Check, SLACK, alloc_id, count, is_final, is_true, node_id, text, time};
+use super::{Check, SLACK, alloc_id, count, is_final, is_true, node_id, set, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::Model;
-use shared::ids::NodeId;
-use shared::store::{Item, alloc_key, handle_key, node_key};
+use shared::ids::{AllocId, NodeId};
+use shared::store::{Item, alloc_key, handle_key, node_key, to_json};
 use shared::time::Span;
 
 impl Check {
@@ -48,6 +48,19 @@ impl Check {
             && !is_final(alloc)
         {
             self.broken(rule, format!("{before:?} belongs to {alloc:?}"));
+        }
+        // A volume that a live alloc of its node uses is in use.
+        if let (Some(node), Some(cache)) =
+            (node_id(before), text(before, "handle").and_then(|h| h.strip_prefix("cache:")))
+            && let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node))
+        {
+            let uses = |id: &AllocId| {
+                let row = model.get(&alloc_key(*id)).filter(|r| !is_final(r));
+                row.is_some_and(|r| to_json(r)["caches"].as_array().is_some_and(|c| c.iter().any(|c| c == cache)))
+            };
+            if let Some(user) = set(record).iter().find(|id| uses(id)) {
+                self.broken(rule, format!("{before:?} is used by {user}"));
+            }
         }
         // What a failed one left is kept for a while, for people to look at.
         if let Some(alloc) = alloc_id(before).and_then(|id| model.get(&alloc_key(id)))

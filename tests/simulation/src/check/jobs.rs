@@ -4,8 +4,13 @@ use super::{Check, alloc_id, count, is_ended, is_final, set, text};
 use crate::core::lock;
 use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
-use shared::store::{Item, Table, alloc_key};
+use shared::ids::{AllocId, JobId};
+use shared::store::{Item, Table, alloc_key, job_key};
 use std::collections::BTreeSet;
+
+pub(super) fn job_id(row: &Item) -> Option<JobId> {
+    text(row, "job_id").and_then(|j| j.parse().ok())
+}
 
 impl Check {
     pub(super) fn job(&self, model: &Model, before: Option<&Item>, after: Option<&Item>, changes: &[Change]) {
@@ -25,6 +30,13 @@ impl Check {
         let (was, is) = (members(before), members(after));
         if was != is {
             lock(&self.seen).queue(self.core.now(), was, is);
+        }
+        if let Some(id) = before.or(after).and_then(job_id) {
+            match (was, is) {
+                (0, 1..) => _ = lock(&self.seen).queued_since.insert(id, self.core.now()),
+                (1.., 0) => _ = lock(&self.seen).queued_since.remove(&id),
+                _ => {}
+            }
         }
         self.invariant_only_what_never_fits_is_rejected(before, after);
         self.invariant_a_job_ends_once(before, after);
@@ -126,6 +138,29 @@ impl Check {
         };
         if lost + failed > 0 && !changes.iter().any(wanted) {
             self.broken(rule, format!("no wanted alloc ended: {before:?} → {after:?}"));
+        }
+    }
+
+    /// Each member of a placed job that is not done has a live alloc that is wanted.
+    pub(super) fn invariant_every_member_is_wanted(&self, model: &Model, changes: &[Change]) {
+        let touched = changes.iter().filter(|c| matches!(c.table, Table::Jobs | Table::Allocs));
+        let rows = touched.filter_map(|c| c.after.as_deref().or(c.before.as_deref()));
+        let jobs: BTreeSet<JobId> = rows.filter_map(|r| job_id(r).or_else(|| Some(alloc_id(r)?.job_id))).collect();
+        for id in jobs {
+            let Some(job) = model.get(&job_key(id)).filter(|j| text(j, "state") == Some("placed")) else { continue };
+            let done = match job.get("done") {
+                Some(AttributeValue::Ns(members)) => members.iter().filter_map(|m| m.parse().ok()).collect(),
+                _ => BTreeSet::<u32>::new(),
+            };
+            let wanted = |id: &AllocId| {
+                let row = model.get(&alloc_key(*id)).filter(|r| !is_final(r));
+                row.is_some_and(|r| text(r, "desired") == Some("run"))
+            };
+            let wanted: BTreeSet<u32> = set(job).into_iter().filter(wanted).map(|id| id.member).collect();
+            let nodes = u32::try_from(count(job, "nodes")).unwrap_or(0).max(1);
+            if let Some(member) = (0..nodes).find(|m| !done.contains(m) && !wanted.contains(m)) {
+                self.broken("invariant_every_member_is_wanted", format!("member {member} of {job:?}"));
+            }
         }
     }
 

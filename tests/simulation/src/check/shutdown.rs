@@ -3,7 +3,7 @@
 use super::{Check, RUN, SLACK, count, is_true, set, text, time};
 use crate::core::lock;
 use crate::model::Model;
-use shared::ids::AllocId;
+use shared::ids::{AllocId, JobId};
 use shared::policy::Policy;
 use shared::store::{Item, Table, alloc_key};
 use shared::time::{Span, Time};
@@ -119,6 +119,27 @@ impl Check {
         }
     }
 
+    /// Nothing is waited for longer than its policy says: no alloc stays unknown beyond the time its
+    /// job waits, and no node stays `syncing` beyond the time a boot may take. Looked at when nothing
+    /// has gone wrong for an hour.
+    pub fn invariant_waiting_has_an_end(&self) {
+        let (Some(model), Some(policy)) = (self.model.get(), self.present_policy()) else { return };
+        let model = lock(model);
+        let now = self.core.now();
+        let beyond = |since: Option<Time>, s: i64| since.is_some_and(|at| now.since(at) > Span::from_s(s + 600));
+        for row in model.rows(Table::Allocs).filter(|r| text(r, "client") == Some("unknown")) {
+            if beyond(time(row, "unknown_since_at"), count(row, "lost_after_s")) {
+                self.broken("invariant_waiting_has_an_end", format!("{row:?}"));
+            }
+        }
+        for row in model.rows(Table::Nodes).filter(|r| text(r, "state") == Some("in_use")) {
+            let syncing = text(row, "status") == Some("syncing");
+            if syncing && beyond(time(row, "syncing_since_at"), policy.boot.timeout_s) {
+                self.broken("invariant_waiting_has_an_end", format!("{row:?}"));
+            }
+        }
+    }
+
     /// Whether its window was open at some moment since the run that acts looked.
     fn window(&self, policy: &Policy, before: &Item) -> bool {
         let windows = &policy.shutdown.windows_min;
@@ -167,8 +188,9 @@ impl Check {
             matches!(text(r, "state"), Some("assigned" | "in_use")) && text(r, "intent").is_none_or(|i| i == "run")
         });
         let might_serve = others.filter(|r| !matches!(text(r, "status"), Some("disconnected" | "down"))).count();
-        let settled = time(first, "modified_at").or_else(|| time(first, "submitted_at"));
-        let waited = settled.is_some_and(|at| self.core.now().since(at) > Span::from_s(900));
+        let job: Option<JobId> = text(first, "job_id").and_then(|id| id.parse().ok());
+        let since = job.and_then(|id| lock(&self.seen).queued_since.get(&id).copied());
+        let waited = since.is_some_and(|at| self.core.now().since(at) > Span::from_s(900));
         if waited && fits(before) && (might_serve as i64) < count(first, "nodes") {
             let what = format!("{before:?} while {first:?} waits");
             self.broken("invariant_the_first_job_keeps_its_nodes", what);
@@ -190,7 +212,9 @@ impl Check {
         }
         let min = policies.iter().map(|p| p.nodes.min as usize).min().unwrap_or(0);
         let up = |row: &Item| matches!(text(row, "state"), Some("assigned" | "in_use"));
-        let silent = |row: &Item| matches!(text(row, "status"), Some("disconnected" | "down"));
+        // What fell silent since the run looked was usable then.
+        let lately = |row: &Item| time(row, "modified_at").is_some_and(|at| self.core.now().since(at) < RUN);
+        let silent = |row: &Item| matches!(text(row, "status"), Some("disconnected" | "down")) && !lately(row);
         let usable = model.rows(Table::Nodes).filter(|r| up(r) && !silent(r)).count();
         // Some may have gone since the run looked.
         if usable + super::brakes::MOVED < min {
