@@ -6,7 +6,10 @@ use poll_and_scale::plan;
 use serde_json::{Value, json};
 use shared::cloud::{Instance, InstanceState, NODE_TAG};
 use shared::model::fixtures::{self, at, slot};
-use shared::model::{Alloc, Capacity, ClientStatus, Job, JobSpec, JobSummary, NodeRecord, NodeState, NodeStatus, Usd};
+use shared::model::{
+    Alloc, Capacity, ClientStatus, Handle, HandleKind, HandleState, Job, JobSpec, JobSummary, NodeRecord, NodeState,
+    NodeStatus, Usd,
+};
 use shared::observation::Observation;
 use shared::policy::{Policy, example_json};
 use shared::store::Control;
@@ -526,6 +529,42 @@ fn an_ended_jobs_allocs_stop() {
     let mut given = given(json!({})).working(0);
     given.seen.jobs.clear();
     assert_eq!(given.actions(at(100)), [format!("stop_alloc alloc#{}", fixtures::alloc_id(0))]);
+}
+
+#[test]
+fn a_handle_whose_node_a_restored_table_forgot_is_left_for_a_day_and_then_goes() {
+    let row = Handle {
+        node_id: fixtures::node_id(0),
+        handle: fixtures::alloc_id(0).to_string(),
+        kind: HandleKind::Container,
+        alloc_id: Some(fixtures::alloc_id(0)),
+        parent: None,
+        state: HandleState::Live,
+        seq: 1,
+        deadline_at: None,
+        missing_ms: None,
+        missing_seen_at: None,
+        unknown_report_no: None,
+        keep: false,
+        due_at: at(0),
+        expires_at: None,
+    };
+    let look =
+        |given: &Given, now| match sweep_dispatch::plan(&given.seen, now).actions.into_iter().next().unwrap().action {
+            sweep_dispatch::Action::Wait(_, after) => *after,
+            other => panic!("{other:?}"),
+        };
+    let mut forgotten = given(json!({}));
+    forgotten.seen.handles.push(row);
+    let first = look(&forgotten, at(0));
+    assert_eq!((first.expires_at, first.due_at), (Some(at(86_400).as_epoch_s()), at(43_200)));
+    // Later looks do not put it off.
+    forgotten.seen.handles = vec![first.clone()];
+    assert_eq!(look(&forgotten, at(43_200)).expires_at, first.expires_at);
+    // The record came back.
+    let mut known = given(json!({})).working(0);
+    known.seen.handles.push(first);
+    assert_eq!(look(&known, at(43_200)).expires_at, None);
 }
 
 #[test]

@@ -109,7 +109,8 @@ fn one<'a>(
     let life = record.and_then(NodeRecord::life).filter(|l| l.node_id == handle.node_id);
     let Some(life) = life else {
         // Another life has the slot, or none: this one's machine is gone. A record that is missing
-        // or older is a restored table: left for a day.
+        // or older is a restored table: the row is left for a day, and goes by itself if the record
+        // does not come back.
         let over = record.is_some_and(|r| match (&r.state, r.life()) {
             (_, Some(l)) => l.node_id.life() > handle.node_id.life(),
             (shared::model::NodeState::Cleaned { last_node_id }, _) => {
@@ -120,10 +121,16 @@ fn one<'a>(
         if over {
             plan.add(Action::Purge(handle.clone()), format!("node {} is no more", handle.node_id));
         } else {
-            plan.add(later(tomorrow), "the record of its node is missing or older");
+            let expires_at = handle.expires_at.or_else(|| Some((now + Span::from_s(MAX_DUE_S)).as_epoch_s()));
+            let after = Handle { expires_at, due_at: now + Span::from_s(MAX_DUE_S / 2), ..handle.clone() };
+            plan.add(later(after), "the record of its node is missing or older");
         }
         return;
     };
+    if handle.state != HandleState::Gone && handle.expires_at.is_some() {
+        plan.add(later(Handle { expires_at: None, due_at: now, ..handle.clone() }), "its node is known again");
+        return;
+    }
     if handle.keep {
         plan.add(later(tomorrow), "an operator keeps it");
         return;

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 const SLACK: Span = Span::from_s(8);
 
 /// How long an action takes at most whose calls are not held up.
-const ACTION: Span = Span::from_s(15);
+const ACTION: Span = Span::from_s(5);
 
 /// How long a run may still act by what it read when it began, which may have been behind.
 const RUN: Span = Span::from_s(90);

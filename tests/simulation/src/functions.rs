@@ -5,6 +5,7 @@
 //! is byte for byte the one that was sent.
 
 use crate::caller::{Caller, Kind};
+use crate::check::Check;
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Seen};
 use heartbeat_ingest::Ingest;
@@ -46,6 +47,7 @@ struct Network {
 /// See the module.
 pub struct Functions {
     core: Arc<Core>,
+    check: Arc<Check>,
     store: Store,
     cloud: Seen,
     settings: LaunchSettings,
@@ -59,7 +61,7 @@ pub struct Functions {
 
 impl Functions {
     /// The functions on these tables and this cloud.
-    pub fn new(core: &Arc<Core>, db: Arc<dyn Db>, ec2: &Arc<Ec2>) -> Arc<Self> {
+    pub fn new(core: &Arc<Core>, check: &Arc<Check>, db: Arc<dyn Db>, ec2: &Arc<Ec2>) -> Arc<Self> {
         let cluster: ClusterName = "simulated".parse().unwrap_or_else(|_| unreachable!("a good name"));
         let key = MasterKey::from_hex(&"5a".repeat(32)).unwrap_or_else(|_| unreachable!("a good key"));
         let seed = core.scenario.seed;
@@ -83,6 +85,7 @@ impl Functions {
             .collect();
         Arc::new(Self {
             core: Arc::clone(core),
+            check: Arc::clone(check),
             store,
             cloud: Seen(Arc::clone(ec2)),
             settings: LaunchSettings {
@@ -216,6 +219,7 @@ impl Functions {
     async fn answer(&self, kind: Kind, event: &Value) -> Option<Value> {
         let n = usize::try_from(self.core.between(0, PROCESSES as i64 - 1)).unwrap_or(0);
         let to_sweep = matches!(kind, Kind::Node { what: "handles", .. });
+        let stale = self.check.is_overtaken(&kind);
         let caller = self.caller(kind);
         let work = async {
             if to_sweep {
@@ -241,7 +245,11 @@ impl Functions {
         if answer.is_err() {
             self.core.count("a request's function was cut off by its time-out");
         }
-        answer.ok()???
+        let answer = answer.ok()????;
+        if stale {
+            self.check.invariant_a_stale_report_is_refused(&name, &answer);
+        }
+        Some(answer)
     }
 
     /// Whether a function does not run at present.

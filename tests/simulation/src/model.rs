@@ -218,9 +218,9 @@ impl Model {
         self.tables.iter().map(|d| (d.table, d.rows.values().cloned().collect())).collect()
     }
 
-    /// All rows as they were. Indexes are built anew.
-    pub fn restore(&mut self, backup: &Backup) {
-        for data in &mut self.tables {
+    /// All rows as they were, but for this table's. Indexes are built anew.
+    pub fn restore(&mut self, backup: &Backup, but: Option<Table>) {
+        for data in self.tables.iter_mut().filter(|d| Some(d.table) != but) {
             data.rows.clear();
             for view in &mut data.views {
                 *view = View::new(view.table, view.index);

@@ -21,9 +21,6 @@ use std::time::Duration;
 /// How far back a stale scan looks at most, in milliseconds.
 const STALE_MS: i64 = 20_000;
 
-/// A call that takes longer held its caller up, in milliseconds.
-const SLOW_MS: i64 = 400;
-
 /// What a stale scan needs: the rows as they were.
 #[derive(Default)]
 struct Past(VecDeque<(i64, Change)>);
@@ -65,30 +62,32 @@ impl Tables {
     /// The tables as they were.
     pub fn restore(&self, backup: &Backup) {
         let mut model = lock(&self.model);
-        model.restore(backup);
+        // Each table has a backup of its own. (The others hold each other's ids.)
+        let but = self.core.maybe(0.3).then_some(Table::Handles);
+        model.restore(backup, but);
         lock(&self.past).0.clear();
         self.check.restored(&model);
     }
 
-    async fn pause(&self, caller: &Caller) {
-        let ms = if self.core.happens(Fault::DbSlow) {
-            self.core.of(Fault::DbSlow, 500, 20_000)
-        } else if self.core.maybe(0.25) {
-            self.core.between(1, self.core.scenario.latency_ms)
-        } else {
-            return;
-        };
-        tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
-        if ms > SLOW_MS {
+    /// A slow call of DynamoDB, now and then; whether it was one.
+    async fn slow(&self, caller: &Caller) -> bool {
+        let slow = self.core.happens(Fault::DbSlow);
+        if slow {
+            let ms = self.core.of(Fault::DbSlow, 500, 20_000);
+            tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
             caller.was_held_up(self.core.now());
         }
+        slow
     }
 
     /// Before a call: it takes its time, and may fail.
     async fn before(&self, operation: &'static str) -> Result<Arc<Caller>, DbError> {
         let caller = Caller::current();
         caller.point().await;
-        self.pause(&caller).await;
+        if !self.slow(&caller).await && self.core.maybe(0.25) {
+            let ms = self.core.between(1, self.core.scenario.latency_ms);
+            tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
+        }
         if self.core.happens(Fault::DbThrottles) {
             return Err(DbError::Throttled { operation });
         }
@@ -101,11 +100,7 @@ impl Tables {
     /// After a write: the caller may die, or not hear of it.
     async fn after(&self, caller: &Caller, operation: &'static str) -> Result<(), DbError> {
         caller.point().await;
-        if self.core.happens(Fault::DbSlow) {
-            let ms = self.core.of(Fault::DbSlow, 500, 20_000);
-            tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
-            caller.was_held_up(self.core.now());
-        }
+        self.slow(caller).await;
         if self.core.happens(Fault::DbAnswerLost) {
             return Err(DbError::Unreachable { operation, detail: "the answer was lost (simulated)".into() });
         }
@@ -250,7 +245,7 @@ fn describe(change: &Change) -> String {
 impl Db for Tables {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         let caller = self.before("GetItem").await?;
-        let row = lock(&self.model).get(key).cloned();
+        let row = lock(&self.model).read(key)?.cloned();
         if let Some(twin) = &self.twin {
             let real = twin.get(key).await?;
             self.compare("get", &row.as_ref().map(|r| to_json(r)), &real.as_ref().map(|r| to_json(r)));
@@ -262,10 +257,7 @@ impl Db for Tables {
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         let caller = self.before("BatchGetItem").await?;
-        let rows: Vec<Row> = {
-            let model = lock(&self.model);
-            keys.iter().filter_map(|k| model.get(k)).cloned().collect()
-        };
+        let rows = lock(&self.model).read_many(keys)?;
         if let Some(twin) = &self.twin {
             let sorted = |items: &[Row]| {
                 let mut rows: Vec<String> = items.iter().map(|i| to_json(i).to_string()).collect();

@@ -28,8 +28,9 @@ pub const TICKS_TO_END: u32 = 720;
 pub const TICKS_TO_DRAIN: u32 = 30;
 /// Within so many, nothing waits any more for an instance that was over by then.
 pub const TICKS_TO_NOTICE: u32 = 60;
-/// Within so many, every handle row too: a row is looked at once a day.
-pub const TICKS_TO_FORGET: u32 = 1600;
+/// Within so many, every handle row too: a row is looked at once a day, and what a restored table has
+/// forgotten is left for another.
+pub const TICKS_TO_FORGET: u32 = 3200;
 /// A fleet-hour is an hour of a cluster with at least so many nodes.
 pub const FLEET: usize = 20;
 
@@ -99,7 +100,7 @@ impl World {
         let tables = Arc::new(Tables::new(Arc::clone(&core), Arc::clone(&check), twin));
         let ec2 = Ec2::new(Arc::clone(&core), Arc::clone(&check));
         check.watch(Arc::clone(&tables.model), &ec2);
-        let functions = Functions::new(&core, Arc::clone(&tables) as _, &ec2);
+        let functions = Functions::new(&core, &check, Arc::clone(&tables) as _, &ec2);
         let boot = {
             let (core, check, functions) = (Arc::clone(&core), Arc::clone(&check), Arc::clone(&functions));
             let weak = Arc::downgrade(&ec2);

@@ -14,6 +14,7 @@ impl Check {
         self.invariant_no_report_judges_what_it_could_not_see(caller, before, after);
         self.invariant_every_handle_is_looked_at(after);
         self.invariant_rows_are_made_for_current_lives(model, before, after);
+        self.invariant_rows_go_only_with_their_lives(model, before, after);
         let (from, to) = (before.and_then(|b| text(b, "state")), after.and_then(|a| text(a, "state")));
         if from != to {
             self.core.count(match to {
@@ -44,7 +45,10 @@ impl Check {
         if is_true(before, "keep") {
             self.broken(rule, format!("it is kept: {before:?}"));
         }
-        if let Some(alloc) = alloc_id(before).and_then(|id| model.get(&alloc_key(id)))
+        // (A restored table may give an alloc's id a second time, on another node.)
+        let alloc = alloc_id(before).and_then(|id| model.get(&alloc_key(id)));
+        let alloc = alloc.filter(|a| node_id(a) == node_id(before));
+        if let Some(alloc) = alloc
             && !is_final(alloc)
         {
             self.broken(rule, format!("{before:?} belongs to {alloc:?}"));
@@ -63,7 +67,7 @@ impl Check {
             }
         }
         // What a failed one left is kept for a while, for people to look at.
-        if let Some(alloc) = alloc_id(before).and_then(|id| model.get(&alloc_key(id)))
+        if let Some(alloc) = alloc
             && text(alloc, "client") == Some("failed")
             && let Some(policy) = self.present_policy()
         {
@@ -120,6 +124,18 @@ impl Check {
         let current = model.get(&node_key(node.slot())).and_then(|r| node_id(r));
         if current != Some(node) {
             self.broken("invariant_rows_are_made_for_current_lives", format!("{after:?} and {current:?}"));
+        }
+    }
+
+    /// A row is deleted only by what knows of its node's life, or of a later one of that slot: a table
+    /// that was restored may have forgotten a node that lives.
+    fn invariant_rows_go_only_with_their_lives(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        let (Some(before), None) = (before, after) else { return };
+        let Some(node) = node_id(before) else { return };
+        let last = |r: &Item| node_id(r).or_else(|| text(r, "last_node_id").and_then(|n| n.parse().ok()));
+        let known = model.get(&node_key(node.slot())).and_then(|r| last(r));
+        if known.is_none_or(|known: NodeId| known.life() < node.life()) {
+            self.broken("invariant_rows_go_only_with_their_lives", format!("{before:?}, and of its slot {known:?}"));
         }
     }
 

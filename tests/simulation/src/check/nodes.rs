@@ -5,7 +5,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::ec2::Real;
 use crate::model::Model;
-use shared::store::{Item, alloc_key};
+use shared::store::{Item, alloc_key, node_key};
 
 /// What a heartbeat and a report may change without raising the version.
 const UNGUARDED: &[&str] = &["last_ping_at", "lease_expires_at", "alloc_report_no", "handle_report_no", "settled"];
@@ -145,6 +145,27 @@ impl Check {
                 "invariant_a_life_is_new_and_inherits_nothing",
                 format!("{}: fresh {fresh}, inherited {inherited:?}: {before:?} → {after:?}", caller.name()),
             );
+        }
+    }
+
+    /// Whether a report comes after one with a higher number was taken.
+    pub fn is_overtaken(&self, kind: &Kind) -> bool {
+        let Kind::Node { what: what @ ("allocs" | "handles"), node, body } = kind else { return false };
+        let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+        let counter = if *what == "allocs" { "alloc_report_no" } else { "handle_report_no" };
+        let record = self.row(&node_key(node.slot())).filter(|r| node_id(r) == Some(*node));
+        record.is_some_and(|r| {
+            let same = text(&r, "incarnation") == report.get("incarnation").and_then(serde_json::Value::as_str);
+            let no = report.get("report_no").and_then(serde_json::Value::as_i64);
+            same && no.is_some_and(|no| no < count(&r, counter))
+        })
+    }
+
+    /// A report with a lower number than one that was taken before it came is refused.
+    pub fn invariant_a_stale_report_is_refused(&self, name: &str, answer: &serde_json::Value) {
+        self.core.count("a stale report came");
+        if answer.get("statusCode").and_then(serde_json::Value::as_u64) == Some(200) {
+            self.broken("invariant_a_stale_report_is_refused", format!("{name}: {answer}"));
         }
     }
 
