@@ -254,7 +254,7 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
             "sweep",
             json!({"report_s": pick(dice, &[30, 120, 300, 600, 600]), "failed_keep_s": pick(dice, &[0, 600, 3600]),
                    "creating_s": pick(dice, &[120, 600]), "cache_unused_s": pick(dice, &[300, 3600, 86_400]),
-                   "missing_grace_s": pick(dice, &[60, 300])}),
+                   "missing_grace_s": pick(dice, &[60, 300]), "cap_min": pick(dice, &[3, 10])}),
         ),
     ]);
     if let Value::Object(fields) = &mut policy {

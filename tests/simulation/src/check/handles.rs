@@ -86,15 +86,26 @@ impl Check {
         }
     }
 
-    /// A handle that a report lets go of is not on its node.
+    /// A report lets go of a handle, takes it for missing, or brings it back, only if it was made when
+    /// its node knew what the row says; and what it lets go of is not on its node.
     fn invariant_no_report_judges_what_it_could_not_see(
         &self,
         caller: &Caller,
         before: Option<&Item>,
         after: Option<&Item>,
     ) {
-        let (Kind::Node { node, .. }, Some(before), Some(after)) = (&caller.kind, before, after) else { return };
-        if text(after, "state") != Some("gone") || text(before, "state") == Some("gone") || self.was_restored() {
+        let (Kind::Node { node, body, what: "handles" }, Some(before), Some(after)) = (&caller.kind, before, after)
+        else {
+            return;
+        };
+        let (was_gone, is_gone) = (text(before, "state") == Some("gone"), text(after, "state") == Some("gone"));
+        let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+        let as_of = report.get("as_of").and_then(serde_json::Value::as_i64).unwrap_or(0);
+        let missed = count(after, "missing_ms") > count(before, "missing_ms");
+        if (was_gone != is_gone || missed) && as_of < count(before, "seq") {
+            self.broken("invariant_no_report_judges_what_it_could_not_see", format!("as of {as_of}: {before:?}"));
+        }
+        if !is_gone || was_gone || self.was_restored() {
             return;
         }
         let Some(ground) = self.ground(*node) else { return };

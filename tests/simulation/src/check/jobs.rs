@@ -164,7 +164,7 @@ impl Check {
         }
     }
 
-    /// A job is complete when each of its members is.
+    /// A job is complete when each of its members is; what was told to stop counts for none.
     fn invariant_complete_means_every_member(&self, before: &Item, after: &Item, changes: &[Change]) {
         if text(after, "state") != Some("complete") || text(before, "state") == Some("complete") {
             return;
@@ -174,7 +174,8 @@ impl Check {
             _ => BTreeSet::new(),
         };
         let complete = changes.iter().filter_map(|c| c.after.as_deref());
-        let complete = complete.filter(|r| text(r, "client") == Some("complete")).filter_map(alloc_id);
+        let complete = complete.filter(|r| text(r, "client") == Some("complete") && text(r, "desired") == Some("run"));
+        let complete = complete.filter_map(alloc_id);
         done.extend(complete.map(|id| id.member.to_string()));
         if (done.len() as i64) < count(after, "nodes").max(1) {
             self.broken("invariant_complete_means_every_member", format!("{before:?} → {after:?}"));
