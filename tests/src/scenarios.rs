@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use shared::cloud::{Instance, InstanceState, NODE_TAG};
 use shared::model::fixtures::{self, at, slot};
 use shared::model::{
-    Alloc, Capacity, ClientStatus, Handle, HandleKind, HandleState, Job, JobSpec, JobSummary, NodeRecord, NodeState,
-    NodeStatus, Usd,
+    Alloc, Capacity, ClientStatus, Handle, HandleKind, HandleState, Intent, Job, JobSpec, JobSummary, NodeRecord,
+    NodeState, NodeStatus, Usd,
 };
 use shared::observation::Observation;
 use shared::policy::{Policy, example_json};
@@ -529,6 +529,26 @@ fn an_ended_jobs_allocs_stop() {
     let mut given = given(json!({})).working(0);
     given.seen.jobs.clear();
     assert_eq!(given.actions(at(100)), [format!("stop_alloc alloc#{}", fixtures::alloc_id(0))]);
+}
+
+#[test]
+fn a_drain_stops_in_time_also_what_is_unknown() {
+    for (unknown, by) in [(false, 200), (true, 400)] {
+        let mut given = given(json!({})).working(0);
+        let mut record = given.seen.nodes.remove(0);
+        record = record.with_intent(Intent::Drain, Some(at(by)), at(80)).unwrap();
+        if unknown {
+            record = record.miss(NodeStatus::Disconnected, at(151), "silent").unwrap();
+            given.seen.allocs[0].client = ClientStatus::Unknown;
+            given.seen.allocs[0].unknown_since_at = Some(at(151));
+        }
+        given.seen.nodes.push(record);
+        let alloc = fixtures::alloc_id(0);
+        let drains = |now| given.actions(now).contains(&format!("drain alloc#{alloc}"));
+        // Its kill time-out and a run's period before the deadline.
+        let last = by - 60 - i64::try_from(given.seen.allocs[0].terms.kill_timeout_s).unwrap();
+        assert!(!drains(at(last - 1)) && drains(at(last)), "{unknown}: {:?}", given.actions(at(last)));
+    }
 }
 
 #[test]

@@ -57,7 +57,8 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
                 let reason = format!("its node is {status}; waited for {} s", alloc.terms.lost_after_s);
                 return Some((Action::UnknownAlloc(id, node_id), reason));
             }
-            ClientStatus::Unknown => return None,
+            // Its node may never hear of it, but its job need not wait for the end of the node.
+            ClientStatus::Unknown => return drained(record, alloc, now),
             _ => return lose(format!("its node is {status}, and it does not wait")),
         },
         Some(NodeStatus::Syncing) if stuck_syncing(view, record) => {
@@ -65,13 +66,17 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
         }
         _ => {}
     }
-    if alloc.desired == Desired::Stop || alloc.client == ClientStatus::Unknown {
-        return None;
-    }
-    if let Some(reason) = unwanted(view, alloc) {
+    let told = alloc.desired == Desired::Stop || alloc.client == ClientStatus::Unknown;
+    if let (false, Some(reason)) = (told, unwanted(view, alloc)) {
         return Some((Action::StopAlloc(id, node_id), reason));
     }
-    drain_ends(record, alloc, now).map(|reason| (Action::Drain(id, node_id), reason))
+    drained(record, alloc, now)
+}
+
+/// What must stop, for its node's drain ends.
+fn drained(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<(Action, String)> {
+    let reason = drain_ends(record, alloc, now).filter(|_| alloc.desired == Desired::Run)?;
+    Some((Action::Drain(alloc.alloc_id, alloc.node_id), reason))
 }
 
 /// Why its job no longer wants it. The job's row is read again before it is believed: the
