@@ -60,7 +60,12 @@ impl Check {
         {
             let uses = |id: &AllocId| {
                 let row = model.get(&alloc_key(*id)).filter(|r| !is_final(r));
-                row.is_some_and(|r| to_json(r)["caches"].as_array().is_some_and(|c| c.iter().any(|c| c == cache)))
+                row.is_some_and(|r| {
+                    to_json(r)
+                        .pointer("/caches")
+                        .and_then(|c| c.as_array())
+                        .is_some_and(|c| c.iter().any(|c| c == cache))
+                })
             };
             if let Some(user) = set(record).iter().find(|id| uses(id)) {
                 self.broken(rule, format!("{before:?} is used by {user}"));
