@@ -69,22 +69,25 @@ impl Tables {
         self.check.restored(&model);
     }
 
-    /// A slow call of DynamoDB, now and then; whether it was one.
-    async fn slow(&self, caller: &Caller) -> bool {
+    /// A slow call of DynamoDB, now and then; whether it was one. A slow list delays what is decided
+    /// from it, and excuses nothing that is done by it.
+    async fn slow(&self, caller: &Caller, lists: bool) -> bool {
         let slow = self.core.happens(Fault::DbSlow);
         if slow {
             let ms = self.core.of(Fault::DbSlow, 500, 20_000);
             tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
-            caller.was_held_up(self.core.now());
+            if !lists {
+                caller.was_held_up(self.core.now());
+            }
         }
         slow
     }
 
     /// Before a call: it takes its time, and may fail.
-    async fn before(&self, operation: &'static str) -> Result<Arc<Caller>, DbError> {
+    async fn before(&self, operation: &'static str, lists: bool) -> Result<Arc<Caller>, DbError> {
         let caller = Caller::current();
         caller.point().await;
-        if !self.slow(&caller).await && self.core.maybe(0.25) {
+        if !self.slow(&caller, lists).await && self.core.maybe(0.25) {
             let ms = self.core.between(1, self.core.scenario.latency_ms);
             tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
         }
@@ -100,7 +103,7 @@ impl Tables {
     /// After a write: the caller may die, or not hear of it.
     async fn after(&self, caller: &Caller, operation: &'static str) -> Result<(), DbError> {
         caller.point().await;
-        self.slow(caller).await;
+        self.slow(caller, false).await;
         if self.core.happens(Fault::DbAnswerLost) {
             return Err(DbError::Unreachable { operation, detail: "the answer was lost (simulated)".into() });
         }
@@ -244,7 +247,7 @@ fn describe(change: &Change) -> String {
 #[async_trait]
 impl Db for Tables {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        let caller = self.before("GetItem").await?;
+        let caller = self.before("GetItem", false).await?;
         let row = lock(&self.model).read(key)?.cloned();
         if let Some(twin) = &self.twin {
             let real = twin.get(key).await?;
@@ -256,7 +259,7 @@ impl Db for Tables {
     }
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
-        let caller = self.before("BatchGetItem").await?;
+        let caller = self.before("BatchGetItem", false).await?;
         let rows = lock(&self.model).read_many(keys)?;
         if let Some(twin) = &self.twin {
             let sorted = |items: &[Row]| {
@@ -272,7 +275,7 @@ impl Db for Tables {
     }
 
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
-        let caller = self.before("Query").await?;
+        let caller = self.before("Query", query.index.is_some()).await?;
         if from.is_some() && self.core.happens(Fault::PageFails) {
             return Err(DbError::Unreachable { operation: "Query", detail: "a page failed (simulated)".into() });
         }
@@ -286,7 +289,7 @@ impl Db for Tables {
     }
 
     async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
-        let caller = self.before("Scan").await?;
+        let caller = self.before("Scan", true).await?;
         if from.is_some() && self.core.happens(Fault::PageFails) {
             return Err(DbError::Unreachable { operation: "Scan", detail: "a page failed (simulated)".into() });
         }
@@ -313,7 +316,7 @@ impl Db for Tables {
             Effect::Delete => "DeleteItem",
             Effect::Check => "TransactWriteItems",
         };
-        let caller = self.before(operation).await?;
+        let caller = self.before(operation, false).await?;
         if write.key.table == Table::Events {
             // For people: nothing is decided from them, so they need not be kept here.
             self.core.count("an event was kept");
@@ -336,7 +339,7 @@ impl Db for Tables {
 
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
         let operation = "TransactWriteItems";
-        let caller = self.before(operation).await?;
+        let caller = self.before(operation, false).await?;
         if self.core.happens(Fault::DbContended) {
             return Err(WriteError::Contended);
         }
