@@ -191,21 +191,11 @@ pub async fn place(
 
 async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Result<Vec<Write>, WriteError> {
     let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
+    let deadline = now + keep.creating;
     let creating = |handle: String, kind, alloc_id| Handle {
-        node_id,
-        handle,
-        kind,
         alloc_id,
-        parent: None,
-        state: HandleState::Creating,
-        seq,
-        deadline_at: Some(now + keep.creating),
-        missing_ms: None,
-        missing_seen_at: None,
-        unknown_report_no: None,
-        keep: false,
-        due_at: now + keep.creating,
-        expires_at: None,
+        deadline_at: Some(deadline),
+        ..Handle::new(node_id, handle, kind, HandleState::Creating, seq, deadline)
     };
     let mut writes = vec![make_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
     for cache in &alloc.work.caches {

@@ -553,21 +553,11 @@ fn a_drain_stops_in_time_also_what_is_unknown() {
 
 #[test]
 fn a_handle_whose_node_a_restored_table_forgot_is_left_for_a_day_and_then_goes() {
+    let name = fixtures::alloc_id(0).to_string();
+    let (kind, state) = (HandleKind::Container, HandleState::Live);
     let row = Handle {
-        node_id: fixtures::node_id(0),
-        handle: fixtures::alloc_id(0).to_string(),
-        kind: HandleKind::Container,
         alloc_id: Some(fixtures::alloc_id(0)),
-        parent: None,
-        state: HandleState::Live,
-        seq: 1,
-        deadline_at: None,
-        missing_ms: None,
-        missing_seen_at: None,
-        unknown_report_no: None,
-        keep: false,
-        due_at: at(0),
-        expires_at: None,
+        ..Handle::new(fixtures::node_id(0), name, kind, state, 1, at(0))
     };
     let look =
         |given: &Given, now| match sweep_dispatch::plan(&given.seen, now).actions.into_iter().next().unwrap().action {

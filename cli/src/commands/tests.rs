@@ -239,22 +239,8 @@ impl World {
     }
 
     async fn put_handle(&self, node: &NodeRecord, name: &str) {
-        let handle = Handle {
-            node_id: node.node_id().unwrap(),
-            handle: name.into(),
-            kind: HandleKind::Container,
-            alloc_id: None,
-            parent: None,
-            state: HandleState::Live,
-            seq: 1,
-            deadline_at: None,
-            missing_ms: None,
-            missing_seen_at: None,
-            unknown_report_no: None,
-            keep: false,
-            due_at: at(5000),
-            expires_at: None,
-        };
+        let (kind, state) = (HandleKind::Container, HandleState::Live);
+        let handle = Handle::new(node.node_id().unwrap(), name.into(), kind, state, 1, at(5000));
         self.store().apply(&insert_handle(&handle)).await.unwrap();
     }
 

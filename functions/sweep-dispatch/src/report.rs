@@ -292,21 +292,10 @@ fn judge<'a>(
 }
 
 fn unknown_row(node_id: NodeId, handle: &ReportedHandle, report_no: u64, now: Time) -> Handle {
+    let due_at = now + Span::from_s(MAX_DUE_S);
     Handle {
-        node_id,
-        handle: handle.handle.clone(),
-        kind: handle.kind,
-        alloc_id: None,
-        parent: None,
-        state: HandleState::Unknown,
-        seq: 0,
-        deadline_at: None,
-        missing_ms: None,
-        missing_seen_at: None,
         unknown_report_no: Some(report_no),
-        keep: false,
-        due_at: now + Span::from_s(MAX_DUE_S),
-        expires_at: None,
+        ..Handle::new(node_id, handle.handle.clone(), handle.kind, HandleState::Unknown, 0, due_at)
     }
 }
 

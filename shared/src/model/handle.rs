@@ -54,6 +54,35 @@ pub struct Handle {
     pub expires_at: Option<i64>,
 }
 
+impl Handle {
+    /// A row that says what must be said of each.
+    pub const fn new(
+        node_id: NodeId,
+        handle: String,
+        kind: HandleKind,
+        state: HandleState,
+        seq: u64,
+        due_at: Time,
+    ) -> Self {
+        Self {
+            node_id,
+            handle,
+            kind,
+            alloc_id: None,
+            parent: None,
+            state,
+            seq,
+            deadline_at: None,
+            missing_ms: None,
+            missing_seen_at: None,
+            unknown_report_no: None,
+            keep: false,
+            due_at,
+            expires_at: None,
+        }
+    }
+}
+
 /// The name of a cache's volume on its node.
 pub fn cache_handle(cache: &str) -> String {
     format!("cache:{cache}")

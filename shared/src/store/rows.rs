@@ -291,21 +291,12 @@ mod tests {
 
     #[test]
     fn everything_a_row_can_hold_reads_back() {
+        let (kind, state) = (crate::model::HandleKind::Container, crate::model::HandleState::Live);
         let handle = Handle {
-            node_id: fixtures::node_id(1),
-            handle: "c".into(),
-            kind: crate::model::HandleKind::Container,
-            alloc_id: None,
-            parent: None,
-            state: crate::model::HandleState::Live,
-            seq: u64::MAX,
             deadline_at: Some(crate::time::Time::from_ms(i64::MIN)),
             missing_ms: Some(-1),
-            missing_seen_at: None,
-            unknown_report_no: None,
             keep: true,
-            due_at: at(0),
-            expires_at: None,
+            ..Handle::new(fixtures::node_id(1), "c".into(), kind, state, u64::MAX, at(0))
         };
         assert_eq!(from_item::<Handle>(Table::Handles, &handle_row(&handle)).unwrap(), handle);
         let detail = serde_json::json!({"list": [1, -2, 0.5, "x", null, true, {"empty": []}], "map": {"a": ""}});
