@@ -1,0 +1,101 @@
+//! Nodes that fall silent, and what becomes of their work; work that is to stop.
+
+use super::*;
+
+#[test]
+fn hb_05_no_expiry_before_the_deadline_and_hb_04_once_after() {
+    let given = given(json!({})).working(0);
+    assert_eq!(given.actions(at(150)), Vec::<String>::new());
+    assert_eq!(given.actions(at(151)), ["disconnect slot#0"]);
+}
+
+#[test]
+fn a_node_nothing_waits_for_is_down() {
+    let mut given = given(json!({})).working(0);
+    given.seen.allocs[0].terms.lost_after_s = 0;
+    assert_eq!(given.actions(at(151)), ["mark_down slot#0"]);
+}
+
+#[test]
+fn hb_12_equality_counts_as_expired() {
+    let mut given = given(json!({})).working(0);
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Disconnected, at(151), "silent").unwrap();
+    given.seen.allocs[0].client = ClientStatus::Unknown;
+    given.seen.allocs[0].unknown_since_at = Some(at(160));
+    assert_eq!(given.actions(at(160 + 599)), Vec::<String>::new());
+    let id = fixtures::alloc_id(0);
+    assert_eq!(
+        given.actions(at(160 + 600)),
+        ["mark_down slot#0".to_owned()],
+        "first the node, its last window is closed"
+    );
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Down, at(760), "closed").unwrap();
+    assert_eq!(given.actions(at(160 + 600)), [format!("lose_alloc alloc#{id}")]);
+}
+
+#[test]
+fn cl_18_running_waits_cl_21_pending_is_lost() {
+    let mut given = given(json!({})).working(0);
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Disconnected, at(151), "silent").unwrap();
+    let id = fixtures::alloc_id(0);
+    assert_eq!(given.actions(at(160)), [format!("unknown_alloc alloc#{id}")]);
+    given.seen.allocs[0].client = ClientStatus::Pending;
+    assert_eq!(given.actions(at(160)), ["mark_down slot#0"], "nothing waits for it");
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Down, at(161), "nothing waits").unwrap();
+    assert_eq!(given.actions(at(170)), [format!("lose_alloc alloc#{id}")]);
+}
+
+#[test]
+fn nothing_is_placed_on_a_node_whose_lease_is_over() {
+    // Whether or not EC2 lists its instance: it is silent already.
+    let listed = given(json!({})).node(fixtures::ready(0)).job(5, whole);
+    let unlisted = given(json!({})).unlisted(fixtures::ready(0)).job(5, whole);
+    assert_eq!((listed.count(at(140), "place"), unlisted.count(at(140), "place")), (1, 1));
+    for given in [listed, unlisted] {
+        assert_eq!((given.count(at(1000), "place"), given.count(at(1000), "launch")), (0, 1));
+    }
+}
+
+#[test]
+fn all_silent_at_once_is_rather_our_fault() {
+    let mut given = given(json!({}));
+    for n in 0..5 {
+        given = given.working(n);
+    }
+    let actions = given.actions(at(160));
+    assert_eq!(actions, ["hold_back cluster"]);
+    // One of five: not unusual.
+    for node in given.seen.nodes.iter_mut().skip(1) {
+        if let NodeState::InUse(node) = &mut node.state {
+            node.contact.lease_expires_at = at(500);
+        }
+    }
+    assert_eq!(given.actions(at(160)), ["disconnect slot#0"]);
+}
+
+#[test]
+fn an_ended_jobs_allocs_stop() {
+    let mut given = given(json!({})).working(0);
+    given.seen.jobs.clear();
+    assert_eq!(given.actions(at(100)), [format!("stop_alloc alloc#{}", fixtures::alloc_id(0))]);
+}
+
+#[test]
+fn a_drain_stops_in_time_also_what_is_unknown() {
+    for (unknown, by) in [(false, 200), (true, 400)] {
+        let mut given = given(json!({})).working(0);
+        let mut record = given.seen.nodes.remove(0);
+        record = record.with_intent(Intent::Drain, Some(at(by)), at(80)).unwrap();
+        if unknown {
+            record = record.miss(NodeStatus::Disconnected, at(151), "silent").unwrap();
+            given.seen.allocs[0].client = ClientStatus::Unknown;
+            given.seen.allocs[0].unknown_since_at = Some(at(151));
+        }
+        given.seen.nodes.push(record);
+        let alloc = fixtures::alloc_id(0);
+        let drains = |now| given.actions(now).contains(&format!("drain alloc#{alloc}"));
+        // Its kill time-out and a run's period before the deadline.
+        let last = by - 60 - i64::try_from(given.seen.allocs[0].terms.kill_timeout_s).unwrap();
+        assert!(!drains(at(last - 1)) && drains(at(last)), "{unknown}: {:?}", given.actions(at(last)));
+    }
+}
