@@ -268,9 +268,7 @@ impl Node {
         let incarnation = self.durable.incarnation.clone()?;
         let as_of = self.durable.as_of;
         let complete = self.complete_due;
-        let changed = |id: &AllocId| self.delivered_status(*id) != self.seen(*id).client();
-        let listed = self.durable.allocs.iter().filter(|(id, a)| !a.dropped && (complete || changed(id)));
-        let listed: Vec<AllocId> = listed.map(|(id, _)| *id).collect();
+        let listed: Vec<AllocId> = self.to_say().collect();
         if !complete && listed.is_empty() {
             return None;
         }
@@ -284,7 +282,15 @@ impl Node {
 
     /// Whether [`Node::report`] has something to say.
     pub fn has_report(&self) -> bool {
-        self.clone().report().is_some()
+        let registered = self.durable.incarnation.is_some();
+        self.in_flight.is_some() || (registered && (self.complete_due || self.to_say().next().is_some()))
+    }
+
+    /// The allocs that a report made now would list.
+    fn to_say(&self) -> impl Iterator<Item = AllocId> {
+        let changed = |id: &AllocId| self.delivered_status(*id) != self.seen(*id).client();
+        let listed = self.durable.allocs.iter().filter(move |(id, a)| !a.dropped && (self.complete_due || changed(id)));
+        listed.map(|(id, _)| *id)
     }
 
     fn update(&self, alloc_id: AllocId, tail_limit: usize) -> AllocUpdate {

@@ -300,11 +300,11 @@ impl Check {
         self.invariant_every_member_is_wanted(model, changes);
     }
 
-    /// Every write to a record requires its version as read, its absence, or (the pulse and the
-    /// report counters) its very life.
+    /// Every write to a record, and every look at one in a transaction, requires its version as read,
+    /// its absence, or (the pulse and the report counters) its very life.
     fn invariant_no_write_is_blind(&self, caller: &Caller, writes: &[Write]) {
-        use shared::store::{Cond, Effect};
-        for write in writes.iter().filter(|w| !matches!(w.effect, Effect::Check)) {
+        use shared::store::Cond;
+        for write in writes {
             let guards: &[&str] = match write.key.table {
                 Table::Nodes => &["version", "node_id"],
                 Table::Jobs | Table::Allocs | Table::Control => &["version"],

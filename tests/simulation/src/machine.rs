@@ -39,6 +39,8 @@ struct Disk {
 struct Process {
     ends_at: Time,
     exit_code: i32,
+    /// How it ends when it is told to.
+    told_code: i32,
     stopping: bool,
 }
 
@@ -165,9 +167,17 @@ impl Machine {
     /// What an observer of the machine itself would see.
     fn write_ground(&self) {
         let mut ground = lock(&self.ground);
-        ground.known = self.protocol.durable.allocs.keys().copied().collect();
-        ground.running = self.processes.keys().copied().collect();
-        ground.handles = self.disk.handles.keys().cloned().collect();
+        let (known, running, handles) = (&self.protocol.durable.allocs, &self.processes, &self.disk.handles);
+        // Mostly nothing changed: looking is cheaper than copying.
+        if !ground.known.iter().eq(known.keys()) {
+            ground.known = known.keys().copied().collect();
+        }
+        if !ground.running.iter().eq(running.keys()) {
+            ground.running = running.keys().copied().collect();
+        }
+        if !ground.handles.iter().eq(handles.keys()) {
+            ground.handles = handles.keys().cloned().collect();
+        }
     }
 
     fn has_report(&self) -> bool {
@@ -175,7 +185,9 @@ impl Machine {
     }
 
     fn save(&mut self) {
-        self.disk.durable = Some(self.protocol.durable.clone());
+        if self.disk.durable.as_ref() != Some(&self.protocol.durable) {
+            self.disk.durable = Some(self.protocol.durable.clone());
+        }
     }
 
     /// What ended, ended.
@@ -243,7 +255,9 @@ impl Machine {
         for cache in &order.caches {
             self.disk.handles.entry(format!("cache:{cache}")).or_insert_with(|| label.clone());
         }
-        self.processes.insert(id, Process { ends_at: now + Span::from_s(s), exit_code, stopping: false });
+        // Many a process takes TERM for its end, and ends well.
+        let told_code = if s % 2 == 0 { 0 } else { 143 };
+        self.processes.insert(id, Process { ends_at: now + Span::from_s(s), exit_code, told_code, stopping: false });
         self.protocol.observe(id, Seen::Running);
         self.write_ground();
         self.check.started(self.file.node_id, id);
@@ -257,7 +271,7 @@ impl Machine {
                 let stubborn = self.core.happens(Fault::IgnoresTerm);
                 let s = if stubborn { i64::try_from(order.kill_timeout_s).unwrap_or(30) } else { 1 };
                 process.stopping = true;
-                process.exit_code = if stubborn { 137 } else { 143 };
+                process.exit_code = if stubborn { 137 } else { process.told_code };
                 process.ends_at = process.ends_at.min(now + Span::from_s(s));
             }
             return;
@@ -389,7 +403,8 @@ impl Machine {
 
     async fn post<A: DeserializeOwned>(&self, what: &'static str, body: &impl Serialize) -> Answer<A> {
         let body = serde_json::to_string(body).unwrap_or_default();
-        let answer = self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body).await;
+        // Boxed: a request's future is large, and is moved from hand to hand.
+        let answer = Box::pin(self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body)).await;
         let Some((status, body)) = answer else { return Answer::Nothing };
         if status == 200 {
             return match serde_json::from_str(&body) {
@@ -415,14 +430,12 @@ impl Machine {
         let beat = self.protocol.heartbeat();
         match self.post::<HeartbeatAnswer>("heartbeat", &beat).await {
             Answer::Told(answer) => {
-                let mut changed = self.protocol.clone();
-                let registered = changed.on_heartbeat(&answer);
                 if self.core.happens(Fault::AgentCrashes) {
                     // Killed before the answer is on disk.
                     self.restart(3).await;
                     return true;
                 }
-                self.protocol = changed;
+                let registered = self.protocol.on_heartbeat(&answer);
                 self.save();
                 let ms = (answer.next_heartbeat_s * 1000.0) as i64;
                 self.heartbeat_at = self.core.now() + Span::from_ms(ms);

@@ -38,6 +38,7 @@ impl Check {
         self.invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(caller, before, after);
         self.invariant_a_nodes_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {
+            self.invariant_what_is_being_terminated_stays_so(before, after);
             self.invariant_no_lease_expires_early(before, after);
             self.invariant_the_gate_opens_only_with_a_complete_report(caller, before, after);
             self.shut_down(model, before, after);
@@ -106,13 +107,23 @@ impl Check {
         }
     }
 
+    /// What is being terminated is neither held, drained nor wanted back.
+    fn invariant_what_is_being_terminated_stays_so(&self, before: &Item, after: &Item) {
+        let going = |row: &Item| text(row, "state") == Some("shutting_down");
+        let wanted = |row: &Item| (text(row, "intent").map(ToOwned::to_owned), time(row, "drain_by_at"));
+        if going(before) && going(after) && wanted(before) != wanted(after) {
+            self.broken("invariant_what_is_being_terminated_stays_so", format!("{before:?} → {after:?}"));
+        }
+    }
+
     /// Every write but the pulse and the report counters raises the version by one.
     fn invariant_the_version_guards_everything_but_the_pulse(&self, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         let (from, to) = (count(before, "version"), count(after, "version"));
-        let names = before.keys().chain(after.keys()).map(String::as_str);
         let right = if from == to {
-            names.into_iter().all(|n| UNGUARDED.contains(&n) || before.get(n) == after.get(n))
+            let guarded = |row: &Item| row.len() - UNGUARDED.iter().filter(|n| row.contains_key(**n)).count();
+            guarded(before) == guarded(after)
+                && after.iter().all(|(n, v)| UNGUARDED.contains(&n.as_str()) || before.get(n) == Some(v))
         } else {
             to == from + 1
         };
