@@ -83,6 +83,12 @@ struct Region {
     warnings: Vec<String>,
 }
 
+impl Region {
+    fn live(&self) -> usize {
+        self.instances.values().filter(|r| r.is_live()).count()
+    }
+}
+
 /// See the module.
 pub struct Ec2 {
     core: Arc<Core>,
@@ -123,7 +129,7 @@ impl Ec2 {
 
     /// How many instances are not terminated.
     pub fn live(&self) -> usize {
-        lock(&self.region).instances.values().filter(|i| i.is_live()).count()
+        lock(&self.region).live()
     }
 
     /// Spot warnings for EventBridge to pass on.
@@ -182,8 +188,7 @@ impl Ec2 {
         if self.core.happens(Fault::Quota) {
             region.quota_until = Some(now + Span::from_s(self.core.of(Fault::Quota, 30, 900)));
         }
-        let up = region.instances.values().filter(|r| r.is_live()).count();
-        if region.quota_until.is_some_and(|until| now < until) || up >= self.core.scenario.quota {
+        if region.quota_until.is_some_and(|until| now < until) || region.live() >= self.core.scenario.quota {
             return Err(LaunchError::Quota("InstanceLimitExceeded (simulated)".into()));
         }
         let place = (offering.instance_type.clone(), zone.to_owned(), offering.market);

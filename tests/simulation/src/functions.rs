@@ -118,6 +118,15 @@ impl Functions {
         self.stop.notify_waiters();
     }
 
+    /// Work to its end, or until every run ends.
+    async fn until_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stop.notified() => None,
+            result = work => Some(result),
+        }
+    }
+
     /// Nobody is cut off any more.
     pub fn heal(&self) {
         *lock(&self.network) = Network::default();
@@ -231,16 +240,10 @@ impl Functions {
                 Some(process.function.handle(event, self.core.now() + process.skew).await)
             }
         };
-        // The function's own time-out: cut off at some await point.
-        let work = async {
-            tokio::select! {
-                biased;
-                () = self.stop.notified() => None,
-                answer = work => answer,
-            }
-        };
+        let work = async { self.until_stopped(work).await.flatten() };
         let name = caller.name();
         let work = self.core.invariant_nothing_panics(&name, caller.run(work));
+        // The function's own time-out: cut off at some await point.
         let answer = tokio::time::timeout(Duration::from_secs(30), work).await;
         if answer.is_err() {
             self.core.count("a request's function was cut off by its time-out");
@@ -310,16 +313,9 @@ impl Functions {
             };
             self.ran(function, answer);
         };
-        let work = async {
-            tokio::select! {
-                biased;
-                () = self.stop.notified() => {}
-                () = work => {}
-            }
-        };
-        let work = core.invariant_nothing_panics(function, caller.run(work));
+        let work = core.invariant_nothing_panics(function, caller.run(self.until_stopped(work)));
         match tokio::time::timeout(budget, work).await {
-            Ok(Some(Some(())) | None) => {}
+            Ok(Some(Some(_)) | None) => {}
             Ok(Some(None)) => core.tell(|| caller.name(), || "killed".into()),
             Err(_) => {
                 core.count("a run was cut off by its time-out");

@@ -190,16 +190,24 @@ impl Machine {
         }
     }
 
-    /// What ended, ended.
-    fn settle(&mut self) {
+    /// What ended, ended, whether or not an agent is there to see it.
+    fn reap(&mut self) -> Vec<AllocId> {
         let now = self.core.now();
         let over: Vec<AllocId> = self.processes.iter().filter(|(_, p)| p.ends_at <= now).map(|(id, _)| *id).collect();
-        for id in over {
-            let Some(process) = self.processes.remove(&id) else { continue };
+        for id in &over {
+            let Some(process) = self.processes.remove(id) else { continue };
             self.core.tell(|| self.name(), || format!("{id} exits with {}", process.exit_code));
             let ended = Ended { exit_code: Some(process.exit_code), message: None, log_tail: None };
-            self.disk.ended.insert(id, ended.clone());
-            self.protocol.observe(id, Seen::Ended(ended));
+            self.disk.ended.insert(*id, ended);
+        }
+        over
+    }
+
+    /// The agent sees what ended.
+    fn settle(&mut self) {
+        for id in self.reap() {
+            let seen = self.look(id);
+            self.protocol.observe(id, seen);
         }
     }
 
@@ -358,13 +366,7 @@ impl Machine {
         self.write_ground();
         tokio::time::sleep(Duration::from_secs(s.unsigned_abs())).await;
         let now = self.core.now();
-        let over: Vec<AllocId> = self.processes.iter().filter(|(_, p)| p.ends_at <= now).map(|(id, _)| *id).collect();
-        for id in over {
-            if let Some(process) = self.processes.remove(&id) {
-                let ended = Ended { exit_code: Some(process.exit_code), message: None, log_tail: None };
-                self.disk.ended.insert(id, ended);
-            }
-        }
+        self.reap();
         let durable = self.load();
         let ids: Vec<AllocId> = durable.allocs.keys().copied().collect();
         self.protocol = Protocol::new(identity(&self.instance_id), durable);
