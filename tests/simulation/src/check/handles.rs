@@ -53,9 +53,11 @@ impl Check {
         {
             self.broken(rule, format!("{before:?} belongs to {alloc:?}"));
         }
-        // A volume that a live alloc of its node uses is in use.
-        if let (Some(node), Some(cache)) =
-            (node_id(before), text(before, "handle").and_then(|h| h.strip_prefix("cache:")))
+        // A volume that a live alloc of its node uses is in use. (Handles restored to another moment
+        // than the allocs do not know it: the node itself keeps what is used.)
+        let forgotten = text(before, "state") == Some("unknown") && self.was_restored();
+        if let (Some(node), Some(cache), false) =
+            (node_id(before), text(before, "handle").and_then(|h| h.strip_prefix("cache:")), forgotten)
             && let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node))
         {
             let uses = |id: &AllocId| {
