@@ -9,7 +9,7 @@ use crate::caller::Caller;
 use crate::check::Check;
 use crate::core::{Core, Fault, START, lock};
 use async_trait::async_trait;
-use shared::cloud::{CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchError, LaunchRequest, NODE_TAG};
+use shared::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError, LaunchRequest};
 use shared::ids::NodeId;
 use shared::model::Market;
 use shared::time::{Span, Time};
@@ -172,8 +172,8 @@ impl Ec2 {
         let mut region = lock(&self.region);
         if let Some((earlier, id)) = region.tokens.get(&(zone.to_owned(), token.to_owned())) {
             self.core.count("a launch token was used again");
+            self.check.invariant_a_launch_is_repeated_as_it_was(token, earlier, request);
             if earlier != request {
-                self.core.broken("invariant_a_launch_is_repeated_as_it_was", format!("{token}: {request:?}"));
                 return Err(LaunchError::Lost("IdempotentParameterMismatch".into()));
             }
             return match region.instances.get(id) {
@@ -181,7 +181,7 @@ impl Ec2 {
                 _ => Err(LaunchError::Spent("IdempotentInstanceTerminated".into())),
             };
         }
-        self.check.launching(caller, request, token);
+        let node_id = self.check.launching(caller, request, token);
         if self.core.happens(Fault::BadRequest) {
             return Err(LaunchError::BadRequest("InvalidParameterValue (simulated)".into()));
         }
@@ -200,13 +200,7 @@ impl Ec2 {
         if never || region.shortages.get(&place).is_some_and(|until| now < *until) {
             return Err(LaunchError::Capacity("InsufficientInstanceCapacity (simulated)".into()));
         }
-        let Some(node_id) = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok()) else {
-            self.core.broken("invariant_a_launch_names_its_node", format!("{:?}", request.tags));
-            return Err(LaunchError::BadRequest("no node id".into()));
-        };
-        if !request.tags.contains_key(CLUSTER_TAG) {
-            self.core.broken("invariant_a_launch_names_its_node", format!("{:?}", request.tags));
-        }
+        let Some(node_id) = node_id else { return Err(LaunchError::BadRequest("no node id".into())) };
         self.check.launched(node_id, region.instances.values());
         region.launched += 1;
         let instance = Instance {

@@ -83,8 +83,7 @@ impl Machine {
         real: &Real,
     ) -> AbortHandle {
         let instance_id = real.instance.instance_id.clone();
-        let Some(file) = shared::cloud::node_file_in(&real.user_data) else {
-            core.broken("invariant_a_launch_names_its_node", format!("{instance_id} has no node file"));
+        let Some(file) = check.invariant_an_instance_is_told_who_it_is(real) else {
             return tokio::spawn(async {}).abort_handle();
         };
         let now = core.now();
@@ -409,17 +408,28 @@ impl Machine {
         let answer = Box::pin(self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body)).await;
         let Some((status, body)) = answer else { return Answer::Nothing };
         if status == 200 {
-            return match serde_json::from_str(&body) {
-                Ok(answer) => Answer::Told(answer),
-                Err(e) => {
-                    self.core.broken("invariant_answers_are_of_the_documented_form", format!("{what}: {e}: {body}"));
-                    Answer::Nothing
-                }
-            };
+            return self
+                .invariant_answers_are_of_the_documented_form(what, &body)
+                .map_or(Answer::Nothing, Answer::Told);
         }
         match serde_json::from_str::<shared::wire::ErrorBody>(&body) {
             Ok(error) => Answer::Refused(error.error),
             Err(_) => Answer::Nothing,
+        }
+    }
+
+    /// What a node is answered is of the documented form.
+    fn invariant_answers_are_of_the_documented_form<A: DeserializeOwned>(&self, what: &str, body: &str) -> Option<A> {
+        let broken = |e| {
+            self.core.broken("invariant_answers_are_of_the_documented_form", format!("{what}: {e}: {body}"));
+        };
+        serde_json::from_str(body).map_err(broken).ok()
+    }
+
+    /// A node is never refused for the credentials it was launched with.
+    fn invariant_good_credentials_are_accepted(&self, refused: ErrorCode) {
+        if refused == ErrorCode::Unauthorized {
+            self.core.broken("invariant_good_credentials_are_accepted", self.file.node_id.to_string());
         }
     }
 
@@ -456,10 +466,11 @@ impl Machine {
                 self.save();
                 self.heartbeat_at = self.later(0, 2);
             }
-            Answer::Refused(ErrorCode::Unauthorized) => {
-                self.core.broken("invariant_good_credentials_are_accepted", self.file.node_id.to_string());
+            Answer::Refused(code) => {
+                self.invariant_good_credentials_are_accepted(code);
+                self.heartbeat_at = self.later(4, 20);
             }
-            Answer::Refused(_) | Answer::Nothing => self.heartbeat_at = self.later(4, 20),
+            Answer::Nothing => self.heartbeat_at = self.later(4, 20),
         }
         true
     }

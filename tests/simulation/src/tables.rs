@@ -54,7 +54,7 @@ impl Tables {
             for key in keys {
                 let delete = Write { key, when: Vec::new(), effect: Effect::Delete };
                 let deleted = twin.write(&delete, Answer::None).await;
-                self.compare("expire", &"ok None".to_owned(), &kind(&deleted));
+                self.invariant_the_model_and_the_real_store_agree("expire", &"ok None".to_owned(), &kind(&deleted));
             }
         }
     }
@@ -122,7 +122,7 @@ impl Tables {
         };
         if let Some(twin) = &self.twin {
             let real = twin.write(write, answer).await;
-            self.compare("write", &kind(&result), &kind(&real));
+            self.invariant_the_model_and_the_real_store_agree("write", &kind(&result), &kind(&real));
         }
         result
     }
@@ -175,10 +175,16 @@ impl Tables {
         }
     }
 
-    fn compare<T: PartialEq + std::fmt::Debug>(&self, what: &str, model: &T, real: &T) {
+    /// Whatever is asked, the model of the tables answers what the real store does.
+    fn invariant_the_model_and_the_real_store_agree<T: PartialEq + std::fmt::Debug>(
+        &self,
+        what: &str,
+        model: &T,
+        real: &T,
+    ) {
         if model != real {
             self.core.broken(
-                "the_model_and_the_real_store_agree",
+                "invariant_the_model_and_the_real_store_agree",
                 format!("{what}: the model answers {model:?}, the real store {real:?}"),
             );
         }
@@ -203,7 +209,9 @@ impl Tables {
                     real.extend(page.items);
                     from = page.next;
                 }
-                Err(e) => return self.core.broken("the_model_and_the_real_store_agree", format!("{what}: {e}")),
+                Err(e) => {
+                    return self.core.broken("invariant_the_model_and_the_real_store_agree", format!("{what}: {e}"));
+                }
             }
             if from.is_none() {
                 break;
@@ -214,7 +222,7 @@ impl Tables {
             rows.sort_unstable();
             rows
         };
-        self.compare(what, &plain(&model.items), &plain(&real));
+        self.invariant_the_model_and_the_real_store_agree(what, &plain(&model.items), &plain(&real));
     }
 }
 
@@ -251,7 +259,11 @@ impl Db for Tables {
         let row = lock(&self.model).read(key)?.cloned();
         if let Some(twin) = &self.twin {
             let real = twin.get(key).await?;
-            self.compare("get", &row.as_ref().map(|r| to_json(r)), &real.as_ref().map(|r| to_json(r)));
+            self.invariant_the_model_and_the_real_store_agree(
+                "get",
+                &row.as_ref().map(|r| to_json(r)),
+                &real.as_ref().map(|r| to_json(r)),
+            );
         }
         Self::saw(&caller, key.table, row.as_slice(), false);
         caller.point().await;
@@ -268,7 +280,7 @@ impl Db for Tables {
                 rows
             };
             let real = twin.get_many(keys).await?;
-            self.compare("get_many", &sorted(&rows), &sorted(&real));
+            self.invariant_the_model_and_the_real_store_agree("get_many", &sorted(&rows), &sorted(&real));
         }
         caller.point().await;
         Ok(rows)
@@ -350,7 +362,7 @@ impl Db for Tables {
         };
         if let Some(twin) = &self.twin {
             let real = twin.transact(writes).await;
-            self.compare(
+            self.invariant_the_model_and_the_real_store_agree(
                 "transact",
                 &kind(&result.as_ref().map(|()| None).map_err(again)),
                 &kind(&real.map(|()| None)),

@@ -102,11 +102,12 @@ impl World {
         check.watch(Arc::clone(&tables.model), &ec2);
         let functions = Functions::new(&core, &check, Arc::clone(&tables) as _, &ec2);
         let boot = {
-            let (core, check, functions) = (Arc::clone(&core), Arc::clone(&check), Arc::clone(&functions));
-            let weak = Arc::downgrade(&ec2);
-            move |real: &crate::ec2::Real| match weak.upgrade() {
-                Some(ec2) => Machine::boot(&core, &check, &ec2, &functions, real),
-                None => tokio::spawn(async {}).abort_handle(),
+            let (core, check) = (Arc::clone(&core), Arc::clone(&check));
+            // Weak: EC2 keeps this, and the functions keep EC2.
+            let (weak_ec2, weak_functions) = (Arc::downgrade(&ec2), Arc::downgrade(&functions));
+            move |real: &crate::ec2::Real| match (weak_ec2.upgrade(), weak_functions.upgrade()) {
+                (Some(ec2), Some(functions)) => Machine::boot(&core, &check, &ec2, &functions, real),
+                _ => tokio::spawn(async {}).abort_handle(),
             }
         };
         ec2.on_boot(Box::new(boot));
@@ -144,17 +145,14 @@ impl World {
             let up = self.check.up();
             nodes += up;
             fleet += u32::from(up >= FLEET);
-            if self.core.scenario.plain_jobs && minutes.is_multiple_of(10) && self.check.what_is_left(0).is_none() {
-                // All has ended although nothing was put right.
+            if self.core.scenario.plain_jobs
+                && minutes.is_multiple_of(10)
+                && self.invariant_everything_ends_in_the_midst_of_chaos(minutes >= trouble)
+            {
                 break;
             }
-            if minutes < trouble {
+            if minutes < trouble || self.core.scenario.plain_jobs {
                 continue;
-            }
-            if self.core.scenario.plain_jobs {
-                let left = self.check.what_is_left(0).unwrap_or_default();
-                self.core.broken("invariant_everything_ends", format!("in the midst of chaos:\n  {left}"));
-                break;
             }
             if minutes == trouble {
                 self.heal().await;
@@ -172,7 +170,7 @@ impl World {
                 if jobs < fewest.0 {
                     fewest = (jobs, healthy);
                 }
-                if self.is_over(healthy - fewest.1) {
+                if self.invariant_everything_ends(healthy - fewest.1) {
                     break;
                 }
             }
@@ -187,8 +185,19 @@ impl World {
         }
     }
 
-    /// Whether everything has ended; broken if it has not in so many ticks since the last job did.
-    fn is_over(&self, ticks: u32) -> bool {
+    /// Plain jobs all end, and leave nothing behind, although nothing is put right: before the world
+    /// does. Whether they have.
+    fn invariant_everything_ends_in_the_midst_of_chaos(&self, late: bool) -> bool {
+        let left = self.check.what_is_left(0);
+        if let (true, Some(left)) = (late, &left) {
+            self.core.broken("invariant_everything_ends_in_the_midst_of_chaos", left.clone());
+        }
+        left.is_none()
+    }
+
+    /// When the faults are over, everything that should end does: within [`TICKS_TO_END`] since the
+    /// last job did, and handle rows within [`TICKS_TO_FORGET`]. Whether it has.
+    fn invariant_everything_ends(&self, ticks: u32) -> bool {
         let min = self.core.scenario.policy.pointer("/nodes/min").and_then(Value::as_u64).unwrap_or(0);
         let Some(left) = self.check.what_is_left(u32::try_from(min).unwrap_or(0)) else { return true };
         let only_handles = left.lines().all(|l| l.trim_start().starts_with("handle "));

@@ -4,15 +4,42 @@ use super::{Check, SLACK, alloc_id, count, is_final, node_id, set, text, time};
 use crate::caller::Caller;
 use crate::core::lock;
 use crate::ec2::Real;
-use shared::cloud::{InstanceState, LaunchRequest, NODE_TAG};
+use shared::cloud::{CLUSTER_TAG, InstanceState, LaunchRequest, NODE_TAG};
 use shared::ids::NodeId;
 use shared::store::{Table, node_key};
 use shared::time::Span;
+use shared::wire::NodeFile;
 
 impl Check {
-    /// A launch call with a new token reached EC2.
-    pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
+    /// A launch call with a new token reached EC2: for which node, if it says so.
+    pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Option<NodeId> {
         self.invariant_a_launch_is_written_ahead(caller, request, token);
+        self.invariant_a_launch_names_its_node(request)
+    }
+
+    /// A launch names its cluster and its node in its tags.
+    fn invariant_a_launch_names_its_node(&self, request: &LaunchRequest) -> Option<NodeId> {
+        let node = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());
+        if node.is_none() || !request.tags.contains_key(CLUSTER_TAG) {
+            self.broken("invariant_a_launch_names_its_node", format!("{:?}", request.tags));
+        }
+        node
+    }
+
+    /// A launch that is repeated under its token is the very one that was made: EC2 refuses any other.
+    pub fn invariant_a_launch_is_repeated_as_it_was(&self, token: &str, earlier: &LaunchRequest, now: &LaunchRequest) {
+        if earlier != now {
+            self.broken("invariant_a_launch_is_repeated_as_it_was", format!("{token}: {now:?}"));
+        }
+    }
+
+    /// An instance that comes up is told which node it is.
+    pub fn invariant_an_instance_is_told_who_it_is(&self, real: &Real) -> Option<NodeFile> {
+        let file = shared::cloud::node_file_in(&real.user_data);
+        if file.is_none() {
+            self.broken("invariant_an_instance_is_told_who_it_is", format!("{real:?} has no node file"));
+        }
+        file
     }
 
     /// What defines a launch is on the record before EC2 is called, and the call is over before its

@@ -27,10 +27,7 @@ impl Check {
             self.invariant_a_drain_gives_time_to_stop(model, before);
             return;
         }
-        let policies = self.policies(RUN);
-        if !policies.iter().any(|p| self.is_reason_enough(p, before)) {
-            self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
-        }
+        self.invariant_a_shutdown_has_its_reason(before);
         self.invariant_the_minimum_stays(model, before);
         self.invariant_the_first_job_keeps_its_nodes(model, before);
     }
@@ -67,6 +64,12 @@ impl Check {
     /// A node that nobody drains is shut down because it never called or never reported in the time
     /// a boot may take, was silent for long, or was idle for long, as several runs saw; the last two
     /// only while its window is open; and at once if it is idle and its size is no longer wanted.
+    fn invariant_a_shutdown_has_its_reason(&self, before: &Item) {
+        if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before)) {
+            self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
+        }
+    }
+
     fn is_reason_enough(&self, policy: &Policy, before: &Item) -> bool {
         let now = self.core.now();
         let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));
