@@ -49,7 +49,12 @@ impl RunClock {
 
     /// Whether something may still be begun that reserves this much time.
     pub fn has_left(&self, reserve_ms: u64) -> bool {
-        self.deadline.saturating_duration_since(Instant::now()) > Duration::from_millis(reserve_ms)
+        Instant::now() < self.latest(reserve_ms)
+    }
+
+    /// Until when something may be begun that reserves this much time.
+    pub fn latest(&self, reserve_ms: u64) -> Instant {
+        self.deadline.checked_sub(Duration::from_millis(reserve_ms)).unwrap_or(self.began)
     }
 
     /// How long the run has taken.

@@ -19,5 +19,6 @@ mod races;
 mod scenarios;
 mod second_opinions;
 mod simulation;
+mod starts;
 mod store;
 mod world;

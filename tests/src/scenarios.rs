@@ -315,6 +315,51 @@ fn dear_idle_nodes_make_way_for_the_minimum_and_the_cheapest_do_not() {
     assert_eq!(cheap.count(at(900), "shut_down"), 0, "{:?}", cheap.actions(at(900)));
 }
 
+/// A size of which one may be, beside a cheaper one that does not serve what waits for it.
+fn one_of_a_kind(nodes: Value) -> Given {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.8, "max": 1}]);
+    given(json!({"size": sizes, "nodes": nodes}))
+}
+
+fn of_size(mut record: NodeRecord, size: &str) -> NodeRecord {
+    if let NodeState::InUse(node) = &mut record.state {
+        node.life.offering.size = size.into();
+    }
+    record
+}
+
+#[test]
+fn the_minimum_is_filled_while_a_job_waits_for_a_size_that_is_full() {
+    let mut given = one_of_a_kind(json!({"min": 3, "max": 8})).working(0).job(5, |s| s.vcpus = 8);
+    given.seen.nodes[0] = of_size(given.seen.nodes[0].clone(), "rare");
+    assert_eq!(given.count(at(60), "launch"), 2, "{:?}", given.actions(at(60)));
+}
+
+#[test]
+fn idle_nodes_of_a_size_that_was_changed_make_way_for_what_no_longer_fits_on_them() {
+    // Launched when the size had two vCPUs.
+    let old = |n| of_size(idle_long(n), "rare");
+    let given = one_of_a_kind(json!({"min": 1, "max": 8})).node(old(0)).job(5, |s| s.vcpus = 8);
+    assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
+    // What fits on it is placed there.
+    let fits = one_of_a_kind(json!({"min": 1, "max": 8})).node(old(0)).job(5, |_| ());
+    assert_eq!((fits.count(at(900), "place"), fits.count(at(900), "shut_down")), (1, 0));
+}
+
+#[test]
+fn a_copy_that_no_size_fits_any_more_holds_nobody_up() {
+    let mut given = given(json!({"nodes": {"max": 2}})).working(0).node(idle_long(1));
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Disconnected, at(151), "silent").unwrap();
+    given.seen.allocs[0].client = ClientStatus::Unknown;
+    given.seen.allocs[0].unknown_since_at = Some(at(160));
+    given.seen.allocs[0].terms.replace = true;
+    given.seen.jobs[0].capacity.vcpus = 512;
+    let given = given.job(5, whole);
+    assert_eq!(given.count(at(170), "place"), 1, "{:?}", given.actions(at(170)));
+}
+
 #[test]
 fn j03_j04_memory_is_what_the_system_leaves() {
     let fits = |usable: f64, memory: u64| {

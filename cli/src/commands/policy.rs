@@ -6,7 +6,7 @@
 //! Does not: decide what is right; `shared::policy` does.
 
 use super::operate::{BY_OPERATOR, Keeps, tell};
-use super::{Context, Outcome, show};
+use super::{Cluster, Context, Outcome, show};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -79,7 +79,8 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     let stored: Value = before.as_ref().and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
     // What is stored may be an older release's: it is compared as it is understood now.
     let stored = Policy::from_json(&stored).map_or(stored, |p| p.to_json());
-    if stored == document {
+    let refused = refused_sizes(&cluster, before.as_ref()).await?;
+    if stored == document && refused.is_empty() {
         let version = before.map_or(0, |row| row.version.number());
         writeln!(context.out, "nothing changed: version {version} is the same")?;
         return Ok(Outcome::Done);
@@ -100,10 +101,22 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     };
     let version = after.version.number();
     writeln!(context.out, "stored as version {version}")?;
+    for size in refused {
+        writeln!(context.out, "size {size}, which EC2 called wrong, is tried again")?;
+    }
     let (keeps, now) = (Keeps::read(&cluster).await?, context.now());
     let reason = format!("{BY_OPERATOR}: version {version}, {} knobs changed", changes.len());
     tell(&cluster, &Subject::Cluster, "policy_set", &reason, keeps, now).await?;
     Ok(Outcome::Done)
+}
+
+/// The sizes that are not launched until the policy's next version. What was wrong may have been put
+/// right outside the policy, in the launch template for one: then the same policy is stored anew.
+async fn refused_sizes(cluster: &Cluster, before: Option<&PolicyRow>) -> anyhow::Result<Vec<String>> {
+    let version = before.map(|row| row.version.number());
+    let memories = cluster.store.control().await?.memories;
+    let refused = memories.values().filter(|m| m.policy_version.is_some() && m.policy_version == version);
+    Ok(refused.filter_map(|m| m.key.strip_prefix("bad_request#")).map(str::to_owned).collect())
 }
 
 async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {

@@ -55,10 +55,15 @@ impl Known {
     }
 }
 
+/// The longest that chance makes an interval.
+const LONGEST: f64 = 1.5;
+
 /// When the node calls next, and until when it is believed alive.
 ///
-/// The lease is as long as a working node's interval although an idle node calls sooner:
-/// whether it is idle is known only after the one write that renews the lease.
+/// The lease is as long as a working node's longest interval, although an idle node calls sooner and
+/// chance may make it shorter: whether it is idle is known only after the one write that renews the
+/// lease, and a heartbeat that comes twice, or whose answer is lost, must not leave a lease that is
+/// over before the time the node was told to call again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat {
     jitter: f64,
@@ -68,10 +73,10 @@ pub(crate) struct Beat {
 }
 
 impl Beat {
-    /// `jitter` is between 1 and 1.5.
+    /// `jitter` is between 1 and [`LONGEST`].
     fn new(known: &Known, jitter: f64, now: Time) -> Self {
         let interval_s = known.interval_s();
-        let lease_ms = (interval_s * jitter * 1000.0).min(1e12) as i64;
+        let lease_ms = (interval_s * LONGEST * 1000.0).min(1e12) as i64;
         Self {
             jitter,
             interval_s,
@@ -133,7 +138,7 @@ impl Ingest {
     }
 
     pub(crate) fn beat(&self, known: &Known, now: Time) -> Beat {
-        Beat::new(known, self.store.chance().between(1.0, 1.5), now)
+        Beat::new(known, self.store.chance().between(1.0, LONGEST), now)
     }
 
     /// The watchdog's view of us: how many heartbeats were accepted, and when last.
@@ -182,5 +187,22 @@ pub(crate) fn unwritten(error: WriteError) -> Refusal {
         WriteError::Conflict(_) | WriteError::Contended => {
             Refusal::new(ErrorCode::Busy, "others changed the same rows: try again")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::policy::example_json;
+
+    #[test]
+    fn a_lease_outlasts_whatever_a_node_was_told_by_an_earlier_answer() {
+        let mut document = example_json();
+        document["heartbeat"] = serde_json::json!({"ttl_s": 300, "grace_s": 10});
+        let known = Known { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
+        let now = Time::from_ms(0);
+        let [long, short] = [LONGEST, 1.0].map(|jitter| Beat::new(&known, jitter, now));
+        let told = now + Span::from_ms((long.next_s(false) * 1000.0) as i64);
+        assert!(short.lease_expires_at >= told + Span::from_s(10), "{short:?}");
     }
 }

@@ -51,6 +51,8 @@ pub struct Ground {
     pub running: BTreeSet<AllocId>,
     /// Containers and volumes.
     pub handles: BTreeSet<String>,
+    /// When it was last told to call again.
+    pub next_call_at: Option<Time>,
 }
 
 #[derive(Default)]
@@ -250,7 +252,13 @@ impl Check {
 
     /// What an observer of this machine sees is written here from now on.
     pub fn machine(&self, instance_id: &str, node_id: NodeId) -> Arc<Mutex<Ground>> {
-        let ground = Ground { node_id, known: BTreeSet::new(), running: BTreeSet::new(), handles: BTreeSet::new() };
+        let ground = Ground {
+            node_id,
+            known: BTreeSet::new(),
+            running: BTreeSet::new(),
+            handles: BTreeSet::new(),
+            next_call_at: None,
+        };
         let ground = Arc::new(Mutex::new(ground));
         let mut seen = lock(&self.seen);
         seen.machines.insert(instance_id.to_owned(), Arc::clone(&ground));

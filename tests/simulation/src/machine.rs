@@ -451,6 +451,7 @@ impl Machine {
                 self.save();
                 let ms = (answer.next_heartbeat_s * 1000.0) as i64;
                 self.heartbeat_at = self.core.now() + Span::from_ms(ms);
+                lock(&self.ground).next_call_at = Some(self.heartbeat_at);
                 if registered || answer.must_report {
                     self.report_at = self.core.now();
                     self.handles_at = self.handles_at.min(self.later(0, 2));

@@ -223,13 +223,18 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     {
         large.insert("max".into(), json!(10));
     }
+    if dice.random_bool(0.15)
+        && let Some(Value::Object(small)) = sizes.get_mut(0)
+    {
+        small.insert("max".into(), json!(4));
+    }
     let changes: BTreeMap<&str, Value> = BTreeMap::from([
         ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),
         ("size", sizes),
         (
             "launch",
             json!({"template": "lt-0123456789abcdef0", "max_per_run": pick(dice, &[5, 20, 60]),
-                   "calls_per_second": pick(dice, &[2, 2, 10]),
+                   "calls_per_second": pick(dice, &[2.0, 2.0, 10.0, 0.2]),
                    "subnets": pick(dice, &[json!([]), json!(["subnet-a"]), json!(["subnet-a", "subnet-b"])])}),
         ),
         ("boot", json!({"timeout_s": pick(dice, &[300, 600, 1800]), "failures_before_pause": pick(dice, &[3, 10])})),

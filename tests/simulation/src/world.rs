@@ -299,7 +299,7 @@ impl World {
             exclusive: core.maybe(0.05),
             terms: Terms {
                 kill_timeout_s: pick(&[10, 30, 120]),
-                lost_after_s: pick(&[0, 60, 600, 600, 1800]),
+                lost_after_s: pick(&[0, 60, 600, 600, 1800, 14_400]),
                 replace: core.maybe(0.3),
                 reconcile: *core
                     .one_of(&[Reconcile::Best, Reconcile::KeepOriginal, Reconcile::KeepReplacement])

@@ -1,6 +1,7 @@
 //! Nodes that fall silent, and what becomes of their work; work that is to stop.
 
 use super::*;
+use shared::model::{Desired, JobState};
 
 #[test]
 fn hb_05_no_expiry_before_the_deadline_and_hb_04_once_after() {
@@ -98,4 +99,29 @@ fn a_drain_stops_in_time_also_what_is_unknown() {
         let last = by - 60 - i64::try_from(given.seen.allocs[0].terms.kill_timeout_s).unwrap();
         assert!(!drains(at(last - 1)) && drains(at(last)), "{unknown}: {:?}", given.actions(at(last)));
     }
+}
+
+#[test]
+fn nobody_waits_for_what_its_job_no_longer_wants() {
+    let id = fixtures::alloc_id(0);
+    let mut given = given(json!({})).working(0);
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Disconnected, at(151), "silent").unwrap();
+    given.seen.allocs[0].client = ClientStatus::Unknown;
+    given.seen.allocs[0].unknown_since_at = Some(at(160));
+    given.seen.allocs[0].terms.lost_after_s = 86_400;
+    assert_eq!(given.actions(at(170)), Vec::<String>::new(), "it is waited for");
+    let mut ended = given.seen.jobs.remove(0);
+    assert_eq!(given.actions(at(170)), [format!("stop_alloc alloc#{id}")], "cancelled, or done by its copy");
+    given.seen.allocs[0].desired = Desired::Stop;
+    assert_eq!(given.actions(at(170)), ["mark_down slot#0"]);
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Down, at(171), "nothing waits").unwrap();
+    assert_eq!(given.actions(at(180)), [format!("lose_alloc alloc#{id}")]);
+    // Told to stop, and then silent.
+    given.seen.allocs[0].client = ClientStatus::Running;
+    assert_eq!(given.count(at(180), "lose_alloc"), 1, "{:?}", given.actions(at(170)));
+    // It may run on: its job begins again only when it has stopped.
+    ended.state = JobState::Regrouping;
+    given.seen.jobs.push(ended);
+    assert_eq!(given.count(at(180), "lose_alloc"), 0, "{:?}", given.actions(at(170)));
+    assert_eq!(given.count(at(180), "unknown_alloc"), 1, "{:?}", given.actions(at(170)));
 }

@@ -112,3 +112,16 @@ fn ids_are_checked_before_anything_is_asked() {
     assert!(matches!(command, Command::Job(_)));
     <Line as clap::CommandFactory>::command().debug_assert();
 }
+
+#[tokio::test]
+async fn the_same_policy_is_stored_anew_where_ec2_refuses_a_size() {
+    let world = World::with_policy().await;
+    let dir = tempfile::tempdir().unwrap();
+    let same = file(&dir, "same.toml", POLICY);
+    let read = world.store().memory("bad_request#small").await.unwrap();
+    let refused = shared::store::Memory { policy_version: Some(1), ..read.clone() };
+    world.store().remember(&read, &refused).await.unwrap();
+    let said = world.run(&["policy", "set", &same]).await.done();
+    assert!(said.ends_with("stored as version 2\nsize small, which EC2 called wrong, is tried again\n"), "{said}");
+    assert_eq!(world.run(&["policy", "set", &same]).await.done(), "nothing changed: version 2 is the same\n");
+}

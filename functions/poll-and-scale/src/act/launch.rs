@@ -32,7 +32,7 @@ const KEY_VERSION: u32 = 1;
 /// The longest that waiting doubles to, in seconds.
 const LONGEST_WAIT_S: i64 = 3600;
 
-/// Launch calls, so many a second; none after EC2 said to stop.
+/// Launch calls, so many a second; none after EC2, or too many failed starts, said to stop.
 pub(crate) struct Pace {
     gap: Duration,
     next: Mutex<Option<Instant>>,
@@ -47,12 +47,17 @@ impl Pace {
         Self { gap, next: Mutex::new(None), stopped: AtomicBool::new(false), refused: std::sync::Mutex::default() }
     }
 
-    async fn wait(&self) {
+    /// Waits for a call's turn; `false`, at once, if that would come too late: then it is not taken.
+    async fn wait(&self, latest: Instant) -> bool {
         let mut next = self.next.lock().await;
         let at = next.unwrap_or_else(Instant::now).max(Instant::now());
+        if at > latest {
+            return false;
+        }
         *next = Some(at + self.gap);
         drop(next);
         tokio::time::sleep_until(at).await;
+        true
     }
 
     fn refuse(&self, key: String) {
@@ -64,7 +69,7 @@ impl Pace {
         refused.contains(&shortage_key(offering)) || refused.contains(&bad_request_key(&offering.size))
     }
 
-    fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
@@ -74,14 +79,17 @@ impl Pace {
 }
 
 impl Acting<'_> {
+    /// Waits for the turn of a launch call; whether it may be made then.
+    async fn may_call(&self) -> bool {
+        self.pace.wait(self.latest_start()).await && !self.pace.is_stopped() && self.may_begin()
+    }
+
     /// Claims the slot and launches the first of these that EC2 has.
     pub(super) async fn launch(&self, slot: Slot, offerings: &[Offering], reason: &str) -> Result<Done, ActError> {
-        self.pace.wait().await;
+        let in_time = self.may_call().await;
         let mut rest = offerings.iter();
-        let Some(first) = rest.find(|o| !self.pace.is_refused(o)) else { return Ok(Done::Left) };
-        if self.pace.is_stopped() || !self.may_begin() {
-            return Ok(Done::Left);
-        }
+        let first = rest.find(|o| !self.pace.is_refused(o));
+        let (true, Some(first)) = (in_time, first) else { return Ok(Done::Left) };
         let now = self.now();
         let node_id = NodeId::new(slot, self.store.chance().ulid(now));
         let request = self.render(node_id, first);
@@ -103,8 +111,7 @@ impl Acting<'_> {
             let next = rest.find(|o| !self.pace.is_refused(o));
             if let (LaunchError::Capacity(_), Some(next)) = (&error, next) {
                 // The call's turn first: the claim is for the call, not for waiting.
-                self.pace.wait().await;
-                if self.pace.is_stopped() || !self.may_begin() {
+                if !self.may_call().await {
                     return self.refused(&record, error).await;
                 }
                 // Only now, and in a write of its own, does the attempt change.
@@ -126,8 +133,7 @@ impl Acting<'_> {
             // waited for, or the launch is abandoned.
             return Ok(Done::Said);
         }
-        self.pace.wait().await;
-        if self.pace.is_stopped() || !self.may_begin() {
+        if !self.may_call().await {
             return Ok(Done::Left);
         }
         let claimed = record.reclaim(self.now())?;

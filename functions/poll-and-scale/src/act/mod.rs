@@ -7,12 +7,14 @@
 
 mod launch;
 
-use crate::plan::{Action, Note, Plan, Planned};
+use crate::plan::{Action, Note, Plan, Planned, window_over};
 use futures::{FutureExt, StreamExt};
 use shared::cloud::{Cloud, CloudError, LaunchSettings};
 use shared::events::{Event, Subject};
 use shared::ids::{AllocId, JobId, NodeId};
-use shared::model::{Alloc, ClientStatus, Desired, Ending, Job, JobState, NodeRecord, NodeStatus, NotPossible};
+use shared::model::{
+    Alloc, ClientStatus, Desired, Ending, Job, JobState, NodeRecord, NodeState, NodeStatus, NotPossible,
+};
 use shared::observation::Observation;
 use shared::run::{ActionAnswer, Done, Lane, Lanes, RunClock};
 use shared::steps::{self, Keep};
@@ -21,7 +23,11 @@ use shared::store::{
 };
 use shared::time::{Span, Time};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
+/// The memory of failed starts in a row.
+const BOOT_FAILURES: &str = "boot_failures";
 /// How many actions are under way at once.
 const CONCURRENCY: usize = 8;
 
@@ -82,6 +88,7 @@ pub async fn act(
         pace: launch::Pace::new(seen.policy.launch.calls_per_second),
         failed_starts: tokio::sync::Mutex::default(),
     };
+    acting.note_success().await;
     // Launches last: they wait for each other, and nothing should wait for them.
     let (launches, others): (Vec<_>, Vec<_>) = plan
         .actions
@@ -121,6 +128,14 @@ impl Acting<'_> {
         let policy = &self.seen.policy;
         let age = self.now().since(self.seen.observed_at);
         self.clock.has_left(policy.watchdog.reserve_ms) && age <= Span::from_s(policy.poll.stale_after_s)
+    }
+
+    /// Until when something may be begun.
+    pub(crate) fn latest_start(&self) -> Instant {
+        let policy = &self.seen.policy;
+        let fresh = (self.seen.observed_at + Span::from_s(policy.poll.stale_after_s)).since(self.now());
+        let fresh = Instant::now() + Duration::from_millis(u64::try_from(fresh.as_ms()).unwrap_or(0));
+        fresh.min(self.clock.latest(policy.watchdog.reserve_ms))
     }
 
     async fn one(&self, planned: &Planned) -> ActionAnswer {
@@ -225,13 +240,19 @@ impl Acting<'_> {
                     }
                     more.push(silent_since(&record));
                 }
+                // Terminated by itself, by EC2 or by others before it called: it did not start either.
+                let failed_start = missing.is_none() && matches!(record.state, NodeState::Assigned(_));
                 self.clean(&record, reason, more).await?;
+                if failed_start {
+                    self.count_failed_start(&record, now).await;
+                }
             }
             Action::Disconnect(node_id) => self.miss(*node_id, NodeStatus::Disconnected, reason).await?,
             Action::MarkDown(node_id) => self.miss(*node_id, NodeStatus::Down, reason).await?,
             Action::LoseAlloc(id, node_id) => {
                 let alloc = self.alloc(*id).await?;
                 let record = self.lanes.life(*node_id);
+                self.nobody_waits_for(&alloc, record.as_ref()).await?;
                 let ending = Ending::lost(reason);
                 let written = steps::end_alloc(self.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
                 if let Some(written) = written {
@@ -316,6 +337,21 @@ impl Acting<'_> {
         Ok(())
     }
 
+    /// The queue index may be behind: that its job does not regroup, which begins again only when all
+    /// that was told to stop has stopped, is read again before a silent node's alloc is given up.
+    async fn nobody_waits_for(&self, alloc: &Alloc, record: Option<&NodeRecord>) -> Result<(), ActError> {
+        let silent = matches!(record.and_then(NodeRecord::status), Some(NodeStatus::Disconnected | NodeStatus::Down));
+        let might_run = matches!(alloc.summary.client, ClientStatus::Running | ClientStatus::Unknown);
+        let told = alloc.summary.desired == Desired::Stop && !window_over(&alloc.summary, self.now());
+        if silent && might_run && told {
+            let job = self.store.job(alloc.id().job_id).await?;
+            if job.is_some_and(|j| j.summary.state == JobState::Regrouping) {
+                return Err(CONFLICT);
+            }
+        }
+        Ok(())
+    }
+
     /// The queue index may be behind: that the job no longer wants the alloc is read again, and
     /// checked in the transaction.
     async fn stop(&self, id: AllocId, node_id: NodeId, reason: &str) -> Result<(), ActError> {
@@ -378,15 +414,27 @@ impl Acting<'_> {
         if ids.is_empty() { Ok(()) } else { self.cloud.terminate(&ids).await }
     }
 
+    /// One start that succeeded since the last failure ends the count, and the pause with it. Looked at
+    /// in every run: by the next failure the node that started well may be gone.
+    async fn note_success(&self) {
+        let before = self.seen.control.memory(BOOT_FAILURES);
+        let success = self.seen.nodes.iter().filter_map(|n| n.contact()).map(|c| c.first_ping_at).max();
+        if before.count.unwrap_or(0) == 0 || success <= before.since_at {
+            return;
+        }
+        let after = Memory { count: Some(0), wait_s: None, until_at: None, ..before.clone() };
+        match self.store.remember(&before, &after).await {
+            Ok(written) => *self.failed_starts.lock().await = Some(written),
+            Err(e) => tracing::warn!(error = %e, "a start that succeeded was not noted"),
+        }
+    }
+
     async fn count_failed_start(&self, record: &NodeRecord, now: Time) {
-        let read = self.seen.control.memory("boot_failures");
+        let read = self.seen.control.memory(BOOT_FAILURES);
         // Many may fail in one run: each is counted on what this run wrote last.
         let mut last = self.failed_starts.lock().await;
         let before = last.clone().unwrap_or_else(|| read.clone());
-        // One start that succeeded since the last failure begins the count anew.
-        let success = self.seen.nodes.iter().filter_map(|n| n.contact()).map(|c| c.first_ping_at).max();
-        let count =
-            if last.is_none() && before.since_at < success { 1 } else { before.count.unwrap_or(0).saturating_add(1) };
+        let count = before.count.unwrap_or(0).saturating_add(1);
         let pause = count >= u64::from(self.seen.policy.boot.failures_before_pause);
         let wait_s = pause.then(|| read.wait_s.map_or(60, |w| w.saturating_mul(2)).min(3600));
         let first = pause && !before.holds(now);
@@ -404,6 +452,10 @@ impl Acting<'_> {
         match self.store.remember(&before, &after).await {
             Ok(written) => *last = Some(written),
             Err(e) => tracing::warn!(error = %e, "a failed start was not counted"),
+        }
+        if pause {
+            // From now on: what this run had planned to launch as well.
+            self.pace.stop();
         }
         if first {
             let tail: String =

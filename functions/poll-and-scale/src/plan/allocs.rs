@@ -53,12 +53,16 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
     }
     match record.status() {
         Some(status @ (NodeStatus::Disconnected | NodeStatus::Down)) => match alloc.client {
+            // What runs there runs on, maybe: a job that regroups waits for it all the same.
+            _ if alloc.desired == Desired::Stop && !regroups(view, alloc) => {
+                return lose(format!("its node is {status}, and nobody waits for what was told to stop"));
+            }
             ClientStatus::Running if alloc.terms.lost_after_s > 0 => {
                 let reason = format!("its node is {status}; waited for {} s", alloc.terms.lost_after_s);
                 return Some((Action::UnknownAlloc(id, node_id), reason));
             }
-            // Its node may never hear of it, but its job need not wait for the end of the node.
-            ClientStatus::Unknown => return drained(record, alloc, now),
+            // Its node may never hear of it, but nobody need wait for the end of the node.
+            ClientStatus::Unknown => {}
             _ => return lose(format!("its node is {status}, and it does not wait")),
         },
         Some(NodeStatus::Syncing) if stuck_syncing(view, record) => {
@@ -66,17 +70,18 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
         }
         _ => {}
     }
-    let told = alloc.desired == Desired::Stop || alloc.client == ClientStatus::Unknown;
-    if let (false, Some(reason)) = (told, unwanted(view, alloc)) {
+    if alloc.desired == Desired::Stop {
+        return None;
+    }
+    if let Some(reason) = unwanted(view, alloc) {
         return Some((Action::StopAlloc(id, node_id), reason));
     }
-    drained(record, alloc, now)
+    drain_ends(record, alloc, now).map(|reason| (Action::Drain(id, node_id), reason))
 }
 
-/// What must stop, for its node's drain ends.
-fn drained(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<(Action, String)> {
-    let reason = drain_ends(record, alloc, now).filter(|_| alloc.desired == Desired::Run)?;
-    Some((Action::Drain(alloc.alloc_id, alloc.node_id), reason))
+/// Whether its job starts again only when all that was told to stop has stopped.
+fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
+    view.jobs.get(&alloc.alloc_id.job_id).is_some_and(|job| job.state == JobState::Regrouping)
 }
 
 /// Why its job no longer wants it. The job's row is read again before it is believed: the

@@ -28,6 +28,9 @@ pub(super) struct Needs {
     pub(super) usable: u32,
     /// What idle nodes are in the way of: they go even if `nodes.min` would keep them.
     pub(super) room: Room,
+    /// Idle nodes that fill their size's maximum and that what waits for that size does not fit on,
+    /// for the size was changed since or they stand in for it: they go too.
+    pub(super) outgrown: BTreeSet<NodeId>,
 }
 
 /// Room below the caps that is missing for what is to be launched.
@@ -87,6 +90,7 @@ struct Packing<'v, 'a> {
     leaving: (u32, Usd),
     /// A cap is in the way of the first job that cannot be placed, or of the minimum.
     room: Option<Room>,
+    outgrown: BTreeSet<NodeId>,
 }
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) -> Needs {
@@ -112,6 +116,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) -> Needs {
                 }
                 (*job, job.nodes)
             }
+            // Its size left the policy: nothing of the others' is kept for it.
+            Want::Copy { job, .. } if never(view, job).is_some() => continue,
             Want::Copy { job, .. } => (*job, 1),
         };
         let Some(found) = packing.find(job, members, starved) else {
@@ -240,6 +246,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 .map(str::to_owned),
             leaving: (0, Usd::ZERO),
             room: None,
+            outgrown: BTreeSet::new(),
         };
         for (record, life) in view.lives() {
             packing.records += 1;
@@ -356,7 +363,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         let mut ways: Vec<Offering> = Vec::new();
         let mut wait = Wait::Pause;
         for size in sizes {
-            let full = size.max.is_some_and(|m| self.by_size.get(&size.name).copied().unwrap_or(0) >= m);
+            let full = self.is_full(size);
             let cap = policy.nodes.max_price_per_hour;
             let dear = !cap.is_zero() && self.spent + size.price_per_hour > cap;
             if full || dear {
@@ -387,32 +394,47 @@ impl<'v, 'a> Packing<'v, 'a> {
     fn block(&mut self, job: &JobSummary, found: &[usize], members: u32) {
         let kept = self.within_caps(job, found, members);
         let lacking = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
-        let price = self.cheapest(&fitting(&self.view.seen.policy, job), &kept, lacking);
-        self.room = Some(self.missing_room(lacking, price.unwrap_or(Usd::ZERO)));
+        let sizes = fitting(&self.view.seen.policy, job);
+        let price = self.cheapest(&sizes, &kept, lacking).unwrap_or(Usd::ZERO);
+        // Where only a size's own maximum is in the way, room below the others is no help.
+        self.room = self.is_capped(lacking, price).then(|| self.missing_room(lacking, price));
         self.keep(job, &kept);
         for n in found {
             if let Some(bin) = self.bins.get_mut(*n) {
                 bin.blocked = true;
             }
         }
-        let view = self.view;
-        let usable_share = view.seen.policy.nodes.memory_usable;
-        let would_fit = |bin: &Bin| match bin.at {
-            At::Ready(node) | At::Booting(node) => view
-                .node(node)
-                .and_then(|r| r.life())
-                .is_some_and(|l| fits(job.capacity, usable(l.offering.capacity, usable_share)) && bin.is_kind(job)),
-            At::New(_) => false,
-        };
+        self.outgrown = self.outgrown(job, &sizes, lacking);
         let mut others: Vec<usize> = (0..self.bins.len()).filter(|n| !found.contains(n)).collect();
         others.sort_by_key(|n| {
-            self.bins.get(*n).map(|b| (!would_fit(b), !b.empty, std::cmp::Reverse(b.free.vcpus), b.preference()))
+            self.bins
+                .get(*n)
+                .map(|b| (!self.would_fit(b, job), !b.empty, std::cmp::Reverse(b.free.vcpus), b.preference()))
         });
         for n in others.into_iter().take((members as usize).saturating_sub(found.len())) {
             if let Some(bin) = self.bins.get_mut(n) {
                 bin.blocked = true;
             }
         }
+    }
+
+    /// Whether a node would fit a job's member if nothing were on it.
+    fn would_fit(&self, bin: &Bin, job: &JobSummary) -> bool {
+        let (At::Ready(node) | At::Booting(node)) = bin.at else { return false };
+        let share = self.view.seen.policy.nodes.memory_usable;
+        let life = self.view.node(node).and_then(|r| r.life());
+        life.is_some_and(|l| fits(job.capacity, usable(l.offering.capacity, share)) && bin.is_kind(job))
+    }
+
+    /// Of the sizes that are full, as many empty nodes as lack that would not fit the job.
+    fn outgrown(&self, job: &JobSummary, sizes: &[&Size], lacking: u32) -> BTreeSet<NodeId> {
+        let full = |bin: &Bin| sizes.iter().any(|s| s.name == bin.size && self.is_full(s));
+        let bins = self.bins.iter().filter(|b| b.empty && full(b) && !self.would_fit(b, job));
+        let ready = bins.filter_map(|b| match b.at {
+            At::Ready(node) => Some(node),
+            _ => None,
+        });
+        ready.take(lacking as usize).collect()
     }
 
     /// Of what was found, the cheapest nodes that leave the price for the rest: a job of many that
@@ -441,6 +463,19 @@ impl<'v, 'a> Packing<'v, 'a> {
             let there = beside.iter().filter(|n| self.bins.get(**n).is_some_and(|b| b.size == size.name)).count();
             u32::try_from(there).unwrap_or(u32::MAX)
         })
+    }
+
+    /// Whether there are as many of this size as it allows.
+    fn is_full(&self, size: &Size) -> bool {
+        size.max.is_some_and(|most| self.by_size.get(&size.name).copied().unwrap_or(0) >= most)
+    }
+
+    /// Whether so many further nodes at this price are beyond a cap that holds for all sizes, as long
+    /// as what is leaving has not left.
+    fn is_capped(&self, nodes: u32, price: Usd) -> bool {
+        let policy = &self.view.seen.policy.nodes;
+        let cap = policy.max_price_per_hour;
+        self.records.saturating_add(nodes) > policy.max || (!cap.is_zero() && self.spent + price > cap)
     }
 
     /// What of the room for so many nodes at this price is missing once all that is leaving is gone.
@@ -505,7 +540,12 @@ impl<'v, 'a> Packing<'v, 'a> {
             At::Ready(node) | At::Booting(node) => Some(node),
             At::New(_) => None,
         });
-        Needs { used: used.collect(), usable: self.usable_nodes(), room: self.room.unwrap_or_default() }
+        Needs {
+            used: used.collect(),
+            usable: self.usable_nodes(),
+            room: self.room.unwrap_or_default(),
+            outgrown: self.outgrown.clone(),
+        }
     }
 
     /// The launches, and the nodes wanted by size: those with work on them or reserved, and those

@@ -71,7 +71,7 @@ pub(super) fn may_wait(alloc: &AllocSummary, now: Time) -> bool {
 }
 
 /// Whether an unknown alloc was waited for long enough. Equality counts.
-pub(super) fn window_over(alloc: &AllocSummary, now: Time) -> bool {
+pub(crate) fn window_over(alloc: &AllocSummary, now: Time) -> bool {
     let window = Span::from_s(i64::try_from(alloc.terms.lost_after_s).unwrap_or(i64::MAX));
     alloc.client == ClientStatus::Unknown && alloc.unknown_since_at.is_some_and(|since| now.since(since) >= window)
 }

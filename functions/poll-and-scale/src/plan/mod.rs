@@ -15,6 +15,7 @@ mod leases;
 mod shutdown;
 mod sizes;
 
+pub(crate) use leases::window_over;
 pub(crate) use sizes::{bad_request_key, shortage_key};
 
 use shared::cloud::{Instance, InstanceState};

@@ -57,7 +57,8 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
         more
     });
     let most = in_the_way.count().max(above as usize);
-    idle.into_iter().take(most).map(|l| l.node_id).collect()
+    let outgrown = idle.iter().skip(most).filter(|l| needs.outgrown.contains(&l.node_id));
+    idle.iter().take(most).chain(outgrown).map(|l| l.node_id).collect()
 }
 
 /// Nothing runs on it, and its agent (while its lease is valid) does not say busy.

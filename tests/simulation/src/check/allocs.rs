@@ -5,7 +5,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::{Change, Model};
 use shared::ids::{AllocId, NodeId};
-use shared::store::{Item, Table, node_key};
+use shared::store::{Item, Table, job_key, node_key};
 use shared::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -168,9 +168,9 @@ impl Check {
         }
     }
 
-    /// What runs on a silent node is lost by a run only when its job waits no longer: before, it is
-    /// unknown. (What a node that came back no longer has is lost at once; so is what an instance
-    /// that is over had.)
+    /// What runs on a silent node is lost by a run only when its job waits no longer, or wants it no
+    /// longer and does not regroup: before, it is unknown. (What a node that came back no longer has
+    /// is lost at once; so is what an instance that is over had.)
     fn invariant_a_silent_nodes_work_is_waited_for(
         &self,
         caller: &Caller,
@@ -183,6 +183,11 @@ impl Check {
         let client = text(before, "client");
         self.invariant_what_a_ready_node_runs_is_not_lost(model, before, after);
         if text(after, "client") != Some("lost") || waits == 0 || !matches!(client, Some("running" | "unknown")) {
+            return;
+        }
+        let job = alloc_id(before).and_then(|id| model.get(&job_key(id.job_id)));
+        let regroups = job.is_some_and(|j| text(j, "state") == Some("regrouping"));
+        if text(before, "desired") == Some("stop") && !regroups {
             return;
         }
         let Some(node) = node_id(before) else { return };

@@ -32,7 +32,8 @@ impl Check {
                 let state = |row: Option<&Item>| row.and_then(|r| text(r, "state")).unwrap_or("").to_owned();
                 let taken = match (state(Some(before)).as_str(), state(after).as_str()) {
                     ("unknown", "destroying") => true,
-                    ("destroying" | "gone", _) => false,
+                    // What was unknown and went by itself is no loss.
+                    ("unknown" | "destroying" | "gone", _) => false,
                     (_, "gone") => true,
                     _ => false,
                 };

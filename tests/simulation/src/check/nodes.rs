@@ -223,13 +223,19 @@ impl Check {
         }
     }
 
-    /// A node becomes disconnected or down only when its lease is over (or its last window closed).
+    /// A node becomes disconnected or down only when its lease is over (or its last window closed), and
+    /// not before the time it was told to call again.
     fn invariant_no_lease_expires_early(&self, before: &Item, after: &Item) {
         let missed = matches!(text(after, "status"), Some("disconnected" | "down"))
             && matches!(text(before, "status"), Some("syncing" | "ready"));
         let lease = time(before, "lease_expires_at");
         if missed && lease.is_some_and(|l| l > self.core.now() + SLACK) {
             self.broken("invariant_no_lease_expires_early", format!("{before:?}"));
+        }
+        let ground = node_id(before).and_then(|id| self.ground(id));
+        let told = ground.and_then(|g| lock(&g).next_call_at).filter(|_| !self.was_restored());
+        if missed && told.is_some_and(|at| at > self.core.now() + SLACK) {
+            self.broken("invariant_no_lease_expires_early", format!("it was told to call at {told:?}: {before:?}"));
         }
     }
 

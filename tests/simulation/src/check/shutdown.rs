@@ -1,6 +1,6 @@
 //! Shutting nodes down: each reason there is, and nothing without one.
 
-use super::{Check, RUN, SLACK, count, is_true, set, text, time};
+use super::{Check, RUN, SLACK, count, is_ended, is_true, set, text, time};
 use crate::core::lock;
 use crate::model::Model;
 use shared::ids::{AllocId, JobId};
@@ -123,7 +123,7 @@ impl Check {
     }
 
     /// Nothing is waited for longer than its policy says: no alloc stays unknown beyond the time its
-    /// job waits, and no node stays `syncing` beyond the time a boot may take. Looked at when nothing
+    /// job waits, none outlives its job's end for long, and no node stays `syncing` beyond the time a boot may take. Looked at when nothing
     /// has gone wrong for an hour.
     pub fn invariant_waiting_has_an_end(&self) {
         let (Some(model), Some(policy)) = (self.model.get(), self.present_policy()) else { return };
@@ -133,6 +133,14 @@ impl Check {
         for row in model.rows(Table::Allocs).filter(|r| text(r, "client") == Some("unknown")) {
             if beyond(time(row, "unknown_since_at"), count(row, "lost_after_s")) {
                 self.broken("invariant_waiting_has_an_end", format!("{row:?}"));
+            }
+        }
+        // Neither is what nobody wants any more.
+        let long_ago = now - Span::from_s(20 * 60);
+        for job in model.rows(Table::Jobs) {
+            let ended = is_ended(job) && time(job, "finished_at").is_none_or(|at| at < long_ago);
+            if ended && !set(job).is_empty() {
+                self.broken("invariant_waiting_has_an_end", format!("it has ended: {job:?}"));
             }
         }
         for row in model.rows(Table::Nodes).filter(|r| text(r, "state") == Some("in_use")) {

@@ -1,0 +1,75 @@
+//! Starts that fail, and launches that must not outlast the run.
+
+use crate::world::{World, job, quick_policy};
+use nodekeeper_cli::local::ec2;
+use serde_json::json;
+use shared::model::JobSpec;
+use shared::run::{Done, RunAnswer};
+use shared::store::Memory;
+
+/// Each in need of a node of its own.
+fn alone() -> JobSpec {
+    let mut spec = job(&["forever"]);
+    spec.exclusive = true;
+    spec
+}
+
+async fn failures(world: &World) -> Memory {
+    world.look.memory("boot_failures").await.unwrap()
+}
+
+#[tokio::test]
+async fn instances_that_die_before_they_call_are_failed_starts_and_launching_pauses() {
+    let mut policy = quick_policy();
+    policy["boot"]["failures_before_pause"] = json!(2);
+    let world = World::with(policy, ec2::Config::default()).await;
+    world.submit(alone()).await;
+    let done = |answer: &RunAnswer, action: &str| -> Vec<Done> {
+        answer.actions.iter().filter(|a| a.action == action).map(|a| a.outcome).collect()
+    };
+    assert_eq!(done(&world.poll().await.unwrap(), "launch"), [Done::Yes]);
+    for (died, then) in [(1, Done::Yes), (2, Done::Left)] {
+        for instance in world.ec2.instances() {
+            world.ec2.terminate_by_cloud(&instance.instance_id);
+        }
+        for _ in 0..10 {
+            world.pass(5);
+            world.ec2.advance();
+        }
+        let answer = world.poll().await.unwrap();
+        assert_eq!((done(&answer, "clean"), done(&answer, "launch")), (vec![Done::Yes], vec![then]), "{answer:?}");
+        assert_eq!(failures(&world).await.count, Some(died));
+    }
+    assert_eq!(done(&world.poll().await.unwrap(), "launch"), [], "it pauses");
+    world.pass(61);
+    assert_eq!(done(&world.poll().await.unwrap(), "launch"), [Done::Yes], "the pause is over");
+}
+
+#[tokio::test]
+async fn a_start_that_succeeds_ends_the_count_before_its_node_is_gone() {
+    let mut world = World::new().await;
+    let read = failures(&world).await;
+    let nine = Memory { since_at: Some(world.now()), count: Some(9), wait_s: Some(960), ..read.clone() };
+    world.look.remember(&read, &nine).await.unwrap();
+    world.submit(job(&["one"])).await;
+    world.until_quiet(120).await;
+    let memory = failures(&world).await;
+    assert_eq!((memory.count, memory.wait_s, memory.until_at), (Some(0), None, None));
+}
+
+#[tokio::test]
+async fn a_launch_whose_turn_comes_too_late_is_left_and_the_run_says_what_it_did() {
+    let mut policy = quick_policy();
+    policy["launch"]["calls_per_second"] = json!(0.01);
+    let world = World::with(policy, ec2::Config::default()).await;
+    for _ in 0..4 {
+        world.submit(alone()).await;
+    }
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(40), world.poll()).await;
+    let answer = answer.expect("it does not wait for turns that come too late").unwrap();
+    let launches: Vec<Done> = answer.actions.iter().filter(|a| a.action == "launch").map(|a| a.outcome).collect();
+    assert_eq!(launches.len(), 4);
+    assert_eq!(launches.iter().filter(|d| **d == Done::Yes).count(), 1, "{launches:?}");
+    assert_eq!(launches.iter().filter(|d| **d == Done::Left).count(), 3, "{launches:?}");
+    assert!(world.look.control().await.unwrap().runs.contains_key("poll-and-scale"));
+}
