@@ -10,13 +10,14 @@ use crate::config::{Args, ConfigError, Runtime};
 use crate::control;
 use crate::handles::Places;
 use crate::imds::{self, Imds, ImdsError};
-use crate::protocol::{Identity, Node, Seen, Work};
+use crate::protocol::{Durable, Identity, Node, Seen, Work};
 use crate::runner::{Runner, Setup};
 use crate::state::{DataDir, StateError};
 use crate::sweep;
 use shared::wire::NodeFile;
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::process::Command;
@@ -73,6 +74,8 @@ pub enum Outcome {
 pub struct Shared {
     node: Mutex<Node>,
     data: DataDir,
+    /// The last change could not be saved.
+    unsaved: AtomicBool,
     heard: Mutex<Instant>,
     /// Heartbeat now.
     pub urgent: Notify,
@@ -95,10 +98,21 @@ impl Shared {
         let mut next = node.clone();
         let result = change(&mut next);
         if next.durable != node.durable {
-            self.data.save(&next.durable)?;
+            self.save(&next.durable)?;
         }
         *node = next;
         Ok(result)
+    }
+
+    fn save(&self, durable: &Durable) -> Result<(), StateError> {
+        let saved = self.data.save(durable);
+        self.unsaved.store(saved.is_err(), Ordering::Relaxed);
+        saved
+    }
+
+    /// Whether what the node is told can be kept: after a failure, whether it can again.
+    pub fn can_save(&self) -> Result<(), StateError> {
+        if self.unsaved.load(Ordering::Relaxed) { self.save(&lock(&self.node).durable) } else { Ok(()) }
     }
 
     /// The control plane answered.
@@ -138,6 +152,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<O
     let shared = Shared {
         node: Mutex::new(Node::new(identity, durable)),
         data,
+        unsaved: AtomicBool::new(false),
         heard: Mutex::new(Instant::now()),
         urgent: Notify::new(),
         changed: Notify::new(),

@@ -2,7 +2,9 @@
 //!
 //! Guarantees: one call at a time, so that answers come in order; heartbeats when told, when
 //! something urgent is to be said, and after failures as `backoff` says; reports as soon as
-//! there is something to report. Ends for 410 `gone` alone.
+//! there is something to report. Ends for 410 `gone` alone. While nothing can be saved (a full
+//! disk) it is silent: a node that cannot keep what it is told must not seem well, or its work
+//! would be waited for without end.
 //! Does not: stop work for any other answer, or for none.
 
 use crate::agent::Shared;
@@ -76,8 +78,10 @@ impl Pace {
 }
 
 async fn heartbeat(shared: &Shared, client: &Client, url: &str, pace: &mut Pace) -> Gone {
-    let beat = shared.read(Node::heartbeat);
-    let called = client.post::<HeartbeatAnswer>(url, "heartbeat", &beat).await;
+    let called = match shared.can_save() {
+        Ok(()) => client.post::<HeartbeatAnswer>(url, "heartbeat", &shared.read(Node::heartbeat)).await,
+        Err(error) => Err(CallError::Failed { what: error.to_string(), retry_after: None }),
+    };
     let error = match called {
         Ok(answer) => match shared.update(|n| n.on_heartbeat(&answer)) {
             Ok(registered) => {

@@ -214,7 +214,11 @@ impl Runner {
             (_, true) => "its supervisor was killed, and everything it ran with it",
             (_, false) => "the node was rebooted while it ran",
         };
-        dir.end(&Exit::without_code(why))?;
+        if let Err(error) = dir.end(&Exit::without_code(why)) {
+            tracing::error!(alloc_id = %id, %error, "its end cannot be written");
+            self.unwritten.insert(id, Exit::without_code(why));
+            return Ok(ended(&dir, Exit::without_code(why)));
+        }
         Ok(dir.exit()?.map_or(Seen::Running, |exit| ended(&dir, exit)))
     }
 

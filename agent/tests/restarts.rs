@@ -195,6 +195,27 @@ async fn hb_26_and_27_silence_stops_work_where_asked_for_and_an_answer_in_time_p
 }
 
 #[tokio::test]
+async fn a_node_that_cannot_keep_what_it_is_told_is_silent_until_it_can() {
+    let mut world = World::new().await;
+    world.start(&[]);
+    world.beats(2).await;
+    // As a full disk: nothing replaces a directory that is not empty.
+    let state = world.data().join("state.json");
+    std::fs::remove_file(&state).unwrap();
+    std::fs::create_dir_all(state.join("in the way")).unwrap();
+    world.with(|p| p.order(vec![order(0, "echo run >> runs; exec sleep 1000")]));
+    // One heartbeat more, whose answer cannot be kept, and perhaps one under way.
+    let most = world.with(|p| p.beats.len()) + 2;
+    let log = world.dir.path().join("agent.log");
+    let tried = |_: &World| std::fs::read_to_string(&log).ok().filter(|l| l.contains("failures=4"));
+    world.until("it has tried several times", tried).await;
+    assert!(world.with(|p| p.beats.len()) <= most, "it seems well");
+    std::fs::remove_dir_all(&state).unwrap();
+    world.running(0).await;
+    assert_eq!(world.line_of(0, "runs").await, "run");
+}
+
+#[tokio::test]
 async fn mistakes_at_the_start_are_one_line() {
     let mut world = World::new().await;
     std::fs::write(world.dir.path().join("node.json"), "{}").unwrap();

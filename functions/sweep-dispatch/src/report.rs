@@ -258,6 +258,11 @@ fn judge<'a>(
                     verdict.missing.push((row, after));
                 }
             }
+            // An operator's word makes it known: a job may use it.
+            HandleState::Unknown if present && row.keep => {
+                let after = Handle { state: HandleState::Live, unknown_report_no: None, ..row.clone() };
+                verdict.appeared.push((row, after));
+            }
             HandleState::Unknown
                 if present && !row.keep && row.unknown_report_no.is_none_or(|first| report.report_no > first) =>
             {
