@@ -32,11 +32,12 @@ pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder]) -> Applied {
             if order.desired == Desired::Stop {
                 alloc.order.desired = Desired::Stop;
             }
-        } else if order.client == ClientStatus::Pending {
+        } else if order.client == ClientStatus::Pending && !known.blank {
             // Also with desired = stop: it is then ended without being started, and reported.
             known.allocs.insert(order.alloc_id, LocalAlloc::new(order.clone()));
         } else {
-            // It ran, or may have (`unknown`), and we know nothing of it: rebooted or wiped.
+            // It ran, or may have (`unknown`, or ordered before our disk was wiped), and we know nothing
+            // of it: not started a second time.
             applied = Applied::SomeMissing;
         }
     }
@@ -91,6 +92,15 @@ mod tests {
         apply(&mut known, 1, &[stop]);
         apply(&mut known, 2, &[order(0, 1)]);
         assert_eq!(known.allocs[&alloc_id(0)].order.desired, Desired::Stop);
+    }
+
+    #[test]
+    fn what_was_ordered_before_the_disk_was_wiped_is_not_started() {
+        let mut known = Durable { blank: true, ..durable() };
+        assert_eq!(apply(&mut known, 5, &[order(0, 5)]), Applied::SomeMissing);
+        assert!(known.allocs.is_empty());
+        // A complete report without it tells that it is lost.
+        assert_eq!(known.as_of, 5);
     }
 
     #[test]

@@ -40,13 +40,17 @@ pub struct Durable {
     pub handle_report_no: u64,
     /// Every alloc whose end the control plane has not taken over.
     pub allocs: BTreeMap<AllocId, LocalAlloc>,
+    /// Nothing was on the disk, and no registration was answered since: what is ordered already was
+    /// ordered before, and may have run on the disk that was here then.
+    #[serde(default)]
+    pub blank: bool,
 }
 
 impl Durable {
-    /// A node that knows nothing yet.
+    /// A node with a blank disk.
     pub const fn new(node_id: NodeId, boot_id: String) -> Self {
         let allocs = BTreeMap::new();
-        Self { node_id, boot_id, incarnation: None, as_of: 0, report_no: 0, handle_report_no: 0, allocs }
+        Self { node_id, boot_id, incarnation: None, as_of: 0, report_no: 0, handle_report_no: 0, allocs, blank: true }
     }
 
     /// The next heartbeat registers. What runs goes on running.
@@ -195,6 +199,7 @@ impl Node {
         }
         self.complete_due |= answer.must_report;
         self.on_orders(answer.seq, answer.allocs.as_deref());
+        self.durable.blank = false;
         registered
     }
 
@@ -392,7 +397,7 @@ pub(crate) mod testing {
     }
 
     pub(crate) fn durable() -> Durable {
-        Durable::new(node_id(), "boot-1".into())
+        Durable { blank: false, ..Durable::new(node_id(), "boot-1".into()) }
     }
 
     pub(crate) fn alloc_id(copy: u32) -> AllocId {

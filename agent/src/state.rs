@@ -127,6 +127,8 @@ impl DataDir {
         let entries = fs::read_dir(self.allocs()).into_iter().flatten().flatten();
         for dir in entries.map(|e| AllocDir::at(e.path())) {
             let ours = dir.label().as_deref() == Some(node_id.to_string().as_str());
+            // The directories tell what ran here.
+            state.blank &= !ours;
             let started = dir.started().ok().flatten();
             let of_this_boot = started.is_some_and(|s| s.boot_id == boot_id);
             let ended = matches!(dir.exit(), Ok(Some(_)));

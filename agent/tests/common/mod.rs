@@ -121,7 +121,10 @@ async fn answer(
                 "status": "ready", "incarnation": format!("inc-{}", plane.incarnations), "seq": plane.seq,
                 "next_heartbeat_s": plane.next_heartbeat_s, "intent": "run", "must_report": must_report,
             });
-            if beat.as_of < plane.seq {
+            if !plane.reports.iter().any(|r| r.complete) {
+                // Nothing is placed on a node before its first complete report.
+                answer["seq"] = json!(0);
+            } else if beat.as_of < plane.seq {
                 answer["allocs"] = serde_json::to_value(&plane.orders).unwrap();
             }
             Json(answer).into_response()

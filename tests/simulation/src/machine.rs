@@ -391,6 +391,7 @@ impl Machine {
                 if there && (*boot == self.boot || self.disk.ended.contains_key(id)) {
                     durable.allocs.insert(*id, LocalAlloc::new(order.clone()));
                 }
+                durable.blank &= !there;
             }
             durable
         });
@@ -440,6 +441,7 @@ impl Machine {
     /// One heartbeat; whether the node goes on.
     async fn heartbeat(&mut self) -> bool {
         let beat = self.protocol.heartbeat();
+        let asked_at = self.core.now();
         match self.post::<HeartbeatAnswer>("heartbeat", &beat).await {
             Answer::Told(answer) => {
                 if self.core.happens(Fault::AgentCrashes) {
@@ -451,7 +453,8 @@ impl Machine {
                 self.save();
                 let ms = (answer.next_heartbeat_s * 1000.0) as i64;
                 self.heartbeat_at = self.core.now() + Span::from_ms(ms);
-                lock(&self.ground).next_call_at = Some(self.heartbeat_at);
+                // A slow answer is what the grace is for.
+                lock(&self.ground).next_call_at = Some(asked_at + Span::from_ms(ms));
                 if registered || answer.must_report {
                     self.report_at = self.core.now();
                     self.handles_at = self.handles_at.min(self.later(0, 2));
