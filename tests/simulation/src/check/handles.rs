@@ -47,15 +47,16 @@ impl Check {
         }
         // (A restored table may give an alloc's id a second time, on another node.)
         let alloc = alloc_id(before).and_then(|id| model.get(&alloc_key(id)));
-        let alloc = alloc.filter(|a| node_id(a) == node_id(before));
+        // Handles restored to another moment than the allocs may not know what lives: the node itself
+        // keeps what is used.
+        let forgotten = matches!(text(before, "state"), Some("unknown" | "gone")) && self.was_restored();
+        let alloc = alloc.filter(|a| node_id(a) == node_id(before) && !forgotten);
         if let Some(alloc) = alloc
             && !is_final(alloc)
         {
             self.broken(rule, format!("{before:?} belongs to {alloc:?}"));
         }
-        // A volume that a live alloc of its node uses is in use. (Handles restored to another moment
-        // than the allocs do not know it: the node itself keeps what is used.)
-        let forgotten = text(before, "state") == Some("unknown") && self.was_restored();
+        // A volume that a live alloc of its node uses is in use.
         if let (Some(node), Some(cache), false) =
             (node_id(before), text(before, "handle").and_then(|h| h.strip_prefix("cache:")), forgotten)
             && let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node))
