@@ -323,3 +323,42 @@ fn failed(error: WriteError) -> Refusal {
     tracing::error!(%error, "a report failed");
     Refusal::new(ErrorCode::Busy, "the tables do not answer: try again")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::model::HandleKind;
+    use shared::policy::example_json;
+
+    #[test]
+    fn an_unknown_handle_is_destroyed_when_reported_again_and_lives_once_it_is_kept() {
+        let node_id: NodeId = "1-01MCC5RM2T2R0A7YCXD2XH3WEW".parse().unwrap();
+        let found = ReportedHandle {
+            handle: "found".to_owned(),
+            kind: HandleKind::Container,
+            label: Some(node_id.to_string()),
+        };
+        let report = |report_no| HandleReport {
+            incarnation: String::new(),
+            report_no,
+            as_of: 0,
+            complete: true,
+            handles: vec![found.clone()],
+        };
+        let (policy, now) = (Policy::from_json(&example_json()).unwrap(), Time::from_ms(0));
+        let row = unknown_row(node_id, &found, 3, now);
+        // (marked, made live)
+        let judged = |row: &Handle, report_no| {
+            let (rows, report) = ([row.clone()], report(report_no));
+            let verdict = judge(&rows, &report, node_id, &policy, true, now);
+            assert!(verdict.gone.is_empty() && verdict.missing.is_empty() && verdict.dropped.is_empty());
+            let lives: Vec<Handle> = verdict.appeared.into_iter().map(|(_, after)| after).collect();
+            (verdict.twice_unknown.len(), lives)
+        };
+        assert_eq!(judged(&row, 3), (0, vec![]), "the same report once more");
+        assert_eq!(judged(&row, 4), (1, vec![]));
+        let kept = Handle { keep: true, ..row };
+        let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
+        assert_eq!(judged(&kept, 4), (0, vec![live]));
+    }
+}

@@ -342,8 +342,9 @@ impl Acting<'_> {
     async fn nobody_waits_for(&self, alloc: &Alloc, record: Option<&NodeRecord>) -> Result<(), ActError> {
         let silent = matches!(record.and_then(NodeRecord::status), Some(NodeStatus::Disconnected | NodeStatus::Down));
         let might_run = matches!(alloc.summary.client, ClientStatus::Running | ClientStatus::Unknown);
-        let told = alloc.summary.desired == Desired::Stop && !window_over(&alloc.summary, self.now());
-        if silent && might_run && told {
+        let told = alloc.summary.desired == Desired::Stop;
+        let waits = alloc.summary.terms.lost_after_s > 0 && !window_over(&alloc.summary, self.now());
+        if silent && might_run && told && waits {
             let job = self.store.job(alloc.id().job_id).await?;
             if job.is_some_and(|j| j.summary.state == JobState::Regrouping) {
                 return Err(CONFLICT);

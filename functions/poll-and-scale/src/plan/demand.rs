@@ -10,8 +10,11 @@
 //! Does not: shut anything down. Rules: Arvados #2881 (demand by the queue, capped),
 //! Karpenter (bins of what exists before what would be new).
 
+mod caps;
+
 use super::sizes::{fits, fitting, offerings, order, usable};
 use super::{Action, Plan, View};
+use caps::{Room, cheapest};
 use shared::ids::{AllocId, JobId, NodeId, Slot};
 use shared::model::{
     Capacity, ClientStatus, Desired, Intent, JobState, JobSummary, Market, NodeState, NodeStatus, Offering, Usd,
@@ -31,15 +34,6 @@ pub(super) struct Needs {
     /// Idle nodes that fill their size's maximum and that what waits for that size does not fit on,
     /// for the size was changed since or they stand in for it: they go too.
     pub(super) outgrown: BTreeSet<NodeId>,
-}
-
-/// Room below the caps that is missing for what is to be launched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Room {
-    /// Records below `nodes.max`.
-    pub(super) nodes: u32,
-    /// Below `nodes.max_price_per_hour`.
-    pub(super) price: Usd,
 }
 
 /// Room for members: a node that takes work, one that boots, or one that would be launched.
@@ -216,18 +210,6 @@ fn never(view: &View<'_>, job: &JobSummary) -> Option<String> {
         .then(|| format!("it costs {price} an hour alone and nodes.max_price_per_hour is {cap}"))
 }
 
-/// The price of the cheapest mix of so many nodes that the sizes' own maxima allow beside what is
-/// `there`; `None` if they allow no such mix. The sizes are the cheapest first.
-fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32) -> Option<Usd> {
-    let (mut left, mut price) = (nodes, Usd::ZERO);
-    for size in sizes {
-        let some = left.min(size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size))));
-        price = price + size.price_per_hour.times(u64::from(some));
-        left -= some;
-    }
-    (left == 0).then_some(price)
-}
-
 impl<'v, 'a> Packing<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
         let policy = &view.seen.policy;
@@ -386,109 +368,6 @@ impl<'v, 'a> Packing<'v, 'a> {
         self.new.push(New { size: first.size, offerings: ways, reason });
         self.bins.push(bin);
         Ok(self.bins.len() - 1)
-    }
-
-    /// The first job that cannot be placed keeps what it found, as far as the caps let it find the
-    /// rest one day, and enough further nodes are kept free of later jobs to make room: those that
-    /// would fit it when empty first.
-    fn block(&mut self, job: &JobSummary, found: &[usize], members: u32) {
-        let kept = self.within_caps(job, found, members);
-        let lacking = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
-        let sizes = fitting(&self.view.seen.policy, job);
-        let price = self.cheapest(&sizes, &kept, lacking).unwrap_or(Usd::ZERO);
-        // Where only a size's own maximum is in the way, room below the others is no help.
-        self.room = self.is_capped(lacking, price).then(|| self.missing_room(lacking, price));
-        self.keep(job, &kept);
-        for n in found {
-            if let Some(bin) = self.bins.get_mut(*n) {
-                bin.blocked = true;
-            }
-        }
-        self.outgrown = self.outgrown(job, &sizes, lacking);
-        let mut others: Vec<usize> = (0..self.bins.len()).filter(|n| !found.contains(n)).collect();
-        others.sort_by_key(|n| {
-            self.bins
-                .get(*n)
-                .map(|b| (!self.would_fit(b, job), !b.empty, std::cmp::Reverse(b.free.vcpus), b.preference()))
-        });
-        for n in others.into_iter().take((members as usize).saturating_sub(found.len())) {
-            if let Some(bin) = self.bins.get_mut(n) {
-                bin.blocked = true;
-            }
-        }
-    }
-
-    /// Whether a node would fit a job's member if nothing were on it.
-    fn would_fit(&self, bin: &Bin, job: &JobSummary) -> bool {
-        let (At::Ready(node) | At::Booting(node)) = bin.at else { return false };
-        let share = self.view.seen.policy.nodes.memory_usable;
-        let life = self.view.node(node).and_then(|r| r.life());
-        life.is_some_and(|l| fits(job.capacity, usable(l.offering.capacity, share)) && bin.is_kind(job))
-    }
-
-    /// Of the sizes that are full, as many empty nodes as lack that would not fit the job.
-    fn outgrown(&self, job: &JobSummary, sizes: &[&Size], lacking: u32) -> BTreeSet<NodeId> {
-        let full = |bin: &Bin| sizes.iter().any(|s| s.name == bin.size && self.is_full(s));
-        let bins = self.bins.iter().filter(|b| b.empty && full(b) && !self.would_fit(b, job));
-        let ready = bins.filter_map(|b| match b.at {
-            At::Ready(node) => Some(node),
-            _ => None,
-        });
-        ready.take(lacking as usize).collect()
-    }
-
-    /// Of what was found, the cheapest nodes that leave the price for the rest: a job of many that
-    /// kept dear nodes idle could wait for ever for a price that only they stand in the way of.
-    fn within_caps(&self, job: &JobSummary, found: &[usize], members: u32) -> Vec<usize> {
-        let policy = &self.view.seen.policy;
-        let cap = policy.nodes.max_price_per_hour;
-        let sizes = fitting(policy, job);
-        let mut kept = found.to_vec();
-        // New ones are the cheapest there are.
-        kept.sort_by_key(|n| self.bins.get(*n).map(|b| (!matches!(b.at, At::New(_)), b.price_per_hour)));
-        while !cap.is_zero() && !kept.is_empty() {
-            let price = kept.iter().filter_map(|n| self.bins.get(*n)).map(|b| b.price_per_hour).sum::<Usd>();
-            let rest = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
-            if self.cheapest(&sizes, &kept, rest).is_some_and(|new| price + new <= cap) {
-                break;
-            }
-            kept.pop();
-        }
-        kept
-    }
-
-    /// The price of so many further nodes of these sizes beside these bins.
-    fn cheapest(&self, sizes: &[&Size], beside: &[usize], nodes: u32) -> Option<Usd> {
-        cheapest(sizes, nodes, |size| {
-            let there = beside.iter().filter(|n| self.bins.get(**n).is_some_and(|b| b.size == size.name)).count();
-            u32::try_from(there).unwrap_or(u32::MAX)
-        })
-    }
-
-    /// Whether there are as many of this size as it allows.
-    fn is_full(&self, size: &Size) -> bool {
-        size.max.is_some_and(|most| self.by_size.get(&size.name).copied().unwrap_or(0) >= most)
-    }
-
-    /// Whether so many further nodes at this price are beyond a cap that holds for all sizes, as long
-    /// as what is leaving has not left.
-    fn is_capped(&self, nodes: u32, price: Usd) -> bool {
-        let policy = &self.view.seen.policy.nodes;
-        let cap = policy.max_price_per_hour;
-        self.records.saturating_add(nodes) > policy.max || (!cap.is_zero() && self.spent + price > cap)
-    }
-
-    /// What of the room for so many nodes at this price is missing once all that is leaving is gone.
-    fn missing_room(&self, nodes: u32, price: Usd) -> Room {
-        let policy = &self.view.seen.policy.nodes;
-        let (leaving, refund) = self.leaving;
-        let records = self.records.saturating_sub(leaving).saturating_add(nodes);
-        let cap = policy.max_price_per_hour;
-        let spent = self.spent.less(refund) + price;
-        Room {
-            nodes: records.saturating_sub(policy.max),
-            price: if cap.is_zero() { Usd::ZERO } else { spent.less(cap) },
-        }
     }
 
     /// What the first job that cannot be placed has found stays its own.

@@ -6,7 +6,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::Model;
 use shared::policy::Policy;
-use shared::store::{Item, Row, Table};
+use shared::store::{Item, Row, Table, job_key};
 use shared::time::Span;
 
 /// How long a node is given to be seen by every run.
@@ -56,9 +56,14 @@ impl Check {
         }
     }
 
-    /// No node is launched for a job while as many of its size as there are members queued have been
-    /// waiting for work for a while. (What is launched for `nodes.min` has no job in its reason.)
+    /// No node is launched for a job while as many of its size and market as there are members queued
+    /// have been waiting for work for a while. (What is launched for `nodes.min` has no job in its
+    /// reason.)
     fn invariant_no_more_is_launched_than_work_can_use(&self, model: &Model, after: &Item) {
+        let reason = text(after, "reason").and_then(|r| r.strip_prefix("job ")?.split(' ').next());
+        let Some(job) = reason.and_then(|id| id.parse().ok()).map(job_key) else { return };
+        // A size that falls back has nodes that a job of one market cannot use.
+        let market = model.get(&job).and_then(|job| text(job, "market"));
         let now = self.core.now();
         let size = text(after, "size");
         let is_free = |row: &&Row| {
@@ -70,12 +75,12 @@ impl Check {
                 && super::set(row).is_empty()
                 && !super::is_true(row, "busy")
                 && text(row, "size") == size
+                && market.is_none_or(|m| text(row, "market") == Some(m))
         };
         let free = model.rows(Table::Nodes).filter(is_free).count();
         let queued = lock(&self.seen).queued_lately(now - INDEX);
-        let for_work = text(after, "reason").is_some_and(|r| r.starts_with("job "));
         // Some may have been heard from again since the run looked, or were wanted for copies.
-        if for_work && free >= queued.max(1) + MOVED && !self.was_restored() {
+        if free >= queued.max(1) + MOVED && !self.was_restored() {
             let what = format!("{free} free nodes of this size, {queued} members queued: {after:?}");
             self.broken("invariant_no_more_is_launched_than_work_can_use", what);
         }
