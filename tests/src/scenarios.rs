@@ -269,17 +269,16 @@ fn dear_and_idle(min: u32) -> Given {
     let sizes = json!([
         {"name": "small", "instance_type": "s", "vcpus": 1, "memory_mib": 1000, "price_per_hour": 1},
         {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
-    let mut given = given(json!({"size": sizes, "nodes": {"min": min, "max": 8, "max_price_per_hour": 4}}));
-    for n in 0..2 {
-        let mut big = idle_long(n);
-        if let NodeState::InUse(node) = &mut big.state {
-            node.life.offering.size = "big".into();
-            node.life.offering.capacity = Capacity { vcpus: 4, memory_mib: 4000, scratch_gib: 0, gpus: 0 };
-            node.life.offering.price_per_hour = Usd::from_micros(2_000_000);
-        }
-        given = given.node(big);
+    given(json!({"size": sizes, "nodes": {"min": min, "max": 8, "max_price_per_hour": 4}})).node(big(0)).node(big(1))
+}
+
+fn big(n: u32) -> NodeRecord {
+    let mut record = of_size(idle_long(n), "big");
+    if let NodeState::InUse(node) = &mut record.state {
+        node.life.offering.capacity = Capacity { vcpus: 4, memory_mib: 4000, scratch_gib: 0, gpus: 0 };
+        node.life.offering.price_per_hour = Usd::from_micros(2_000_000);
     }
-    given
+    record
 }
 
 #[test]
@@ -313,6 +312,22 @@ fn dear_idle_nodes_make_way_for_the_minimum_and_the_cheapest_do_not() {
     // Three of the cheapest there are cost more than the cap: nothing is gained by another one.
     let cheap = given(json!({"nodes": {"min": 3, "max_price_per_hour": 0.25}})).node(idle_long(0)).node(idle_long(1));
     assert_eq!(cheap.count(at(900), "shut_down"), 0, "{:?}", cheap.actions(at(900)));
+}
+
+#[test]
+fn dear_idle_nodes_make_way_for_the_cheapest_size_that_is_not_full() {
+    let sizes = json!([
+        {"name": "only", "instance_type": "o", "vcpus": 1, "memory_mib": 500, "price_per_hour": 0.5, "max": 1},
+        {"name": "small", "instance_type": "s", "vcpus": 1, "memory_mib": 1000, "price_per_hour": 1},
+        {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
+    let policy = json!({"size": sizes, "nodes": {"min": 4, "max": 8, "max_price_per_hour": 5}});
+    let mut only = of_size(idle_long(2), "only");
+    if let NodeState::InUse(node) = &mut only.state {
+        node.life.offering.price_per_hour = Usd::from_micros(500_000);
+    }
+    // 4.50 of 5: another `only` would be within it, and there may be none.
+    let given = given(policy).node(big(0)).node(big(1)).node(only);
+    assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
 }
 
 /// A size of which one may be, beside a cheaper one that does not serve what waits for it.

@@ -405,7 +405,8 @@ impl<'v, 'a> Packing<'v, 'a> {
                 Err(Wait::Pause) => break,
                 Err(Wait::Room) => {
                     // Dear idle nodes make way for cheap ones, if there are cheaper ones.
-                    let cheap = sizes.first().map_or(Usd::ZERO, |s| s.price_per_hour);
+                    let Some(size) = sizes.iter().find(|s| !self.is_full(s)) else { break };
+                    let cheap = size.price_per_hour;
                     let dear = self.bins.iter().any(|b| b.empty && b.price_per_hour > cheap);
                     self.room = dear.then(|| Room { nodes: 0, ..self.missing_room(1, cheap) });
                     break;
