@@ -91,22 +91,14 @@ impl Observation {
         Ok(seen)
     }
 
-    /// The `allocs` sets on the records say what the index missed; what it shows too much is
-    /// final by now, or newer than the record.
+    /// The `allocs` sets on the records and the jobs say what the index missed: a row of it may lag
+    /// behind every other. What it shows too much is final by now, or newer than the record.
     async fn complete(&mut self, store: &Store) -> Result<(), ObserveError> {
-        let mut shown: BTreeMap<NodeId, BTreeSet<AllocId>> = BTreeMap::new();
-        for alloc in &self.allocs {
-            shown.entry(alloc.node_id).or_default().insert(alloc.alloc_id);
-        }
-        let empty = BTreeSet::new();
-        let mut differing = BTreeSet::new();
-        let mut ask = BTreeSet::new();
-        for life in self.nodes.iter().filter_map(NodeRecord::life) {
-            let shown = shown.get(&life.node_id).unwrap_or(&empty);
-            if *shown != life.allocs {
-                differing.insert(life.node_id);
-                ask.extend(shown.symmetric_difference(&life.allocs).copied());
-            }
+        let shown: BTreeSet<AllocId> = self.allocs.iter().map(|a| a.alloc_id).collect();
+        let of_jobs = self.jobs.iter().flat_map(|j| j.allocs.difference(&shown).copied());
+        let mut ask: BTreeSet<AllocId> = of_jobs.collect();
+        for (_, missed) in self.differing() {
+            ask.extend(missed);
         }
         if ask.is_empty() {
             return Ok(());
@@ -114,14 +106,22 @@ impl Observation {
         let read = store.allocs(ask.iter().copied()).await?;
         self.allocs.retain(|a| !ask.contains(&a.alloc_id));
         self.allocs.extend(read.into_iter().map(|a| a.summary).filter(|a| !a.client.is_final()));
-        for life in self.nodes.iter().filter_map(NodeRecord::life).filter(|l| differing.contains(&l.node_id)) {
-            let now: BTreeSet<AllocId> =
-                self.allocs.iter().filter(|a| a.node_id == life.node_id).map(|a| a.alloc_id).collect();
-            if now != life.allocs {
-                self.unclear.insert(life.node_id);
-            }
-        }
+        self.unclear = self.differing().map(|(node_id, _)| node_id).collect();
         Ok(())
+    }
+
+    /// Nodes whose records list other allocs than were seen on them, and which.
+    fn differing(&self) -> impl Iterator<Item = (NodeId, BTreeSet<AllocId>)> {
+        let mut shown: BTreeMap<NodeId, BTreeSet<AllocId>> = BTreeMap::new();
+        for alloc in &self.allocs {
+            shown.entry(alloc.node_id).or_default().insert(alloc.alloc_id);
+        }
+        let lives = self.nodes.iter().filter_map(NodeRecord::life);
+        lives.filter_map(move |life| {
+            let shown = shown.remove(&life.node_id).unwrap_or_default();
+            let differ: BTreeSet<AllocId> = shown.symmetric_difference(&life.allocs).copied().collect();
+            (!differ.is_empty()).then_some((life.node_id, differ))
+        })
     }
 
     fn sort(&mut self) {
@@ -159,15 +159,7 @@ impl Observation {
             policy,
             policy_version,
         };
-        let lives: Vec<(NodeId, BTreeSet<AllocId>)> =
-            seen.nodes.iter().filter_map(NodeRecord::life).map(|l| (l.node_id, l.allocs.clone())).collect();
-        for (node_id, allocs) in lives {
-            let shown: BTreeSet<AllocId> =
-                seen.allocs.iter().filter(|a| a.node_id == node_id).map(|a| a.alloc_id).collect();
-            if shown != allocs {
-                seen.unclear.insert(node_id);
-            }
-        }
+        seen.unclear = seen.differing().map(|(node_id, _)| node_id).collect();
         seen.sort();
         Ok((seen, state.now))
     }

@@ -155,7 +155,7 @@ impl Alloc {
                 node_id: life.node_id,
                 desired: Desired::Run,
                 client: ClientStatus::Pending,
-                placed_seq: life.seq.saturating_add(1),
+                placed_seq: life.next_seq(now),
                 placed_at: now,
                 started_at: None,
                 awaiting: false,

@@ -132,7 +132,7 @@ pub struct Life {
     pub address: Option<String>,
     /// When the life began.
     pub assigned_at: Time,
-    /// Raised with everything the agent must know.
+    /// Raised with everything the agent must know: see [`Life::next_seq`].
     #[serde(default)]
     pub seq: u64,
     /// What the operator wants of it.
@@ -147,6 +147,16 @@ pub struct Life {
     /// Its live allocs.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allocs: BTreeSet<AllocId>,
+}
+
+impl Life {
+    /// The `seq` of something more that the agent must know. It goes on with the time (milliseconds
+    /// since the assignment), not by one: else a restored table could count up to the very number its
+    /// agent knows from the history that was undone, and neither would notice that they differ.
+    pub fn next_seq(&self, now: Time) -> u64 {
+        let age = u64::try_from(now.since(self.assigned_at).as_ms()).unwrap_or(0);
+        self.seq.saturating_add(1).max(age)
+    }
 }
 
 const fn run() -> Intent {
@@ -463,7 +473,7 @@ impl NodeRecord {
     ) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("register"))?;
-        life.seq = life.seq.saturating_add(1);
+        life.seq = life.next_seq(now);
         if life.instance_id.is_none() {
             life.instance_id = Some(caller.instance_id.to_owned());
         }
@@ -520,7 +530,7 @@ impl NodeRecord {
             reason = "heard from again";
         }
         if let (true, Some(life)) = (missed, new.life_mut()) {
-            life.seq = life.seq.saturating_add(1);
+            life.seq = life.next_seq(now);
             let seq = life.seq;
             if let Some(contact) = new.contact_mut() {
                 contact.gate_seq = seq;
@@ -555,7 +565,7 @@ impl NodeRecord {
         if !matches!(status, NodeStatus::Disconnected | NodeStatus::Down) {
             return Err(self.not_possible("become that by silence"));
         }
-        node.life.seq = node.life.seq.saturating_add(1);
+        node.life.seq = node.life.next_seq(now);
         node.contact.gate_seq = node.life.seq;
         node.contact.status = status;
         node.contact.syncing_since_at = None;
@@ -640,7 +650,7 @@ impl NodeRecord {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("take work"))?;
         life.allocs.insert(alloc);
-        life.seq = life.seq.saturating_add(1);
+        life.seq = life.next_seq(now);
         if let Some(contact) = new.contact_mut() {
             contact.idle_since_at = None;
             contact.idle_seen = 0;
@@ -654,7 +664,7 @@ impl NodeRecord {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("lose an alloc"))?;
         life.allocs.remove(&alloc);
-        life.seq = life.seq.saturating_add(1);
+        life.seq = life.next_seq(now);
         let idle = life.allocs.is_empty();
         if let Some(contact) = new.contact_mut()
             && idle
@@ -669,7 +679,7 @@ impl NodeRecord {
     pub fn with_news(&self, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("be told anything"))?;
-        life.seq = life.seq.saturating_add(1);
+        life.seq = life.next_seq(now);
         Ok(new.touched(now, ""))
     }
 
@@ -734,6 +744,16 @@ mod tests {
         assert!(life.seq > node.life().unwrap().seq);
         assert!(!back.takes_work());
         assert!(back.open_gate(at(301)).unwrap().takes_work());
+    }
+
+    #[test]
+    fn a_restored_record_never_gets_a_seq_that_was_given_out_before() {
+        let restored = fixtures::ready(0);
+        let undone = restored.with_alloc(fixtures::alloc_id(0), at(200)).unwrap();
+        let undone = undone.without_alloc(fixtures::alloc_id(0), at(200)).unwrap();
+        let anew = restored.with_news(at(201)).unwrap();
+        let seqs = [&restored, &undone, &anew].map(|r| r.life().unwrap().seq);
+        assert!(seqs.is_sorted_by(|a, b| a < b), "{seqs:?}");
     }
 
     #[test]

@@ -371,10 +371,11 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// One transaction for all live copies of a member that are not unknown.
+    /// One transaction for all live copies of a member that are not unknown; the job's version says
+    /// that there are no others.
     async fn resolve(&self, keep: AllocId, stop: &[AllocId], reason: &str) -> Result<(), ActError> {
         let now = self.now();
-        let mut writes = Vec::new();
+        let mut writes = vec![unchanged(&self.job(keep.job_id).await?)];
         let mut told: Vec<(NodeRecord, NodeRecord)> = Vec::new();
         for id in std::iter::once(&keep).chain(stop) {
             let alloc = self.alloc(*id).await?;
