@@ -15,7 +15,7 @@ use shared::model::{
 };
 use shared::observation::Observation;
 use shared::policy::{Policy, example_json};
-use shared::store::Control;
+use shared::store::{Control, Memory};
 use shared::time::Time;
 use std::collections::BTreeSet;
 
@@ -328,6 +328,94 @@ fn dear_idle_nodes_make_way_for_the_cheapest_size_that_is_not_full() {
     // 4.50 of 5: another `only` would be within it, and there may be none.
     let given = given(policy).node(big(0)).node(big(1)).node(only);
     assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn what_a_price_keeps_from_the_first_job_is_no_later_jobs() {
+    // The cap leaves 0.1 of the 0.2 that the first job needs: enough for the second one's node.
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.2}]);
+    let given = given(json!({"size": sizes, "nodes": {"max": 8, "max_price_per_hour": 0.2}})).working(0);
+    let first = |s: &mut JobSpec| (s.vcpus, s.priority) = (8, 900);
+    assert_eq!(given.job(5, first).job(6, whole).count(at(100), "launch"), 0);
+}
+
+/// Idle nodes, as many as there may be, of the only size that EC2 has now.
+fn short_of_large(job: impl FnOnce(&mut JobSpec)) -> Given {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.2}]);
+    let policy = json!({"size": sizes, "nodes": {"min": 2, "max": 2}});
+    let mut given = given(policy).node(idle_long(0)).node(idle_long(1)).job(5, job);
+    let refused = Memory { policy_version: Some(1), ..Memory::new("bad_request#large") };
+    given.seen.control.memories.insert(refused.key.clone(), refused);
+    given
+}
+
+#[test]
+fn nothing_makes_way_for_a_size_that_cannot_be_had() {
+    let given = short_of_large(|s| s.vcpus = 8);
+    assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn what_is_launched_for_a_job_of_many_is_what_it_keeps() {
+    // Of six at 1.50 the cap allows three; with three of them there is no price left for cheaper ones
+    // when they can be had again: two are kept.
+    let sizes = json!([
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43},
+        {"name": "gpu", "instance_type": "g", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1.5}]);
+    let mut given = given(json!({"size": sizes, "nodes": {"max": 9, "max_price_per_hour": 5.25}})).job(5, |s| {
+        (s.nodes, s.vcpus) = (6, 8);
+    });
+    let refused = Memory { policy_version: Some(1), ..Memory::new("bad_request#large") };
+    given.seen.control.memories.insert(refused.key.clone(), refused);
+    assert_eq!(given.count(at(900), "launch"), 2, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn a_busy_node_is_nobodys_reason_to_shut_a_cheap_one_down() {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 1},
+        {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
+    let mut busy = big(0);
+    if let NodeState::InUse(node) = &mut busy.state {
+        (node.contact.busy, node.life.offering.price_per_hour) = (true, Usd::from_micros(3_500_000));
+    }
+    let mut small = idle_long(1);
+    if let NodeState::InUse(node) = &mut small.state {
+        node.life.offering.price_per_hour = Usd::from_micros(1_000_000);
+    }
+    let policy = json!({"size": sizes, "nodes": {"min": 3, "max": 8, "max_price_per_hour": 5}});
+    let given = given(policy).node(busy).node(small);
+    assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn the_first_job_waits_for_a_node_that_empties_and_not_for_one_that_is_anothers() {
+    let sizes = json!([{"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 1}]);
+    let mut given = given(json!({"size": sizes, "nodes": {"max": 2}})).node(fixtures::ready(0)).working(1);
+    if let NodeState::InUse(node) = &mut given.seen.nodes[0].state {
+        node.contact.busy = true;
+    }
+    given.seen.allocs[0].capacity.vcpus = 1;
+    let first = |s: &mut JobSpec| (s.vcpus, s.priority) = (2, 900);
+    let given = given.job(5, first).job(6, |s| s.vcpus = 1);
+    assert_eq!(given.count(at(100), "place"), 0, "{:?}", given.actions(at(100)));
+}
+
+#[test]
+fn a_job_of_more_members_than_a_run_launches_comes_up_also_while_an_earlier_one_waits() {
+    let mut given = short_of_large(|s| (s.vcpus, s.priority) = (8, 900));
+    given.seen.nodes.clear();
+    given.seen.policy.nodes.max = 9;
+    given.seen.policy.launch.max_per_run = 3;
+    let given = given.job(6, |s| {
+        whole(s);
+        s.nodes = 5;
+    });
+    assert_eq!(given.count(at(900), "launch"), 3, "{:?}", given.actions(at(900)));
 }
 
 /// A size of which one may be, beside a cheaper one that does not serve what waits for it.

@@ -75,7 +75,6 @@ struct Packing<'v, 'a> {
     view: &'v View<'a>,
     bins: Vec<Bin>,
     new: Vec<New>,
-    launches_left: u32,
     records: u32,
     spent: Usd,
     by_size: BTreeMap<String, u32>,
@@ -154,7 +153,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) -> Needs {
     }
     let mut free: Vec<Slot> = free_slots(view);
     free.reverse();
-    for launch in new {
+    // What is beyond a run's share was still counted and reserved: the next runs launch it.
+    for launch in new.into_iter().take(view.seen.policy.launch.max_per_run as usize) {
         let Some(slot) = free.pop() else { break };
         plan.add(Action::Launch { slot, offerings: launch.offerings }, launch.reason);
     }
@@ -212,13 +212,11 @@ fn never(view: &View<'_>, job: &JobSummary) -> Option<String> {
 
 impl<'v, 'a> Packing<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
-        let policy = &view.seen.policy;
         let control = &view.seen.control;
         let mut packing = Self {
             view,
             bins: Vec::new(),
             new: Vec::new(),
-            launches_left: policy.launch.max_per_run,
             records: 0,
             spent: Usd::ZERO,
             by_size: BTreeMap::new(),
@@ -291,18 +289,15 @@ impl<'v, 'a> Packing<'v, 'a> {
             (0..self.bins.len()).filter(|n| self.bins.get(*n).is_some_and(|b| b.fits(job))).collect();
         fitting.sort_by_key(|n| self.bins.get(*n).map(Bin::preference));
         fitting.truncate(members as usize);
-        let before = (self.bins.len(), self.new.len());
+        let before = self.bins.len();
         while fitting.len() < members as usize {
             match self.launch(job) {
                 Ok(n) => fitting.push(n),
                 Err(wait) => {
                     match wait {
                         // Somebody else waits already: leave no half of it.
-                        _ if starved => {
-                            self.bins.truncate(before.0);
-                            self.undo_launches(before.1);
-                        }
-                        Wait::Room => self.block(job, &fitting, members),
+                        _ if starved => self.undo_launches(before),
+                        Wait::Room => self.block(job, &fitting, members, before),
                         Wait::Pause => self.keep(job, &fitting),
                     }
                     return None;
@@ -312,11 +307,14 @@ impl<'v, 'a> Packing<'v, 'a> {
         Some(fitting)
     }
 
-    fn undo_launches(&mut self, keep: usize) {
-        for new in self.new.drain(keep..) {
+    /// Takes back the launches of the bins from this one on: they are the last.
+    fn undo_launches(&mut self, first: usize) {
+        let undone = self.bins.len().saturating_sub(first);
+        self.bins.truncate(first);
+        let left = self.new.len().saturating_sub(undone);
+        for new in self.new.drain(left..) {
             let price = new.offerings.first().map_or(Usd::ZERO, |o| o.price_per_hour);
             self.records -= 1;
-            self.launches_left += 1;
             self.spent = self.spent.less(price);
             if let Some(count) = self.by_size.get_mut(&new.size) {
                 *count = count.saturating_sub(1);
@@ -336,27 +334,24 @@ impl<'v, 'a> Packing<'v, 'a> {
         if self.paused.is_some() {
             return Err(Wait::Pause);
         }
-        if self.records >= policy.nodes.max {
-            return Err(Wait::Room);
-        }
-        if self.launches_left == 0 {
-            return Err(Wait::Pause);
-        }
+        let cap = policy.nodes.max_price_per_hour;
         let mut ways: Vec<Offering> = Vec::new();
         let mut wait = Wait::Pause;
         for size in sizes {
-            let full = self.is_full(size);
-            let cap = policy.nodes.max_price_per_hour;
+            // Room is no help to a size that EC2 does not have now.
+            let of_size = offerings(self.view, size, may_fall_back);
+            if of_size.is_empty() {
+                continue;
+            }
             let dear = !cap.is_zero() && self.spent + size.price_per_hour > cap;
-            if full || dear {
+            if self.records >= policy.nodes.max || self.is_full(size) || dear {
                 wait = Wait::Room;
                 continue;
             }
-            ways.extend(offerings(self.view, size, may_fall_back));
+            ways.extend(of_size);
         }
         let Some(first) = ways.first().cloned() else { return Err(wait) };
         self.records += 1;
-        self.launches_left -= 1;
         // A cap is counted on the first way, so others may stand in for it only where no cap is.
         let capped = |o: &Offering| {
             !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
@@ -394,6 +389,11 @@ impl<'v, 'a> Packing<'v, 'a> {
         self.bins.len().try_into().unwrap_or(u32::MAX)
     }
 
+    /// How many launches are beyond a run's share.
+    fn later(&self) -> u32 {
+        u32::try_from(self.new.len()).unwrap_or(u32::MAX).saturating_sub(self.view.seen.policy.launch.max_per_run)
+    }
+
     fn fill_minimum(&mut self) {
         let policy = &self.view.seen.policy;
         let mut sizes: Vec<&Size> = policy.size.iter().collect();
@@ -404,10 +404,11 @@ impl<'v, 'a> Packing<'v, 'a> {
                 Ok(_) => {}
                 Err(Wait::Pause) => break,
                 Err(Wait::Room) => {
-                    // Dear idle nodes make way for cheap ones, if there are cheaper ones.
-                    let Some(size) = sizes.iter().find(|s| !self.is_full(s)) else { break };
+                    // Dear idle nodes make way for cheap ones, if there are cheaper ones to be had.
+                    let to_be_had = |s: &&&Size| !self.is_full(s) && !offerings(self.view, s, true).is_empty();
+                    let Some(size) = sizes.iter().find(to_be_had) else { break };
                     let cheap = size.price_per_hour;
-                    let dear = self.bins.iter().any(|b| b.empty && b.price_per_hour > cheap);
+                    let dear = self.bins.iter().any(|b| b.is_idle() && b.price_per_hour > cheap);
                     self.room = dear.then(|| Room { nodes: 0, ..self.missing_room(1, cheap) });
                     break;
                 }
@@ -422,7 +423,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         });
         Needs {
             used: used.collect(),
-            usable: self.usable_nodes(),
+            usable: self.usable_nodes().saturating_sub(self.later()),
             room: self.room.unwrap_or_default(),
             outgrown: self.outgrown.clone(),
         }
@@ -453,7 +454,7 @@ impl<'v, 'a> Packing<'v, 'a> {
 enum Wait {
     /// A cap is reached: something must end first.
     Room,
-    /// Launching pauses: it goes on by itself.
+    /// Launching pauses, or EC2 has none now: it goes on by itself.
     Pause,
 }
 
@@ -461,6 +462,11 @@ impl Bin {
     fn is_kind(&self, job: &JobSummary) -> bool {
         job.instance_type.as_ref().is_none_or(|t| *t == self.instance_type)
             && job.market.is_none_or(|m| m == self.market)
+    }
+
+    /// Whether it is there, and nothing is on it that anybody knows of.
+    fn is_idle(&self) -> bool {
+        matches!(self.at, At::Ready(_)) && self.empty && !self.taken
     }
 
     fn fits(&self, job: &JobSummary) -> bool {

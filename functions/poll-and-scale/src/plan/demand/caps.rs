@@ -36,23 +36,30 @@ pub(super) fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32
 
 impl Packing<'_, '_> {
     /// The first job that cannot be placed keeps what it found, as far as the caps let it find the
-    /// rest one day, and enough further nodes are kept free of later jobs to make room: those that
-    /// would fit it when empty first.
-    pub(super) fn block(&mut self, job: &JobSummary, found: &[usize], members: u32) {
+    /// rest one day (of what it would have launched, from the bin `first_new` on, the rest is taken
+    /// back), and enough further nodes are kept free of later jobs to make room: those that would fit
+    /// it when empty first.
+    pub(super) fn block(&mut self, job: &JobSummary, found: &[usize], members: u32, first_new: usize) {
         let kept = self.within_caps(job, found, members);
+        let launched = kept.iter().filter(|n| **n >= first_new).count();
+        self.undo_launches(first_new.saturating_add(launched));
+        let found: Vec<usize> = found.iter().copied().filter(|n| *n < self.bins.len()).collect();
         let lacking = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
         let sizes = fitting(&self.view.seen.policy, job);
         let price = self.cheapest(&sizes, &kept, lacking).unwrap_or(Usd::ZERO);
         // Where only a size's own maximum is in the way, room below the others is no help.
         self.room = self.is_capped(lacking, price).then(|| self.missing_room(lacking, price));
         self.keep(job, &kept);
-        for n in found {
+        for n in &found {
             if let Some(bin) = self.bins.get_mut(*n) {
                 bin.blocked = true;
             }
         }
         self.outgrown = self.outgrown(job, &sizes, lacking);
-        let mut others: Vec<usize> = (0..self.bins.len()).filter(|n| !found.contains(n)).collect();
+        // What is busy with another's work empties for nobody here.
+        let foreign = |b: &Bin| b.taken && b.empty;
+        let is_other = |n: &usize| !found.contains(n) && self.bins.get(*n).is_some_and(|b| !foreign(b));
+        let mut others: Vec<usize> = (0..self.bins.len()).filter(is_other).collect();
         others.sort_by_key(|n| {
             self.bins
                 .get(*n)
@@ -62,6 +69,11 @@ impl Packing<'_, '_> {
             if let Some(bin) = self.bins.get_mut(n) {
                 bin.blocked = true;
             }
+        }
+        // The room it waits for is no later job's, who might be content with the first bit of it.
+        if self.room.is_some() {
+            self.records = self.records.saturating_add(lacking);
+            self.spent = self.spent + price;
         }
     }
 
