@@ -10,7 +10,9 @@ use crate::store::Memory;
 use crate::time::{Span, Time};
 
 /// How long a trouble is the same one after the last run that saw it: two runs of a slow schedule.
-const EPISODE: Span = Span::from_s(600);
+const RUNS: Span = Span::from_s(600);
+/// The same, where a node's reports see it: two of the slowest, for no agent waits for over an hour.
+const REPORTS: Span = Span::from_s(7200);
 
 /// One kind of brake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,17 +20,21 @@ pub struct Brake {
     kind: &'static str,
     memory: &'static str,
     release: &'static str,
+    episode: Span,
 }
 
 impl Brake {
     /// Leases that are over.
-    pub const LEASES: Self = Self { kind: "leases", memory: "brake#leases", release: "release#leases" };
+    pub const LEASES: Self = Self { kind: "leases", memory: "brake#leases", release: "release#leases", episode: RUNS };
     /// Nodes whose instance nothing lists.
-    pub const MISSING: Self = Self { kind: "missing", memory: "brake#missing", release: "release#missing" };
+    pub const MISSING: Self =
+        Self { kind: "missing", memory: "brake#missing", release: "release#missing", episode: RUNS };
     /// Instances that no record claims.
-    pub const ORPHANS: Self = Self { kind: "orphans", memory: "brake#orphans", release: "release#orphans" };
+    pub const ORPHANS: Self =
+        Self { kind: "orphans", memory: "brake#orphans", release: "release#orphans", episode: RUNS };
     /// Handles that a report would destroy or drop.
-    pub const HANDLES: Self = Self { kind: "handles", memory: "brake#handles", release: "release#handles" };
+    pub const HANDLES: Self =
+        Self { kind: "handles", memory: "brake#handles", release: "release#handles", episode: REPORTS };
 
     /// The control key of what it remembers.
     pub const fn memory(self) -> &'static str {
@@ -59,7 +65,7 @@ impl Brake {
         let kind = self.kind;
         let note = Memory {
             since_at: Some(since),
-            until_at: Some(now + EPISODE),
+            until_at: Some(now + self.episode),
             count: Some(count as u64),
             message: Some(reason.to_owned()),
             ..memory.clone()
@@ -115,6 +121,18 @@ mod tests {
         let mut memory = Memory::new("brake#missing");
         let held: Vec<bool> = (0..4).map(|n| look(&mut memory, HOLD, None, n * 299).0).collect();
         assert_eq!(held, [true, true, false, false]);
+    }
+
+    #[test]
+    fn what_reports_see_is_let_go_of_also_where_they_are_rare() {
+        let (mut memory, day) = (Memory::new("brake#handles"), 86_400);
+        let mut look = |release: Option<&Memory>, s: i64| {
+            let look = Brake::HANDLES.look(&memory, release, None, 20, "many", at(s));
+            memory = look.note.unwrap_or_else(|| Memory::new("brake#handles"));
+            look.held
+        };
+        let release = Memory { since_at: Some(at(100)), until_at: Some(at(day)), ..Memory::new("release#handles") };
+        assert_eq!([look(None, 0), look(Some(&release), 3600)], [true, false]);
     }
 
     #[test]

@@ -274,13 +274,7 @@ fn launch_error(code: &str, message: &str, status: u16) -> LaunchError {
         | "VolumeLimitExceeded"
         | "MaxIOPSLimitExceeded"
         | "AddressLimitExceeded" => LaunchError::Quota(text),
-        "RequestLimitExceeded"
-        | "Throttling"
-        | "ThrottlingException"
-        | "RequestThrottled"
-        | "EC2ThrottledException"
-        | "RequestThrottledException"
-        | "ResourceCountExceeded" => LaunchError::Throttled(text),
+        code if is_throttling(code) => LaunchError::Throttled(text),
         "IdempotentInstanceTerminated" => LaunchError::Spent(text),
         // Another run's call with this token said something else: neither a refusal nor ours.
         "IdempotentParameterMismatch" | "ClientTokenInProgress" | "IncompleteOperation" => LaunchError::Lost(text),
@@ -398,9 +392,9 @@ impl Cloud for Ec2 {
         let mut first_error = None;
         for chunk in instance_ids.chunks(TERMINATE_IDS) {
             let Err(error) = self.terminate_call(chunk).await else { continue };
-            // One unknown id fails the call for all: then each is asked for alone.
-            let unknown = matches!(&error, CloudError::Refused { code, .. } if unknown_id(Some(code)));
-            if !unknown {
+            // One unknown or protected id fails the call for all, or for all of its zone: then each is
+            // asked for alone.
+            if !matches!(&error, CloudError::Refused { code, .. } if of_one(code)) {
                 first_error.get_or_insert(error);
                 continue;
             }
@@ -447,6 +441,24 @@ impl Ec2 {
 
 fn unknown_id(code: Option<&str>) -> bool {
     matches!(code, Some("InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed"))
+}
+
+/// Whether a refusal can be the fault of one of the ids it was about.
+fn of_one(code: &str) -> bool {
+    !is_throttling(code) && !matches!(code, "UnauthorizedOperation" | "AuthFailure" | "InternalError")
+}
+
+fn is_throttling(code: &str) -> bool {
+    matches!(
+        code,
+        "RequestLimitExceeded"
+            | "Throttling"
+            | "ThrottlingException"
+            | "RequestThrottled"
+            | "EC2ThrottledException"
+            | "RequestThrottledException"
+            | "ResourceCountExceeded"
+    )
 }
 
 /// The client token of a life's launch call.
@@ -501,6 +513,8 @@ mod tests {
         assert!(matches!(launch_error("InsufficientInstanceCapacity", "", 500), LaunchError::Capacity(_)));
         assert!(matches!(launch_error("VcpuLimitExceeded", "", 400), LaunchError::Quota(_)));
         assert!(matches!(launch_error("RequestLimitExceeded", "", 503), LaunchError::Throttled(_)));
+        assert!(of_one("OperationNotPermitted") && of_one("InvalidInstanceID.NotFound"));
+        assert!(!of_one("RequestLimitExceeded"));
         assert!(matches!(launch_error("InvalidParameterValue", "", 400), LaunchError::BadRequest(_)));
         assert!(matches!(launch_error("InternalError", "", 500), LaunchError::Lost(_)));
         assert!(matches!(launch_error("IdempotentInstanceTerminated", "", 400), LaunchError::Spent(_)));

@@ -17,6 +17,7 @@ use crate::store::{
     unchanged, usable_handle,
 };
 use crate::time::{Span, Time};
+use std::collections::BTreeMap;
 
 /// What of the policy the steps need.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,19 @@ pub async fn end_alloc(
     keep: Keep,
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
+    end_alloc_if(store, node, alloc, ending, &[], keep, now).await
+}
+
+/// [`end_alloc`], where more must hold of its node's record.
+async fn end_alloc_if(
+    store: &Store,
+    node: Option<&NodeRecord>,
+    alloc: &Alloc,
+    ending: &Ending,
+    more: &[Cond],
+    keep: Keep,
+    now: Time,
+) -> Result<Option<NodeRecord>, WriteError> {
     let id = alloc.id();
     let job = store.job(id.job_id).await?;
     let mut writes = Vec::new();
@@ -67,7 +81,8 @@ pub async fn end_alloc(
     let mut written = None;
     if let Some(node) = node {
         let after = node.without_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
-        let (write, after) = change(Some(node), &after);
+        let (mut write, after) = change(Some(node), &after);
+        write.when.extend_from_slice(more);
         writes.push(write);
         written = Some(after);
     }
@@ -221,7 +236,8 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Res
 }
 
 /// Cleans a record: first its allocs are lost, then its handles' rows go, then the slot is
-/// free. `more` must hold in the last write, besides the version.
+/// free. `more` must hold of the record in each of these writes, besides the version: a node that
+/// is heard from meanwhile loses nothing any more.
 pub async fn clean_node(
     store: &Store,
     record: &NodeRecord,
@@ -232,17 +248,27 @@ pub async fn clean_node(
 ) -> Result<NodeRecord, WriteError> {
     let mut record = record.clone();
     let Some(life) = record.life().cloned() else { return Err(WriteError::CONFLICT) };
-    let allocs = store.allocs(life.allocs.iter().copied()).await?;
-    for alloc in &allocs {
-        if alloc.summary.client.is_final() || alloc.summary.node_id != life.node_id {
-            continue;
-        }
-        if let Some(after) = end_alloc(store, Some(&record), alloc, &Ending::lost(reason), keep, now).await? {
-            record = after;
-        }
+    let rows = store.allocs(life.allocs.iter().copied()).await?;
+    let rows: BTreeMap<AllocId, Alloc> = rows.into_iter().map(|a| (a.id(), a)).collect();
+    for id in &life.allocs {
+        let live = rows.get(id).filter(|a| !a.summary.client.is_final() && a.summary.node_id == life.node_id);
+        record = match live {
+            Some(alloc) => {
+                let ending = Ending::lost(reason);
+                let after = end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await?;
+                after.unwrap_or(record)
+            }
+            // Tables restored to different moments: nothing can end it any more.
+            None => {
+                let after = record.without_alloc(*id, now).map_err(|_| WriteError::CONFLICT)?;
+                store.write(Some(&record), &after, more.clone()).await?
+            }
+        };
     }
+    let mut still = unchanged(&record);
+    still.when.extend_from_slice(&more);
     for handle in store.handles_of(life.node_id).await? {
-        store.apply(&delete_handle(&handle)).await?;
+        store.transact(&[delete_handle(&handle), still.clone()]).await?;
     }
     let cleaned = record.clean(now, reason).map_err(|_| WriteError::CONFLICT)?;
     let mut more = more;

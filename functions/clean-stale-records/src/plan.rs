@@ -194,6 +194,8 @@ fn stale(
     }
     let pinged = record.contact().map(|c| c.last_ping_at);
     let touched = pinged.map_or(record.modified_at, |at| at.max(record.modified_at));
+    // Its launch may still be under way.
+    let touched = touched.max(life.launch_claim_until_at);
     let quiet = now.since(touched);
     (quiet >= Span::from_s(seen.policy.stale.after_s)).then(|| Silent { node_id, up: is_up(record), quiet })
 }

@@ -166,6 +166,9 @@ impl Applying<'_> {
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
         for id in live.difference(&listed) {
             let mut row = self.ingest.store.alloc(*id).await.map_err(internal)?;
+            if row.is_none() {
+                self.forget(*id).await?;
+            }
             for race in 0..RACES {
                 let Some(alloc) = row else { break };
                 let seen = report.as_of >= alloc.summary.placed_seq;
@@ -183,6 +186,19 @@ impl Applying<'_> {
                 }
                 row = self.again(*id).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// An alloc that the record lists and that has no row, in tables restored to different moments:
+    /// nothing can end it any more.
+    async fn forget(&mut self, id: AllocId) -> Result<(), Refusal> {
+        let Ok(after) = self.record.without_alloc(id, self.now) else { return Ok(()) };
+        match self.ingest.store.write(Some(&self.record), &after, Vec::new()).await {
+            Ok(written) => self.record = written,
+            // It is in the next complete report as little as in this one.
+            Err(WriteError::Conflict(_) | WriteError::Contended) => {}
+            Err(e) => return Err(unwritten(e)),
         }
         Ok(())
     }

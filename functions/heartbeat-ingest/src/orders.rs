@@ -2,9 +2,10 @@
 
 use crate::{Ingest, internal};
 use shared::http::Refusal;
+use shared::ids::{AllocId, NodeId};
 use shared::model::{Alloc, Life};
 use shared::wire::AllocOrder;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 impl Ingest {
     /// Every live alloc of a life, read consistently by the ids on its record.
@@ -22,24 +23,24 @@ impl Ingest {
         Ok(orders)
     }
 
-    /// The addresses of all members' nodes, in member order: the newest copy of each member.
+    /// The addresses of all members' nodes, one for each in member order, also of those that have
+    /// ended; empty where none is known. Members of one placing have copies that go up with them.
     async fn hosts(&self, alloc: &Alloc) -> Result<Vec<String>, Refusal> {
-        let Some(job) = self.store.job(alloc.id().job_id).await.map_err(internal)? else { return Ok(Vec::new()) };
-        let members = self.store.allocs(job.summary.allocs.iter().copied()).await.map_err(internal)?;
-        let mut newest: BTreeMap<u32, &Alloc> = BTreeMap::new();
-        for member in &members {
-            let id = member.id();
-            if newest.get(&id.member).is_none_or(|known| known.id().copy < id.copy) {
-                newest.insert(id.member, member);
-            }
+        let id = alloc.id();
+        let first = id.copy.saturating_sub(id.member);
+        let members = (0..alloc.nodes).map(|m| AllocId { member: m, copy: first.saturating_add(m), ..id });
+        let rows = self.store.allocs(members.clone()).await.map_err(internal)?;
+        let nodes: BTreeMap<AllocId, NodeId> = rows.iter().map(|a| (a.id(), a.summary.node_id)).collect();
+        let mut hosts = Vec::new();
+        for member in members {
+            let node_id = nodes.get(&member).copied();
+            let record = match node_id {
+                Some(node_id) => self.store.node(node_id.slot()).await.map_err(internal)?,
+                None => None,
+            };
+            let life = record.as_ref().and_then(|r| r.life()).filter(|l| Some(l.node_id) == node_id);
+            hosts.push(life.and_then(|l| l.address.clone()).unwrap_or_default());
         }
-        let slots: BTreeSet<_> = newest.values().map(|a| a.summary.slot).collect();
-        let mut addresses = BTreeMap::new();
-        for slot in slots {
-            if let Some(record) = self.store.node(slot).await.map_err(internal)? {
-                addresses.insert(slot, record.life().and_then(|l| l.address.clone()).unwrap_or_default());
-            }
-        }
-        Ok(newest.values().map(|a| addresses.get(&a.summary.slot).cloned().unwrap_or_default()).collect())
+        Ok(hosts)
     }
 }

@@ -126,7 +126,11 @@ impl Sweep {
         }
         let most = policy.sweep.max_in_flight as usize;
         let more = verdict.destroy.len() > most;
-        let destroy: Vec<String> = verdict.destroy.into_iter().take(most).collect();
+        // Other ones each time: those that cannot be destroyed are in nobody's way.
+        let turn = usize::try_from(report.report_no).unwrap_or(0).wrapping_mul(most);
+        let first = turn.checked_rem(verdict.destroy.len()).unwrap_or(0);
+        let (before, from) = (verdict.destroy.iter().take(first), verdict.destroy.iter().skip(first));
+        let destroy: Vec<String> = from.chain(before).take(most).cloned().collect();
         let mut answer = self.answer(policy.sweep.report_s, record.life().map_or(0, |l| l.seq), destroy, more);
         answer.conflicts = verdict.conflicts;
         answer.held = held;
@@ -264,7 +268,8 @@ fn judge<'a>(
                 verdict.appeared.push((row, after));
             }
             HandleState::Unknown
-                if present && !row.keep && row.unknown_report_no.is_none_or(|first| report.report_no > first) =>
+                // (A lower number is another incarnation's: of this one's it would be stale.)
+                if present && !row.keep && row.unknown_report_no.is_none_or(|first| report.report_no != first) =>
             {
                 verdict.twice_unknown.push(row);
             }
@@ -357,6 +362,7 @@ mod tests {
         };
         assert_eq!(judged(&row, 3), (0, vec![]), "the same report once more");
         assert_eq!(judged(&row, 4), (1, vec![]));
+        assert_eq!(judged(&row, 1), (1, vec![]), "the first of another incarnation");
         let kept = Handle { keep: true, ..row };
         let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
         assert_eq!(judged(&kept, 4), (0, vec![live]));

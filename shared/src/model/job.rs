@@ -283,7 +283,9 @@ impl Job {
         }
         let unique: BTreeSet<_> = spec.caches.iter().collect();
         check(unique.len() == spec.caches.len(), "a cache is named twice".into());
-        let items = 1 + spec.nodes as usize * (2 + 1 + spec.caches.len());
+        // A copy's placing writes the original too.
+        let original = usize::from(spec.terms.replace && spec.nodes == 1);
+        let items = 1 + original + spec.nodes as usize * (2 + 1 + spec.caches.len());
         check(
             items <= MAX_TRANSACTION_ITEMS,
             format!(
@@ -390,12 +392,13 @@ impl Job {
         }
     }
 
-    /// `placed → queued` for a job that has no alloc at all although members are missing.
+    /// `placed → queued` for a job that has no alloc at all although members are missing. The caller
+    /// has seen that none of those it lists, if it lists any, is there.
     pub fn requeue(&self, reason: &str) -> Option<Self> {
-        let stuck =
-            matches!(self.summary.state, JobState::Placed | JobState::Regrouping) && self.summary.allocs.is_empty();
+        let stuck = matches!(self.summary.state, JobState::Placed | JobState::Regrouping);
         stuck.then(|| {
             let mut new = self.clone();
+            new.summary.allocs.clear();
             new.queue(reason);
             new
         })

@@ -481,6 +481,7 @@ impl NodeRecord {
             life.address = Some(address.to_owned());
         }
         let gate_seq = life.seq;
+        let syncing = self.contact().filter(|c| c.status == NodeStatus::Syncing);
         let contact = Contact {
             first_ping_at: self.contact().map_or(now, |c| c.first_ping_at),
             last_ping_at: self.contact().map_or(now, |c| c.last_ping_at.max(now)),
@@ -495,7 +496,8 @@ impl NodeRecord {
             busy: caller.busy,
             idle_since_at: None,
             idle_seen: 0,
-            syncing_since_at: Some(now),
+            // On entry: a node that registers again and again is stuck all the same.
+            syncing_since_at: syncing.and_then(|c| c.syncing_since_at).or(Some(now)),
         };
         new.state = match new.state {
             NodeState::Assigned(life) => NodeState::InUse(Box::new(InUse { life: *life, contact })),
@@ -744,6 +746,16 @@ mod tests {
         assert!(life.seq > node.life().unwrap().seq);
         assert!(!back.takes_work());
         assert!(back.open_gate(at(301)).unwrap().takes_work());
+    }
+
+    #[test]
+    fn a_node_that_registers_again_and_again_is_syncing_since_the_first_time() {
+        let since = |r: &NodeRecord| r.contact().unwrap().syncing_since_at;
+        let again = |r: &NodeRecord, s| r.register(&fixtures::caller("i-0"), "anew", at(s + 90), at(s)).unwrap();
+        let first = again(&fixtures::ready(0), 100);
+        assert_eq!(since(&again(&first, 200)), Some(at(100)));
+        let missed = first.miss(NodeStatus::Down, at(300), "lease over").unwrap();
+        assert_eq!(since(&again(&missed, 400)), Some(at(400)), "what was silent enters anew");
     }
 
     #[test]

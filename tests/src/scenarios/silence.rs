@@ -125,3 +125,35 @@ fn nobody_waits_for_what_its_job_no_longer_wants() {
     assert_eq!(given.count(at(180), "lose_alloc"), 0, "{:?}", given.actions(at(170)));
     assert_eq!(given.count(at(180), "unknown_alloc"), 1, "{:?}", given.actions(at(170)));
 }
+
+#[test]
+fn a_silent_node_that_ec2_lists_no_more_is_not_waited_for_by_what_only_its_record_holds_up() {
+    // EC2 may still know it by id, without the tags it was listed by: then no run cleans it.
+    let mut given = given(json!({})).working(0);
+    given.seen.instances.clear();
+    given.seen.nodes[0] = given.seen.nodes[0].absent(Some(at(1000)), at(1000)).unwrap();
+    assert_eq!(given.actions(at(2000)), ["clean slot#0", "disconnect slot#0"]);
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Disconnected, at(2000), "silent").unwrap();
+    let unknown = format!("unknown_alloc alloc#{}", fixtures::alloc_id(0));
+    assert_eq!(given.actions(at(2060)), ["clean slot#0".to_owned(), unknown]);
+}
+
+#[test]
+fn a_node_that_is_shut_down_is_terminated_again_also_while_ec2_does_not_list_it() {
+    let record = fixtures::ready(0).shut_down(at(100), "idle").unwrap();
+    assert_eq!(given(json!({})).unlisted(record).count(at(110), "terminate"), 1);
+}
+
+#[test]
+fn a_busy_node_is_believed_while_a_brake_keeps_its_silence_from_being() {
+    let mut given = given(json!({"heartbeat": {"brake_min": 0}}));
+    for n in 0..2 {
+        let mut busy = fixtures::ready(n).with_intent(Intent::Drain, None, at(80)).unwrap();
+        if let NodeState::InUse(node) = &mut busy.state {
+            node.contact.busy = true;
+        }
+        given = given.node(busy);
+    }
+    let actions = given.actions(at(200));
+    assert_eq!((given.count(at(200), "hold_back"), given.count(at(200), "shut_down")), (1, 0), "{actions:?}");
+}

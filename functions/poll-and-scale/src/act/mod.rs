@@ -293,6 +293,10 @@ impl Acting<'_> {
             }
             Action::Requeue(job_id) => {
                 let job = self.job(*job_id).await?;
+                let rows = self.store.allocs(job.summary.allocs.iter().copied()).await?;
+                if rows.iter().any(|a| !a.summary.client.is_final()) {
+                    return Err(CONFLICT);
+                }
                 self.store.write(Some(&job), &job.requeue(reason).ok_or(CONFLICT)?, Vec::new()).await?;
             }
             Action::SetIdle(node_id, idle) => {

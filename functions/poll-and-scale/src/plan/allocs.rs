@@ -9,7 +9,7 @@ use super::{Action, PERIOD_S, Plan, View};
 use shared::ids::{AllocId, JobId};
 use shared::model::{AllocSummary, ClientStatus, Desired, Intent, JobState, NodeRecord, NodeStatus, Reconcile};
 use shared::time::{Span, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut back: BTreeMap<(JobId, u32), Vec<&AllocSummary>> = BTreeMap::new();
@@ -19,7 +19,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         }
         match one(view, alloc) {
             Some((action, reason)) => plan.add(action, reason),
-            None if alloc.awaiting && alloc.client != ClientStatus::Unknown => {
+            None if alloc.awaiting && alloc.client != ClientStatus::Unknown && alloc.desired == Desired::Run => {
                 back.entry((alloc.alloc_id.job_id, alloc.alloc_id.member)).or_default();
             }
             None => {}
@@ -35,10 +35,11 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     for copies in back.into_values() {
         resolve(plan, &copies);
     }
-    // A job whose sets are empty although it has not ended was forgotten by nobody we know:
-    // still, none may be.
+    // A job none of whose allocs is there although it has not ended was forgotten by nobody we know
+    // (but tables may be restored to different moments): still, none may be.
+    let live: BTreeSet<AllocId> = view.seen.allocs.iter().map(|a| a.alloc_id).collect();
     for job in &view.seen.jobs {
-        if matches!(job.state, JobState::Placed | JobState::Regrouping) && job.allocs.is_empty() {
+        if matches!(job.state, JobState::Placed | JobState::Regrouping) && job.allocs.is_disjoint(&live) {
             plan.add(Action::Requeue(job.job_id), "it is placed, but no alloc of it is left");
         }
     }

@@ -101,6 +101,10 @@ fn unlisted(view: &mut View<'_>, plan: &mut Plan, missing: &[(&NodeRecord, &Life
     let policy = &view.seen.policy.stale;
     let mut gone = Vec::new();
     for (record, life, id) in missing {
+        if let NodeState::ShuttingDown(_) = &record.state {
+            let again = Action::Terminate { node_id: life.node_id, instance_id: (*id).to_owned() };
+            plan.say(again, format!("shutting down, and EC2 does not list {id}"), false);
+        }
         let alive = record.contact().is_some_and(|c| c.lease_expires_at >= view.now);
         // A new instance is not listed at first: nothing is noted before the claim is old.
         let old = view.now.since(life.launch_claim_until_at) >= Span::from_s(policy.orphan_after_s);
@@ -135,10 +139,13 @@ fn unlisted(view: &mut View<'_>, plan: &mut Plan, missing: &[(&NodeRecord, &Life
     }
     let braked = brake(view, plan, &gone);
     for (record, life, id, since) in gone {
-        view.lose(life.node_id);
         if braked && !matches!(record.state, NodeState::ShuttingDown(_)) {
+            view.lose(life.node_id);
             continue;
         }
+        // Not decided: EC2 may know it by id, without the tags it is listed by. Then it is cleaned by
+        // no run, and what follows from its silence goes on.
+        view.lost.insert(life.node_id);
         let reason = format!("EC2 has not listed {id} for {}", view.now.since(since));
         plan.add(Action::Clean { node_id: life.node_id, missing: Some(id.to_owned()) }, reason);
     }

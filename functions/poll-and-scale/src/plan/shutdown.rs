@@ -2,7 +2,7 @@
 //!
 //! | node | may be shut down |
 //! | --- | --- |
-//! | live allocs, or its lease is valid and the agent says busy | never, except at a drain's deadline |
+//! | live allocs, or the agent says busy and it is not silent | never, except at a drain's deadline |
 //! | intent `hold` | never |
 //! | intent `drain` | as soon as idle |
 //! | size no longer in the policy | as soon as idle |
@@ -61,9 +61,12 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
     idle.iter().take(most).chain(outgrown).map(|l| l.node_id).collect()
 }
 
-/// Nothing runs on it, and its agent (while its lease is valid) does not say busy.
+/// Nothing runs on it, and its agent does not say busy. While a brake keeps its silence from being
+/// believed (its lease is over, its status as it was), its word holds.
 fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
-    life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && c.lease_expires_at >= now)
+    let silent =
+        |c: &Contact| matches!(c.status, NodeStatus::Disconnected | NodeStatus::Down) && c.lease_expires_at < now;
+    life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && !silent(c))
 }
 
 fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, surplus: bool) {

@@ -1,0 +1,203 @@
+//! What a cap is in the way of, what makes way for it, and what does not.
+
+use super::*;
+use shared::store::Memory;
+
+/// Two idle nodes of a size that costs 2, a cap of 4, and a size that costs 1.
+fn dear_and_idle(min: u32) -> Given {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 1, "memory_mib": 1000, "price_per_hour": 1},
+        {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
+    given(json!({"size": sizes, "nodes": {"min": min, "max": 8, "max_price_per_hour": 4}})).node(big(0)).node(big(1))
+}
+
+fn big(n: u32) -> NodeRecord {
+    let mut record = of_size(idle_long(n), "big");
+    if let NodeState::InUse(node) = &mut record.state {
+        node.life.offering.capacity = Capacity { vcpus: 4, memory_mib: 4000, scratch_gib: 0, gpus: 0 };
+        node.life.offering.price_per_hour = Usd::from_micros(2_000_000);
+    }
+    record
+}
+
+#[test]
+fn a_job_of_many_keeps_only_nodes_that_leave_the_price_for_the_rest() {
+    // Four members cost 4 on small nodes alone; with a big one kept they would cost 5.
+    let four = dear_and_idle(0).job(5, |s| s.nodes = 4);
+    assert_eq!(four.count(at(900), "shut_down"), 2, "{:?}", four.actions(at(900)));
+    // Three cost 4 with one of the big ones kept.
+    let three = dear_and_idle(0).job(5, |s| s.nodes = 3);
+    assert_eq!(three.count(at(900), "shut_down"), 1, "{:?}", three.actions(at(900)));
+}
+
+#[test]
+fn nodes_kept_for_the_minimum_make_way_for_a_job_and_only_as_many_as_are_in_its_way() {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8000, "price_per_hour": 0.1},
+        {"name": "big", "instance_type": "b", "vcpus": 8, "memory_mib": 8000, "price_per_hour": 0.8}]);
+    let by_price = json!({"size": sizes, "nodes": {"min": 3, "max": 8, "max_price_per_hour": 1.0}});
+    let by_number = json!({"size": sizes, "nodes": {"min": 3, "max": 3}});
+    for policy in [by_price, by_number] {
+        let given = given(policy).node(idle_long(0)).node(idle_long(1)).node(idle_long(2)).job(5, |s| s.vcpus = 8);
+        assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
+        assert_eq!(given.count(at(900), "launch"), 0, "there is no room yet");
+    }
+}
+
+#[test]
+fn dear_idle_nodes_make_way_for_the_minimum_and_the_cheapest_do_not() {
+    let dear = dear_and_idle(3);
+    assert_eq!(dear.count(at(900), "shut_down"), 1, "{:?}", dear.actions(at(900)));
+    // Three of the cheapest there are cost more than the cap: nothing is gained by another one.
+    let cheap = given(json!({"nodes": {"min": 3, "max_price_per_hour": 0.25}})).node(idle_long(0)).node(idle_long(1));
+    assert_eq!(cheap.count(at(900), "shut_down"), 0, "{:?}", cheap.actions(at(900)));
+}
+
+#[test]
+fn dear_idle_nodes_make_way_for_the_cheapest_size_that_is_not_full() {
+    let sizes = json!([
+        {"name": "only", "instance_type": "o", "vcpus": 1, "memory_mib": 500, "price_per_hour": 0.5, "max": 1},
+        {"name": "small", "instance_type": "s", "vcpus": 1, "memory_mib": 1000, "price_per_hour": 1},
+        {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
+    let policy = json!({"size": sizes, "nodes": {"min": 4, "max": 8, "max_price_per_hour": 5}});
+    let mut only = of_size(idle_long(2), "only");
+    if let NodeState::InUse(node) = &mut only.state {
+        node.life.offering.price_per_hour = Usd::from_micros(500_000);
+    }
+    // 4.50 of 5: another `only` would be within it, and there may be none.
+    let given = given(policy).node(big(0)).node(big(1)).node(only);
+    assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn what_a_price_keeps_from_the_first_job_is_no_later_jobs() {
+    // The cap leaves 0.1 of the 0.2 that the first job needs: enough for the second one's node.
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.2}]);
+    let given = given(json!({"size": sizes, "nodes": {"max": 8, "max_price_per_hour": 0.2}})).working(0);
+    let first = |s: &mut JobSpec| (s.vcpus, s.priority) = (8, 900);
+    assert_eq!(given.job(5, first).job(6, whole).count(at(100), "launch"), 0);
+}
+
+/// Idle nodes, as many as there may be, of the only size that EC2 has now.
+fn short_of_large(job: impl FnOnce(&mut JobSpec)) -> Given {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.2}]);
+    let policy = json!({"size": sizes, "nodes": {"min": 2, "max": 2}});
+    let mut given = given(policy).node(idle_long(0)).node(idle_long(1)).job(5, job);
+    let refused = Memory { policy_version: Some(1), ..Memory::new("bad_request#large") };
+    given.seen.control.memories.insert(refused.key.clone(), refused);
+    given
+}
+
+#[test]
+fn nothing_makes_way_for_a_size_that_cannot_be_had() {
+    let given = short_of_large(|s| s.vcpus = 8);
+    assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn what_is_launched_for_a_job_of_many_is_what_it_keeps() {
+    // Of six at 1.50 the cap allows three; with three of them there is no price left for cheaper ones
+    // when they can be had again: two are kept.
+    let sizes = json!([
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43},
+        {"name": "gpu", "instance_type": "g", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1.5}]);
+    let mut given = given(json!({"size": sizes, "nodes": {"max": 9, "max_price_per_hour": 5.25}})).job(5, |s| {
+        (s.nodes, s.vcpus) = (6, 8);
+    });
+    let refused = Memory { policy_version: Some(1), ..Memory::new("bad_request#large") };
+    given.seen.control.memories.insert(refused.key.clone(), refused);
+    assert_eq!(given.count(at(900), "launch"), 2, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn a_busy_node_is_nobodys_reason_to_shut_a_cheap_one_down() {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 1},
+        {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
+    let mut busy = big(0);
+    if let NodeState::InUse(node) = &mut busy.state {
+        (node.contact.busy, node.life.offering.price_per_hour) = (true, Usd::from_micros(3_500_000));
+    }
+    let mut small = idle_long(1);
+    if let NodeState::InUse(node) = &mut small.state {
+        node.life.offering.price_per_hour = Usd::from_micros(1_000_000);
+    }
+    let policy = json!({"size": sizes, "nodes": {"min": 3, "max": 8, "max_price_per_hour": 5}});
+    let given = given(policy).node(busy).node(small);
+    assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn the_first_job_waits_for_a_node_that_empties_and_not_for_one_that_is_anothers() {
+    let sizes = json!([{"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 1}]);
+    let mut given = given(json!({"size": sizes, "nodes": {"max": 2}})).node(fixtures::ready(0)).working(1);
+    if let NodeState::InUse(node) = &mut given.seen.nodes[0].state {
+        node.contact.busy = true;
+    }
+    given.seen.allocs[0].capacity.vcpus = 1;
+    let first = |s: &mut JobSpec| (s.vcpus, s.priority) = (2, 900);
+    let given = given.job(5, first).job(6, |s| s.vcpus = 1);
+    assert_eq!(given.count(at(100), "place"), 0, "{:?}", given.actions(at(100)));
+}
+
+#[test]
+fn a_job_of_more_members_than_a_run_launches_comes_up_also_while_an_earlier_one_waits() {
+    let mut given = short_of_large(|s| (s.vcpus, s.priority) = (8, 900));
+    given.seen.nodes.clear();
+    given.seen.policy.nodes.max = 9;
+    given.seen.policy.launch.max_per_run = 3;
+    let given = given.job(6, |s| {
+        whole(s);
+        s.nodes = 5;
+    });
+    assert_eq!(given.count(at(900), "launch"), 3, "{:?}", given.actions(at(900)));
+}
+
+/// A size of which one may be, beside a cheaper one that does not serve what waits for it.
+fn one_of_a_kind(nodes: Value) -> Given {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.8, "max": 1}]);
+    given(json!({"size": sizes, "nodes": nodes}))
+}
+
+fn of_size(mut record: NodeRecord, size: &str) -> NodeRecord {
+    if let NodeState::InUse(node) = &mut record.state {
+        node.life.offering.size = size.into();
+    }
+    record
+}
+
+#[test]
+fn the_minimum_is_filled_while_a_job_waits_for_a_size_that_is_full() {
+    let mut given = one_of_a_kind(json!({"min": 3, "max": 8})).working(0).job(5, |s| s.vcpus = 8);
+    given.seen.nodes[0] = of_size(given.seen.nodes[0].clone(), "rare");
+    assert_eq!(given.count(at(60), "launch"), 2, "{:?}", given.actions(at(60)));
+}
+
+#[test]
+fn idle_nodes_of_a_size_that_was_changed_make_way_for_what_no_longer_fits_on_them() {
+    // Launched when the size had two vCPUs.
+    let old = |n| of_size(idle_long(n), "rare");
+    let given = one_of_a_kind(json!({"min": 1, "max": 8})).node(old(0)).job(5, |s| s.vcpus = 8);
+    assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
+    // What fits on it is placed there.
+    let fits = one_of_a_kind(json!({"min": 1, "max": 8})).node(old(0)).job(5, |_| ());
+    assert_eq!((fits.count(at(900), "place"), fits.count(at(900), "shut_down")), (1, 0));
+}
+
+#[test]
+fn a_copy_that_no_size_fits_any_more_holds_nobody_up() {
+    let mut given = given(json!({"nodes": {"max": 2}})).working(0).node(idle_long(1));
+    given.seen.nodes[0] = given.seen.nodes[0].miss(NodeStatus::Disconnected, at(151), "silent").unwrap();
+    given.seen.allocs[0].client = ClientStatus::Unknown;
+    given.seen.allocs[0].unknown_since_at = Some(at(160));
+    given.seen.allocs[0].terms.replace = true;
+    given.seen.jobs[0].capacity.vcpus = 512;
+    let given = given.job(5, whole);
+    assert_eq!(given.count(at(170), "place"), 1, "{:?}", given.actions(at(170)));
+}
