@@ -158,6 +158,9 @@ async fn report(shared: &Shared, client: &Client, url: &str, pace: &mut Pace) ->
         pace.report_failures = pace.report_failures.saturating_add(1);
         let mut wait = pace.wait(pace.report_failures, error.retry_after());
         if let Some(code) = error.code() {
+            // It is heard and refused, though heartbeats are taken: asking faster will not help.
+            let refused = History::Never { attempts: pace.report_failures };
+            wait = wait.max(backoff::delay(refused, None, Chance::real().between(0.0, 1.0)));
             save(shared.update(|n| n.on_report_refused(code)));
             match code {
                 ErrorCode::Gone => return Gone::Yes,

@@ -131,11 +131,19 @@ impl Places {
                 .await
             }
             Target::Container(name) if self.runtime == Runtime::Docker => {
-                if docker::is_ours(name, self.node_id).await? { docker::remove(name).await } else { Ok(()) }
+                if docker::is_ours(name, self.node_id).await? {
+                    docker::remove(name).await
+                } else {
+                    Err(not_ours(name))
+                }
             }
-            Target::Container(_) => Ok(()),
+            Target::Container(name) => Err(not_ours(name)),
         }
     }
+}
+
+fn not_ours(name: &str) -> io::Error {
+    io::Error::other(format!("{name} is nothing that this agent made: remove it, or take its label away"))
 }
 
 async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {

@@ -32,6 +32,10 @@ pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder]) -> Applied {
             if order.desired == Desired::Stop {
                 alloc.order.desired = Desired::Stop;
             }
+            // Ended here in a history that a restored table does not know: nothing else will say so.
+            if alloc.dropped {
+                applied = Applied::SomeMissing;
+            }
         } else if order.client == ClientStatus::Pending && !known.blank {
             // Also with desired = stop: it is then ended without being started, and reported.
             known.allocs.insert(order.alloc_id, LocalAlloc::new(order.clone()));

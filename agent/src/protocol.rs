@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// All log tails of one report together, in bytes: escaped as JSON they may grow sixfold, and
 /// the body must stay well below [`shared::wire::MAX_BODY_BYTES`].
 const MAX_REPORT_LOG_BYTES: usize = 256 * 1024;
+/// The longest message of an end, in characters: a report of many stays below what is taken.
+const MAX_MESSAGE_CHARS: usize = 1024;
 
 /// What outlives the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +104,9 @@ pub enum Seen {
     Running,
     /// It ended.
     Ended(Ended),
+    /// It ran before the node was rebooted, and is not here any more: it is lost rather than failed,
+    /// and only a complete report says so.
+    Gone,
 }
 
 /// How an alloc ended.
@@ -120,6 +125,7 @@ impl Seen {
         match self {
             Self::Pending => ClientStatus::Pending,
             Self::Running => ClientStatus::Running,
+            Self::Gone => ClientStatus::Lost,
             Self::Ended(end) if end.exit_code == Some(0) => ClientStatus::Complete,
             Self::Ended(_) => ClientStatus::Failed,
         }
@@ -198,8 +204,9 @@ impl Node {
             self.durable.incarnation = Some(answer.incarnation.clone());
         }
         self.complete_due |= answer.must_report;
+        // From before what it must know of: taken or not, it would not open the gate.
+        self.in_flight.take_if(|report| answer.must_report && report.as_of < answer.seq);
         self.on_orders(answer.seq, answer.allocs.as_deref());
-        self.durable.blank = false;
         registered
     }
 
@@ -214,6 +221,12 @@ impl Node {
     /// Takes over a list of orders. An answer without one means that ours is current.
     fn on_orders(&mut self, seq: u64, orders: Option<&[AllocOrder]>) {
         let Some(orders) = orders else { return };
+        for order in orders {
+            // What a restored table has forgotten is told again.
+            if let Some(delivered) = self.delivered.get_mut(&order.alloc_id) {
+                *delivered = order.client;
+            }
+        }
         if orders::apply(&mut self.durable, seq, orders) == Applied::SomeMissing {
             self.complete_due = true;
         }
@@ -223,7 +236,7 @@ impl Node {
     /// Every alloc that has something to be done about it.
     pub fn work(&self) -> Vec<Work> {
         let todo = self.durable.allocs.iter().filter_map(|(id, alloc)| match (self.seen(*id), alloc.stop_reason()) {
-            (Seen::Ended(_), _) | (Seen::Running, None) => None,
+            (Seen::Ended(_) | Seen::Gone, _) | (Seen::Running, None) => None,
             (Seen::Pending | Seen::Running, Some(why)) => Some(Work::Stop(alloc.order.clone(), why.to_owned())),
             (Seen::Pending, None) => Some(Work::Run(alloc.order.clone())),
         });
@@ -244,6 +257,11 @@ impl Node {
     pub fn observe(&mut self, id: AllocId, seen: Seen) -> bool {
         if !self.durable.allocs.contains_key(&id) || matches!(self.seen(id), Seen::Ended(_)) || *self.seen(id) == seen {
             return false;
+        }
+        if seen == Seen::Gone {
+            self.forget(id);
+            self.complete_due = true;
+            return true;
         }
         self.seen.insert(id, seen);
         self.forget_dropped();
@@ -305,7 +323,7 @@ impl Node {
             alloc_id,
             client: seen.client(),
             exit_code: end.exit_code,
-            message: end.message,
+            message: end.message.map(|m| m.chars().take(MAX_MESSAGE_CHARS).collect()),
             log_tail: end.log_tail.map(|t| tail(&t, tail_limit).to_owned()),
         }
     }
@@ -320,6 +338,8 @@ impl Node {
         let Some(report) = self.in_flight.take() else { return };
         if report.complete {
             self.complete_due = false;
+            // What was ordered before a wipe is known to be lost.
+            self.durable.blank = false;
         }
         let refused = answer.refused.iter().map(|r| r.alloc_id);
         let answered: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();

@@ -199,6 +199,12 @@ impl Runner {
             return Ok(Seen::Pending);
         };
         let same_boot = started.boot_id == self.setup.boot_id;
+        if !same_boot && started.pid != 0 {
+            if self.setup.runtime == Runtime::Docker {
+                docker::remove(&id.to_string()).await?;
+            }
+            return Ok(Seen::Gone);
+        }
         if same_boot && process::is_alive(started.pid, started.start_ticks) {
             return Ok(Seen::Running);
         }
@@ -209,10 +215,9 @@ impl Runner {
             docker::remove(&id.to_string()).await?;
         }
         // It may have written its end since we looked: then that stands.
-        let why = match (started.pid, same_boot) {
-            (0, _) => "not started: the agent was killed while it stopped it",
-            (_, true) => "its supervisor was killed, and everything it ran with it",
-            (_, false) => "the node was rebooted while it ran",
+        let why = match started.pid {
+            0 => "not started: the agent was killed while it stopped it",
+            _ => "its supervisor was killed, and everything it ran with it",
         };
         if let Err(error) = dir.end(&Exit::without_code(why)) {
             tracing::error!(alloc_id = %id, %error, "its end cannot be written");
@@ -243,6 +248,8 @@ impl Runner {
     pub fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
         self.unwritten.retain(|id, _| known(*id));
         self.tries.retain(|id, _| known(*id));
+        // A supervisor may outlive the end it wrote by a moment: nobody asks for it again.
+        self.children.retain(|_, child| !matches!(child.try_wait(), Ok(Some(_))));
     }
 }
 

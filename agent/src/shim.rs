@@ -74,7 +74,16 @@ pub async fn run(dir: AllocDir, around: &Surroundings) -> io::Result<()> {
     kill_descendants(own).await;
     exit.started_at = Some(started_at);
     exit.finished_at = Some((around.clock)());
-    dir.end(&exit)
+    // On a full disk how it ended waits for room: until then it counts as running.
+    loop {
+        match dir.end(&exit) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                tracing::warn!(%error, "cannot write down how it ended: tried again");
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+            ended => return ended,
+        }
+    }
 }
 
 /// Starts the command, or says how it ended before it began.

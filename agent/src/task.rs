@@ -110,10 +110,12 @@ impl AllocDir {
         self.0.join("output")
     }
 
-    /// Makes the directory, whole or not at all, unless it exists.
+    /// Makes the directory, whole or not at all, unless it exists. What an earlier boot left without
+    /// starting it becomes this one's.
     pub fn create(&self, task: &Task) -> io::Result<()> {
         if self.0.exists() {
-            return Ok(());
+            let left = self.task()?.is_some_and(|t| t.boot_id != task.boot_id) && self.started()?.is_none();
+            return if left { durable::replace(&self.0.join("task.json"), &to_json(task)?) } else { Ok(()) };
         }
         let id = task.order.alloc_id;
         let temp = self.0.with_file_name(format!(".new-{id}"));

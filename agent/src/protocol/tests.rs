@@ -243,3 +243,47 @@ fn durable_state_survives_its_file() {
     let json = serde_json::to_string(&node.durable).unwrap();
     assert_eq!(serde_json::from_str::<Durable>(&json).unwrap(), node.durable);
 }
+
+#[test]
+fn a_wiped_disk_is_blank_until_its_complete_report_is_taken() {
+    let mut node = node();
+    node.durable.blank = true;
+    node.on_heartbeat(&answer(5, Some(vec![order(0, 5)])));
+    node.on_report_refused(ErrorCode::Busy);
+    // The list again, before the report was taken.
+    node.on_heartbeat(&answer(6, Some(vec![order(0, 5)])));
+    assert_eq!(node.work(), [], "it may have run before the wipe");
+    node.report().unwrap();
+    node.on_report(&AllocReportAnswer { allocs: Some(vec![order(1, 7)]), ..taken(7, &[]) });
+    assert!(matches!(node.work().as_slice(), [Work::Run(o)] if o.alloc_id == alloc_id(1)));
+}
+
+#[test]
+fn what_ran_before_a_reboot_is_told_by_its_absence() {
+    let mut node = settled();
+    assert!(node.observe(alloc_id(0), Seen::Gone));
+    let report = node.report().unwrap();
+    assert!(report.complete && report.allocs.is_empty());
+}
+
+#[test]
+fn a_report_from_before_a_miss_is_not_repeated_for_the_gate() {
+    let mut node = settled();
+    node.observe(alloc_id(0), Seen::Running);
+    let before = node.report().unwrap();
+    node.on_report_refused(ErrorCode::Busy);
+    node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(6, Some(vec![order(0, 5)])) });
+    let report = node.report().unwrap();
+    assert!(report.complete && report.as_of == 6 && report.report_no > before.report_no);
+}
+
+#[test]
+fn what_a_restored_table_forgot_is_told_again() {
+    let mut node = settled();
+    node.observe(alloc_id(0), Seen::Running);
+    node.report().unwrap();
+    node.on_report(&taken(5, &[alloc_id(0)]));
+    assert!(!node.has_report());
+    node.on_heartbeat(&answer(6, Some(vec![order(0, 5)])));
+    assert_eq!(node.report().unwrap().allocs[0].client, ClientStatus::Running);
+}

@@ -228,6 +228,9 @@ impl Machine {
         if let Some(ended) = self.disk.ended.get(&id) {
             return Seen::Ended(ended.clone());
         }
+        if self.disk.started.get(&id).is_some_and(|(_, boot)| *boot != self.boot) {
+            return Seen::Gone;
+        }
         if self.disk.started.contains_key(&id) {
             let ended = Ended { exit_code: None, message: Some("rebooted while it ran".into()), log_tail: None };
             self.disk.ended.insert(id, ended.clone());

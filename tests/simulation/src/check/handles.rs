@@ -88,7 +88,7 @@ impl Check {
         if let (Kind::Node { body, .. }, Some("unknown")) = (&caller.kind, text(before, "state")) {
             let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
             let no = report.get("report_no").and_then(serde_json::Value::as_i64).unwrap_or(0);
-            if no <= count(before, "unknown_report_no") {
+            if no == count(before, "unknown_report_no") {
                 self.broken(rule, format!("unknown in one report only: {before:?}"));
             }
         }
