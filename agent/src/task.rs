@@ -195,6 +195,28 @@ pub fn is_cache_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::testing::{node_id, order};
+
+    #[test]
+    fn what_an_earlier_boot_left_unstarted_is_started_in_this_one() {
+        let allocs = tempfile::tempdir().unwrap();
+        let task = |boot_id: &str| Task {
+            node_id: node_id(),
+            order: order(0, 1),
+            runtime: Runtime::Process,
+            job_user: None,
+            boot_id: boot_id.to_owned(),
+            caches: Vec::new(),
+        };
+        let dir = AllocDir::of(allocs.path(), task("").order.alloc_id);
+        let boot = || dir.task().unwrap().unwrap().boot_id;
+        dir.create(&task("boot-1")).unwrap();
+        dir.create(&task("boot-2")).unwrap();
+        assert_eq!(boot(), "boot-2");
+        dir.claim(&Started { pid: 7, start_ticks: 1, boot_id: boot() }).unwrap();
+        dir.create(&task("boot-3")).unwrap();
+        assert_eq!(boot(), "boot-2", "it was started");
+    }
 
     #[test]
     fn a_cache_name_cannot_lead_out_of_its_directory() {

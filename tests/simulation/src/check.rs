@@ -342,7 +342,11 @@ impl Check {
         }
         let assigned = |row: Option<&Row>| row.is_some_and(|r| text(r, "state") == Some("assigned"));
         let launching = |c: &Change| assigned(c.before.as_ref()) || assigned(c.after.as_ref());
-        let acting = |c: &&Change| matches!(c.table, Table::Nodes | Table::Jobs | Table::Allocs) && !launching(c);
+        // A spot warning: done for what the event says and not for what was observed.
+        let intent = |row: Option<&Row>| row.and_then(|r| text(r, "intent")).map(ToOwned::to_owned);
+        let warned = |c: &Change| c.table == Table::Nodes && intent(c.before.as_ref()) != intent(c.after.as_ref());
+        let acting =
+            |c: &&Change| matches!(c.table, Table::Nodes | Table::Jobs | Table::Allocs) && !launching(c) && !warned(c);
         let Some(change) = changes.iter().find(acting) else { return };
         let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
         let limit = caller.began + Span::from_s(stale_after);
