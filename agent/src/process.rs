@@ -63,9 +63,13 @@ pub fn descendants(root: i32) -> Vec<Process> {
     found
 }
 
-/// Whether the process that started then still runs.
+/// Whether the process that started then still runs. What cannot be read (no memory, no file handles
+/// left) may: only what is not there has ended.
 pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
-    read(pid).is_some_and(|p| p.start_ticks == start_ticks && !p.zombie)
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => parse(&stat).is_some_and(|p| p.start_ticks == start_ticks && !p.zombie),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound && error.raw_os_error() != Some(nix::libc::ESRCH),
+    }
 }
 
 /// Resident memory in KiB.

@@ -35,6 +35,9 @@ struct Verdict<'a> {
     back: Vec<&'a Handle>,
     destroy: BTreeSet<String>,
     conflicts: Vec<String>,
+    /// Something is missing, and an operator keeps it: its clock begins when that ends, which raises
+    /// no `seq`.
+    kept_missing: bool,
 }
 
 impl Sweep {
@@ -187,6 +190,7 @@ impl Verdict<'_> {
     fn is_quiet(&self, rows: &[Handle]) -> bool {
         let settled = |r: &Handle| matches!(r.state, HandleState::Live | HandleState::Gone);
         rows.iter().all(settled)
+            && !self.kept_missing
             && self.appeared.is_empty()
             && self.missing.is_empty()
             && self.dropped.is_empty()
@@ -262,6 +266,7 @@ fn judge<'a>(
                     verdict.missing.push((row, after));
                 }
             }
+            HandleState::Live if proves_absence && ready => verdict.kept_missing = true,
             // An operator's word makes it known: a job may use it.
             HandleState::Unknown if present && row.keep => {
                 let after = Handle { state: HandleState::Live, unknown_report_no: None, ..row.clone() };
@@ -365,6 +370,9 @@ mod tests {
         assert_eq!(judged(&row, 1), (1, vec![]), "the first of another incarnation");
         let kept = Handle { keep: true, ..row };
         let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
-        assert_eq!(judged(&kept, 4), (0, vec![live]));
+        assert_eq!(judged(&kept, 4), (0, vec![live.clone()]));
+        let (rows, none) = ([live], HandleReport { handles: Vec::new(), ..report(5) });
+        let verdict = judge(&rows, &none, node_id, &policy, true, now);
+        assert!(verdict.missing.is_empty() && !verdict.is_quiet(&rows), "it is looked at again once it is let go");
     }
 }
