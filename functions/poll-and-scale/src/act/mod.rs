@@ -252,6 +252,12 @@ impl Acting<'_> {
             Action::LoseAlloc(id, node_id) => {
                 let alloc = self.alloc(*id).await?;
                 let record = self.lanes.life(*node_id);
+                // The scan may be older than what was read of the alloc: then its node is new, not gone.
+                if record.is_none()
+                    && self.store.node(node_id.slot()).await?.and_then(|r| r.node_id()) == Some(*node_id)
+                {
+                    return Err(CONFLICT);
+                }
                 self.nobody_waits_for(&alloc, record.as_ref()).await?;
                 let ending = Ending::lost(reason);
                 let written = steps::end_alloc(self.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
