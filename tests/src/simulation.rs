@@ -17,7 +17,14 @@ struct Kept {
 }
 
 const KEPT: &[Kept] = &[
-    Kept { mistake: "acknowledged_end_without_seq", seed: 7, hours: 4.0, faults: &[(Fault::Restored, 0.02)] },
+    Kept {
+        mistake: "new_node_taken_for_a_gone_one",
+        seed: 59,
+        hours: 4.0,
+        faults: &[(Fault::IndexLags, 0.2), (Fault::StaleScan, 0.2), (Fault::Hangs, 0.05)],
+    },
+    Kept { mistake: "seq_counts_by_one", seed: 102, hours: 4.0, faults: &[(Fault::Restored, 0.02)] },
+    Kept { mistake: "acknowledged_end_without_seq", seed: 1, hours: 4.0, faults: &[(Fault::Restored, 0.02)] },
     Kept { mistake: "reserved_node_shut_down", seed: 4, hours: 3.0, faults: &[] },
 ];
 

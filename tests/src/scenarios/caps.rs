@@ -80,16 +80,20 @@ fn what_a_price_keeps_from_the_first_job_is_no_later_jobs() {
     assert_eq!(given.job(5, first).job(6, whole).count(at(100), "launch"), 0);
 }
 
+/// EC2 called the size wrong: until the next policy it is not launched.
+fn without_large(mut given: Given) -> Given {
+    let refused = Memory { policy_version: Some(1), ..Memory::new("bad_request#large") };
+    given.seen.control.memories.insert(refused.key.clone(), refused);
+    given
+}
+
 /// Idle nodes, as many as there may be, of the only size that EC2 has now.
 fn short_of_large(job: impl FnOnce(&mut JobSpec)) -> Given {
     let sizes = json!([
         {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
         {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.2}]);
     let policy = json!({"size": sizes, "nodes": {"min": 2, "max": 2}});
-    let mut given = given(policy).node(idle_long(0)).node(idle_long(1)).job(5, job);
-    let refused = Memory { policy_version: Some(1), ..Memory::new("bad_request#large") };
-    given.seen.control.memories.insert(refused.key.clone(), refused);
-    given
+    without_large(given(policy).node(idle_long(0)).node(idle_long(1)).job(5, job))
 }
 
 #[test]
@@ -105,11 +109,8 @@ fn what_is_launched_for_a_job_of_many_is_what_it_keeps() {
     let sizes = json!([
         {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43},
         {"name": "gpu", "instance_type": "g", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1.5}]);
-    let mut given = given(json!({"size": sizes, "nodes": {"max": 9, "max_price_per_hour": 5.25}})).job(5, |s| {
-        (s.nodes, s.vcpus) = (6, 8);
-    });
-    let refused = Memory { policy_version: Some(1), ..Memory::new("bad_request#large") };
-    given.seen.control.memories.insert(refused.key.clone(), refused);
+    let policy = json!({"size": sizes, "nodes": {"max": 9, "max_price_per_hour": 5.25}});
+    let given = without_large(given(policy).job(5, |s| (s.nodes, s.vcpus) = (6, 8)));
     assert_eq!(given.count(at(900), "launch"), 2, "{:?}", given.actions(at(900)));
 }
 
