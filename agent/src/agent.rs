@@ -104,6 +104,19 @@ impl Shared {
         Ok(result)
     }
 
+    /// Stops all work on the agent's own account, and answers how much there was left to stop. Whether
+    /// that can be saved or not: an agent that starts again would see the same.
+    fn stop_all(&self, why: &str) -> usize {
+        let mut node = lock(&self.node);
+        let stopped = node.stop_all(why);
+        if stopped > 0
+            && let Err(error) = self.save(&node.durable)
+        {
+            tracing::error!(%error, "cannot save that work is stopped: stopping it all the same");
+        }
+        stopped
+    }
+
     fn save(&self, durable: &Durable) -> Result<(), StateError> {
         let saved = self.data.save(durable);
         self.unsaved.store(saved.is_err(), Ordering::Relaxed);
@@ -236,10 +249,9 @@ async fn supervise(shared: &Shared, runner: &mut Runner, stop_after: Option<Dura
             && shared.last_heard().elapsed() > limit
         {
             let why = format!("stopped: no answer from the control plane for {} s", limit.as_secs_f64());
-            match shared.update(|n| n.stop_all(&why)) {
-                Ok(0) => {}
-                Ok(allocs) => tracing::error!(allocs, "{why}"),
-                Err(error) => tracing::error!(%error, "cannot save"),
+            let allocs = shared.stop_all(&why);
+            if allocs > 0 {
+                tracing::error!(allocs, "{why}");
             }
         }
         sleep(LOOK).await;
@@ -277,9 +289,7 @@ async fn watch_busy(shared: &Shared, command: Option<&str>, every: Duration) {
 
 /// Stops every alloc and waits until none is left: TERM, KILL after its kill timeout.
 async fn stop_everything(shared: &Shared, runner: &mut Runner, runtime: Runtime, why: &str) {
-    if let Err(error) = shared.update(|n| n.stop_all(why)) {
-        tracing::error!(%error, "cannot save that work is stopped: stopping it all the same");
-    }
+    shared.stop_all(why);
     let orders = shared.read(|n| n.durable.allocs.values().map(|a| a.order.kill_timeout_s).collect::<Vec<_>>());
     let longest = Duration::from_secs(orders.into_iter().max().unwrap_or(0).min(86_400));
     let docker = if runtime == Runtime::Docker { Duration::from_secs(60) } else { Duration::ZERO };

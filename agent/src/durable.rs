@@ -31,6 +31,33 @@ pub fn create_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
+/// Room set aside for the day the disk is full: what must be written then is written in its stead.
+#[derive(Clone, Debug)]
+pub struct Reserve(PathBuf);
+
+impl Reserve {
+    /// Sets so many bytes aside at `path`. On a disk that is full already there is nothing to set aside.
+    pub fn make(path: PathBuf, bytes: usize) -> Self {
+        if let Err(error) = replace(&path, &vec![0; bytes]) {
+            tracing::warn!(%error, path = %path.display(), "no room could be set aside");
+        }
+        Self(path)
+    }
+
+    /// Does what writes, and once more without the reserve if the disk is full.
+    pub fn behind<T>(&self, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match write() {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && fs::remove_file(&self.0).is_ok() => write(),
+            written => written,
+        }
+    }
+
+    /// Gives the room back.
+    pub fn drop_it(&self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
 /// Makes renames and links in `dir` survive a crash.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
@@ -58,6 +85,19 @@ fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_disk_is_written_to_once_in_the_reserves_stead() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("reserve");
+        let reserve = Reserve::make(path.clone(), 1000);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1000);
+        // Full as long as the reserve is there.
+        let full = || if path.exists() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) };
+        assert!(reserve.behind(full).is_ok());
+        let always = || Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull));
+        assert!(reserve.behind(always).is_err());
+    }
 
     #[test]
     fn of_many_creators_one_wins_and_its_content_stays() {

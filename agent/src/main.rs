@@ -7,6 +7,7 @@ use nodekeeper_agent::shim::{self, Surroundings};
 use nodekeeper_agent::task::AllocDir;
 use shared::time::Time;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,16 +20,15 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 fn main() -> ExitCode {
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    // A log on a full disk cannot be written to, and that is no reason to end.
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).log_internal_errors(false);
+    log.with_env_filter(filter).init();
     let result = match args.internal.clone() {
         None => run_agent(args),
         Some(Internal::RunAlloc { dir }) => run_alloc(dir),
         Some(Internal::AsUser { user, command }) => {
             let error = shim::become_user(&user, &command);
-            eprintln!(
-                "nodekeeper-agent: cannot run {:?} as {user}: {error}",
-                command.first().map_or("", String::as_str)
-            );
+            say(&format!("cannot run {:?} as {user}: {error}", command.first().map_or("", String::as_str)));
             // As a shell would say it.
             return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
         }
@@ -36,10 +36,15 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nodekeeper-agent: {error}");
+            say(&error.to_string());
             ExitCode::FAILURE
         }
     }
+}
+
+/// The last words. (`eprintln!` would panic where they cannot be written.)
+fn say(what: &str) {
+    let _nobody_reads_it = writeln!(std::io::stderr(), "nodekeeper-agent: {what}");
 }
 
 fn run_agent(args: Args) -> anyhow::Result<()> {

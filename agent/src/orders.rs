@@ -36,7 +36,7 @@ pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder]) -> Applied {
             if alloc.dropped {
                 applied = Applied::SomeMissing;
             }
-        } else if order.client == ClientStatus::Pending && !known.blank {
+        } else if order.client == ClientStatus::Pending && order.placed_seq > known.wiped_at {
             // Also with desired = stop: it is then ended without being started, and reported.
             known.allocs.insert(order.alloc_id, LocalAlloc::new(order.clone()));
         } else {
@@ -100,11 +100,11 @@ mod tests {
 
     #[test]
     fn what_was_ordered_before_the_disk_was_wiped_is_not_started() {
-        let mut known = Durable { blank: true, ..durable() };
-        assert_eq!(apply(&mut known, 5, &[order(0, 5)]), Applied::SomeMissing);
-        assert!(known.allocs.is_empty());
+        let mut known = Durable { wiped_at: 5, ..durable() };
+        assert_eq!(apply(&mut known, 6, &[order(0, 5), order(1, 6)]), Applied::SomeMissing);
+        assert_eq!(known.allocs.keys().copied().collect::<Vec<_>>(), [alloc_id(1)], "it was placed since");
         // A complete report without it tells that it is lost.
-        assert_eq!(known.as_of, 5);
+        assert_eq!(known.as_of, 6);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 
 /// One line of the process table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,12 @@ pub struct Process {
 
 /// The process with this number, if there is one.
 pub fn read(pid: i32) -> Option<Process> {
-    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse(&text(pid, "stat").ok()?)
+}
+
+/// A name is cut at 15 bytes, also within a character.
+fn text(pid: i32, file: &str) -> io::Result<String> {
+    fs::read(format!("/proc/{pid}/{file}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn parse(stat: &str) -> Option<Process> {
@@ -66,15 +72,15 @@ pub fn descendants(root: i32) -> Vec<Process> {
 /// Whether the process that started then still runs. What cannot be read (no memory, no file handles
 /// left) may: only what is not there has ended.
 pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
-    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+    match text(pid, "stat") {
         Ok(stat) => parse(&stat).is_some_and(|p| p.start_ticks == start_ticks && !p.zombie),
-        Err(error) => error.kind() != std::io::ErrorKind::NotFound && error.raw_os_error() != Some(nix::libc::ESRCH),
+        Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(nix::libc::ESRCH),
     }
 }
 
 /// Resident memory in KiB.
 pub fn resident_kib(pid: i32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = text(pid, "status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
     line.and_then(|l| l.split_ascii_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
@@ -122,6 +128,29 @@ mod tests {
         for bad in ["", "42", "42 (x", "42 (x) R", "x (x) R 1 1 1"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_name_cut_within_a_character_hides_no_process() {
+        // Its name is as much of its file's name as fits into 15 bytes.
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("01234567890123é");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        let found = || all().iter().any(|p| p.pid == pid) && resident_kib(pid) > 0;
+        // It is a copy of this process until it has become the program.
+        let name = || fs::read(format!("/proc/{pid}/comm")).unwrap();
+        while !name().starts_with(b"0123456789") {
+            std::thread::yield_now();
+        }
+        assert!(String::from_utf8(name()).is_err(), "{:?}", name());
+        assert!(found());
+        let start_ticks = read(pid).unwrap().start_ticks;
+        assert!(is_alive(pid, start_ticks));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(pid, start_ticks));
     }
 
     #[test]

@@ -42,17 +42,19 @@ pub struct Durable {
     pub handle_report_no: u64,
     /// Every alloc whose end the control plane has not taken over.
     pub allocs: BTreeMap<AllocId, LocalAlloc>,
-    /// Nothing was on the disk, and no registration was answered since: what is ordered already was
-    /// ordered before, and may have run on the disk that was here then.
+    /// What was placed up to this `seq` may have run on a disk that was here before this one, and is not
+    /// started. On a blank disk everything, until a registration is answered: while that and the complete
+    /// report after it are under way, nothing is placed.
     #[serde(default)]
-    pub blank: bool,
+    pub wiped_at: u64,
 }
 
 impl Durable {
     /// A node with a blank disk.
     pub const fn new(node_id: NodeId, boot_id: String) -> Self {
         let allocs = BTreeMap::new();
-        Self { node_id, boot_id, incarnation: None, as_of: 0, report_no: 0, handle_report_no: 0, allocs, blank: true }
+        let wiped_at = u64::MAX;
+        Self { node_id, boot_id, incarnation: None, as_of: 0, report_no: 0, handle_report_no: 0, allocs, wiped_at }
     }
 
     /// The next heartbeat registers. What runs goes on running.
@@ -202,6 +204,7 @@ impl Node {
         if registered {
             self.register_anew();
             self.durable.incarnation = Some(answer.incarnation.clone());
+            self.durable.wiped_at = self.durable.wiped_at.min(answer.seq);
         }
         self.complete_due |= answer.must_report;
         // From before what it must know of: taken or not, it would not open the gate.
@@ -260,6 +263,8 @@ impl Node {
         }
         if seen == Seen::Gone {
             self.forget(id);
+            // What is under way may still list it: not the report that says so.
+            self.in_flight = None;
             self.complete_due = true;
             return true;
         }
@@ -338,8 +343,6 @@ impl Node {
         let Some(report) = self.in_flight.take() else { return };
         if report.complete {
             self.complete_due = false;
-            // What was ordered before a wipe is known to be lost.
-            self.durable.blank = false;
         }
         let refused = answer.refused.iter().map(|r| r.alloc_id);
         let answered: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();
@@ -417,7 +420,7 @@ pub(crate) mod testing {
     }
 
     pub(crate) fn durable() -> Durable {
-        Durable { blank: false, ..Durable::new(node_id(), "boot-1".into()) }
+        Durable { wiped_at: 0, ..Durable::new(node_id(), "boot-1".into()) }
     }
 
     pub(crate) fn alloc_id(copy: u32) -> AllocId {

@@ -16,7 +16,7 @@ use crate::task::{AllocDir, Exit, Started, Task, is_cache_name};
 use nix::sys::signal::Signal;
 use shared::ids::{AllocId, NodeId};
 use shared::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,18 @@ use std::process::{Child, Command, Stdio};
 
 /// How often a supervisor that ends before it claims its alloc is started again.
 const MAX_TRIES: u32 = 3;
+
+/// How often this machine may have no room for a supervisor before its alloc is given up: about a minute.
+const MAX_REFUSALS: u32 = 300;
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tries {
+    /// Supervisors that were started.
+    supervised: u32,
+    /// Times that none could be.
+    refused: u32,
+}
 
 /// How allocs are run here.
 #[derive(Clone, Debug)]
@@ -49,8 +61,10 @@ pub struct Runner {
     cache_labels: PathBuf,
     /// Supervisors that this agent started, to wait for; those of an earlier one are init's.
     children: BTreeMap<AllocId, Child>,
-    /// How often a supervisor was started and ended without a claim.
-    tries: BTreeMap<AllocId, u32>,
+    /// How often it was tried to start a supervisor that claims it.
+    tries: BTreeMap<AllocId, Tries>,
+    /// What this machine could not start: somebody else's work, if anybody's.
+    given_up: BTreeSet<AllocId>,
     /// Ends that have no directory to be written in.
     unwritten: BTreeMap<AllocId, Exit>,
 }
@@ -66,6 +80,7 @@ impl Runner {
             cache_labels,
             children: BTreeMap::new(),
             tries: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             unwritten: BTreeMap::new(),
         }
     }
@@ -77,18 +92,28 @@ impl Runner {
     /// Starts a supervisor for this alloc, unless it has or had one.
     pub fn run(&mut self, order: &AllocOrder) {
         let id = order.alloc_id;
-        if self.children.contains_key(&id) || self.unwritten.contains_key(&id) {
+        if self.children.contains_key(&id) || self.unwritten.contains_key(&id) || self.given_up.contains(&id) {
             return;
         }
         let tries = self.tries.entry(id).or_default();
-        *tries += 1;
-        if *tries > MAX_TRIES {
+        if tries.supervised >= MAX_TRIES {
             let log = self.dir(id).path().join("supervisor.log");
             return self.never_ran(order, format!("the node could not supervise it: see {} there", log.display()));
         }
         match self.prepare(order).and_then(|dir| self.spawn(&dir)) {
             Ok(None) => {}
-            Ok(Some(child)) => drop(self.children.insert(id, child)),
+            Ok(Some(child)) => {
+                self.children.insert(id, child);
+                self.tries.entry(id).or_default().supervised += 1;
+            }
+            Err(error) if is_of_the_machine(&error) => {
+                let tries = self.tries.entry(id).or_default();
+                tries.refused += 1;
+                if tries.refused >= MAX_REFUSALS {
+                    tracing::error!(alloc_id = %id, %error, "this machine has no room to start it: given up");
+                    self.given_up.insert(id);
+                }
+            }
             Err(e) => self.never_ran(order, format!("the node could not start it: {e}")),
         }
     }
@@ -191,6 +216,9 @@ impl Runner {
         if let Some(exit) = self.unwritten.get(&id) {
             return Ok(ended(&dir, exit.clone()));
         }
+        if self.given_up.contains(&id) {
+            return Ok(Seen::Gone);
+        }
         if let Some(exit) = dir.exit()? {
             return Ok(ended(&dir, exit));
         }
@@ -220,6 +248,9 @@ impl Runner {
             _ => "its supervisor was killed, and everything it ran with it",
         };
         if let Err(error) = dir.end(&Exit::without_code(why)) {
+            if let Some(exit) = dir.exit()? {
+                return Ok(ended(&dir, exit));
+            }
             tracing::error!(alloc_id = %id, %error, "its end cannot be written");
             self.unwritten.insert(id, Exit::without_code(why));
             return Ok(ended(&dir, Exit::without_code(why)));
@@ -253,6 +284,16 @@ impl Runner {
     }
 }
 
+/// Whether what failed says more of the machine at this moment than of the job: it is tried again for a
+/// while, and then it is lost rather than failed.
+fn is_of_the_machine(error: &io::Error) -> bool {
+    use io::ErrorKind::{ExecutableFileBusy, OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull, WouldBlock};
+    let no_files = [nix::libc::EMFILE, nix::libc::ENFILE];
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+        || matches!(error.kind(), OutOfMemory | WouldBlock | ExecutableFileBusy)
+        || error.raw_os_error().is_some_and(|code| no_files.contains(&code))
+}
+
 fn warn_of(id: AllocId, what: &str, result: io::Result<()>) {
     if let Err(error) = result {
         tracing::warn!(alloc_id = %id, %error, "{what}");
@@ -282,6 +323,34 @@ pub fn output_tail(path: &Path, limit: usize) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::testing;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[tokio::test]
+    async fn what_this_machine_has_no_room_to_start_is_lost_after_a_while_and_did_not_fail() {
+        let root = tempfile::tempdir().unwrap();
+        let data = DataDir::open(root.path()).unwrap();
+        // A program that is being written cannot be started: as little as one there is no memory for.
+        let program = root.path().join("agent");
+        let being_written = File::create(&program).unwrap();
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let (node_id, boot_id) = (testing::node_id(), "boot-1".to_owned());
+        let setup = Setup { node_id, boot_id, runtime: Runtime::Process, job_user: None, program };
+        let mut runner = Runner::new(setup, &data);
+        let order = testing::order(0, 1);
+        for _ in 1..MAX_REFUSALS {
+            runner.run(&order);
+            assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Pending);
+        }
+        runner.run(&order);
+        assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
+        // Nor is it started when it is listed once more, before the report that says so.
+        drop(being_written);
+        runner.forget_all_but(|_| false);
+        runner.run(&order);
+        assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
+        assert!(runner.children.is_empty());
+    }
 
     #[test]
     fn the_tail_of_the_output_is_short_and_text() {

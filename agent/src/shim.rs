@@ -11,6 +11,7 @@
 
 use crate::config::Runtime;
 use crate::docker;
+use crate::durable::Reserve;
 use crate::process;
 use crate::task::{AllocDir, Exit, Started, Task};
 use nix::sys::signal::Signal;
@@ -32,6 +33,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// After how long what cannot be done now is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Set aside for the end: the job may fill the disk.
+const RESERVE_BYTES: usize = 16 << 10;
 
 /// How long a container may take beyond its own kill timeout.
 const DOCKER_GRACE: Duration = Duration::from_secs(35);
@@ -57,32 +64,51 @@ pub async fn run(dir: AllocDir, around: &Surroundings) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::NotFound, format!("no task in {}", dir.path().display())));
     };
     let own = std::process::id() as i32;
-    let start_ticks = process::read(own).map_or(0, |p| p.start_ticks);
+    // Before the claim: without its start nobody could tell this supervisor from another process.
+    let start_ticks = process::read(own).map(|p| p.start_ticks);
+    let start_ticks = start_ticks.ok_or_else(|| io::Error::other("cannot read /proc/self/stat"))?;
     if !dir.claim(&Started { pid: own, start_ticks, boot_id: task.boot_id.clone() })? {
         return Ok(());
     }
+    let reserve = Reserve::make(dir.path().join("reserve"), RESERVE_BYTES);
     let started_at = (around.clock)();
     let mut exit = match start(&task, &dir, around) {
-        Ok(child) => supervise(&task, &dir, child, &mut term).await,
+        Ok(child) => {
+            let exit = supervise(&task, &dir, child, &mut term).await;
+            if task.runtime == Runtime::Docker {
+                remove_container(&task).await;
+            }
+            exit
+        }
         Err(exit) => exit,
     };
-    if task.runtime == Runtime::Docker
-        && let Err(error) = docker::remove(&task.order.alloc_id.to_string()).await
-    {
-        tracing::warn!(%error, "the container stays: it is swept later");
-    }
     kill_descendants(own).await;
     exit.started_at = Some(started_at);
     exit.finished_at = Some((around.clock)());
     // On a full disk how it ended waits for room: until then it counts as running.
     loop {
-        match dir.end(&exit) {
+        match reserve.behind(|| dir.end(&exit)) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 tracing::warn!(%error, "cannot write down how it ended: tried again");
-                tokio::time::sleep(Duration::from_secs(5)).await;
+                tokio::time::sleep(AGAIN).await;
             }
-            ended => return ended,
+            ended => {
+                reserve.drop_it();
+                return ended;
+            }
         }
+    }
+}
+
+/// Removes the alloc's container. Until docker has, it may run on, so it has not ended.
+async fn remove_container(task: &Task) {
+    while let Err(error) = docker::remove(&task.order.alloc_id.to_string()).await {
+        if error.kind() == io::ErrorKind::NotFound {
+            // There is no docker here: nor a container.
+            return;
+        }
+        tracing::warn!(%error, "its container cannot be removed: tried again");
+        tokio::time::sleep(AGAIN).await;
     }
 }
 

@@ -4,7 +4,7 @@
 //! boot, or starts from nothing.
 //! Does not: keep how allocs ended; their own directories say so.
 
-use crate::durable;
+use crate::durable::{self, Reserve};
 use crate::protocol::{Durable, LocalAlloc};
 use crate::task::AllocDir;
 use shared::ids::NodeId;
@@ -12,6 +12,10 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// Set aside for the state file on a full disk: without it the node would have to fall silent, and nobody
+/// could tell it to destroy what fills the disk.
+const RESERVE_BYTES: usize = 1 << 20;
 
 /// Why the data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +37,7 @@ pub enum StateError {
 #[derive(Debug)]
 pub struct DataDir {
     root: PathBuf,
+    reserve: Reserve,
     /// Held while the agent lives; the kernel lets go of it, however it ends.
     _lock: File,
 }
@@ -56,7 +61,8 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => return Err(StateError::InUse(root)),
             Err(TryLockError::Error(source)) => return Err(StateError::Io { path: lock_path, source }),
         }
-        let dir = Self { root, _lock: lock };
+        let reserve = Reserve::make(root.join("reserve"), RESERVE_BYTES);
+        let dir = Self { root, reserve, _lock: lock };
         for path in [dir.allocs(), dir.caches(), dir.cache_labels()] {
             make(&path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).map_err(at(&path))?;
@@ -87,7 +93,8 @@ impl DataDir {
     pub fn save(&self, state: &Durable) -> Result<(), StateError> {
         let path = self.state_file();
         let written = serde_json::to_vec(state).map_err(io::Error::from);
-        written.and_then(|bytes| durable::replace(&path, &bytes)).map_err(|source| StateError::Io { path, source })
+        let written = written.and_then(|bytes| self.reserve.behind(|| durable::replace(&path, &bytes)));
+        written.map_err(|source| StateError::Io { path, source })
     }
 
     /// What this node knew when its agent ended, fit for this boot.
@@ -127,8 +134,10 @@ impl DataDir {
         let entries = fs::read_dir(self.allocs()).into_iter().flatten().flatten();
         for dir in entries.map(|e| AllocDir::at(e.path())) {
             let ours = dir.label().as_deref() == Some(node_id.to_string().as_str());
-            // The directories tell what ran here.
-            state.blank &= !ours;
+            if ours {
+                // The directories tell what ran here.
+                state.wiped_at = 0;
+            }
             let started = dir.started().ok().flatten();
             let of_this_boot = started.is_some_and(|s| s.boot_id == boot_id);
             let ended = matches!(dir.exit(), Ok(Some(_)));

@@ -111,8 +111,8 @@ impl Sweeper {
                 tracing::error!(handle, "refused to destroy it: this is no name of a handle here");
                 continue;
             };
-            let begun = !self.in_hand().contains(handle);
-            if begun && self.may_destroy(shared, &target) {
+            let in_hand = self.in_hand().contains(handle);
+            if !in_hand && self.may_destroy(shared, &target) {
                 tasks.spawn(self.destroy_one(handle.clone(), target, gate.clone()));
             }
         }

@@ -66,7 +66,7 @@ impl Brake {
         let note = Memory {
             since_at: Some(since),
             until_at: Some(now + self.episode),
-            count: Some(count as u64),
+            count: Some(if held { count as u64 } else { 0 }),
             message: Some(reason.to_owned()),
             ..memory.clone()
         };
@@ -76,7 +76,7 @@ impl Brake {
             None => format!("{reason}; held until `nodekeeper release {kind}`"),
         };
         // What never waited, for it was let go before it began, leaves nothing behind.
-        Look { held, news: held && !known, note: (held || known).then_some(note), reason }
+        Look { held, news: held && !(known && memory.count != Some(0)), note: (held || known).then_some(note), reason }
     }
 }
 
@@ -133,6 +133,12 @@ mod tests {
         };
         let release = Memory { since_at: Some(at(100)), until_at: Some(at(day)), ..Memory::new("release#handles") };
         assert_eq!([look(None, 0), look(Some(&release), 3600)], [true, false]);
+        // What comes after the operator's word has ended is news, although the same trouble.
+        let released = memory.clone();
+        assert_eq!(released.count, Some(0), "nothing is held");
+        let look = Brake::HANDLES.look(&released, None, None, 20, "many", at(7200));
+        assert!(look.held && look.news);
+        assert_eq!(look.note.unwrap().count, Some(20));
     }
 
     #[test]

@@ -401,7 +401,13 @@ impl Cloud for Ec2 {
             for id in chunk {
                 match self.terminate_call(std::slice::from_ref(id)).await {
                     Err(CloudError::Refused { code, .. }) if unknown_id(Some(&code)) => {}
-                    Err(error) => _ = first_error.get_or_insert(error),
+                    Err(error) => {
+                        let goes_on = matches!(&error, CloudError::Refused { code, .. } if of_one(code));
+                        first_error.get_or_insert(error);
+                        if !goes_on {
+                            break;
+                        }
+                    }
                     Ok(()) => {}
                 }
             }
@@ -443,9 +449,11 @@ fn unknown_id(code: Option<&str>) -> bool {
     matches!(code, Some("InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed"))
 }
 
-/// Whether a refusal can be the fault of one of the ids it was about.
+/// Whether a refusal can be the fault of one of the ids it was about. Anything else is EC2's or ours, and
+/// a call for each would fail as well, until no time is left.
 fn of_one(code: &str) -> bool {
-    !is_throttling(code) && !matches!(code, "UnauthorizedOperation" | "AuthFailure" | "InternalError")
+    code.starts_with("InvalidInstanceID.")
+        || matches!(code, "OperationNotPermitted" | "IncorrectInstanceState" | "UnsupportedOperation")
 }
 
 fn is_throttling(code: &str) -> bool {

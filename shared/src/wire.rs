@@ -111,7 +111,7 @@ pub struct AllocOrder {
     pub vcpus: u32,
     /// The number of members of its job.
     pub nodes: u32,
-    /// The addresses of the members' nodes, in member order, as far as they are known.
+    /// The addresses of the members' nodes, in member order: one for each member, empty where none is known.
     #[serde(default)]
     pub hosts: Vec<String>,
 }

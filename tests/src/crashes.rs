@@ -158,3 +158,37 @@ async fn tables_restored_to_any_earlier_step_of_a_life_end_it_all_the_same() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_node_restored_to_before_its_alloc_ended_is_rid_of_it() {
+    let dynamo = dynamo_client(dynamo_url());
+    let mut world = fresh().await;
+    world.submit(job(&["one"])).await;
+    let mut with_alloc = None;
+    for step in 0.. {
+        assert!(step < 60, "the job does not end");
+        world.step().await;
+        if world.look.jobs().await.unwrap()[0].summary.state == JobState::Complete {
+            break;
+        }
+        let nodes = world.look.nodes().await.unwrap();
+        if nodes.iter().filter_map(|n| n.life()).any(|life| !life.allocs.is_empty()) {
+            with_alloc = Some(saved(&world, &dynamo).await);
+        }
+    }
+    // Every table as it is, but for the nodes.
+    let mut tables = saved(&world, &dynamo).await;
+    for ((definition, rows), (_, then)) in tables.iter_mut().zip(with_alloc.unwrap()) {
+        if definition.table == Table::Nodes {
+            *rows = then;
+        }
+    }
+    restore(&world, &dynamo, &tables).await;
+    for _ in 0..120 {
+        world.step().await;
+        if world.is_quiet().await {
+            return;
+        }
+    }
+    panic!("{:#?}", world.look.nodes().await.unwrap());
+}

@@ -245,16 +245,18 @@ fn durable_state_survives_its_file() {
 }
 
 #[test]
-fn a_wiped_disk_is_blank_until_its_complete_report_is_taken() {
+fn what_was_placed_before_a_disk_was_wiped_is_never_started_and_what_is_placed_since_is() {
     let mut node = node();
-    node.durable.blank = true;
+    node.durable.wiped_at = u64::MAX;
     node.on_heartbeat(&answer(5, Some(vec![order(0, 5)])));
     node.on_report_refused(ErrorCode::Busy);
     // The list again, before the report was taken.
     node.on_heartbeat(&answer(6, Some(vec![order(0, 5)])));
     assert_eq!(node.work(), [], "it may have run before the wipe");
+    // The report is taken, and the agent killed before it hears so: the next order is another one.
     node.report().unwrap();
-    node.on_report(&AllocReportAnswer { allocs: Some(vec![order(1, 7)]), ..taken(7, &[]) });
+    let mut node = Node::new(node.identity.clone(), node.durable.clone());
+    node.on_heartbeat(&answer(7, Some(vec![order(1, 7)])));
     assert!(matches!(node.work().as_slice(), [Work::Run(o)] if o.alloc_id == alloc_id(1)));
 }
 
@@ -264,6 +266,18 @@ fn what_ran_before_a_reboot_is_told_by_its_absence() {
     assert!(node.observe(alloc_id(0), Seen::Gone));
     let report = node.report().unwrap();
     assert!(report.complete && report.allocs.is_empty());
+}
+
+#[test]
+fn a_complete_report_from_before_something_was_found_gone_is_not_the_one_that_says_so() {
+    let mut node = settled();
+    node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(6, Some(vec![order(0, 5)])) });
+    let before = node.report().unwrap();
+    assert_eq!(before.allocs.len(), 1);
+    assert!(node.observe(alloc_id(0), Seen::Gone));
+    node.on_report(&taken(6, &[alloc_id(0)]));
+    let report = node.report().unwrap();
+    assert!(report.complete && report.allocs.is_empty() && report.report_no > before.report_no);
 }
 
 #[test]

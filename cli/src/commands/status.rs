@@ -205,6 +205,10 @@ fn memory(control: &Control, memory: &Memory, now: Time) -> Option<Check> {
     }
     let left = rough(memory.until_at.filter(|_| memory.holds(now))?.since(now));
     let key = memory.key.as_str();
+    if kind == "brake" && memory.count == Some(0) {
+        // It let go: remembered so that it does not close again on the same trouble.
+        return None;
+    }
     Some(match kind {
         "brake" => {
             let to_do = format!("look at `nodekeeper plan`, then wait or `nodekeeper release {name}`");

@@ -2,7 +2,7 @@
 
 use crate::FUNCTION;
 use crate::plan::{Action, Plan, Planned, is_orphan};
-use shared::cloud::{Cloud, CloudError};
+use shared::cloud::{Cloud, CloudError, InstanceState};
 use shared::events::Event;
 use shared::observation::Observation;
 use shared::run::{ActionAnswer, Done, RunClock};
@@ -74,10 +74,11 @@ async fn perform(
             let record = seen.nodes.iter().find(|r| r.node_id() == Some(*node_id)).ok_or(CONFLICT)?;
             let mut more = Vec::new();
             if *stale {
-                // The node that just spoke wins, and so does an instance EC2 knows by id.
+                // The node that just spoke wins, and so does an instance that EC2 knows by id (a terminated
+                // one for an hour after its tags are gone).
                 more.push(silent_since(record));
                 if let Some(id) = record.life().and_then(|l| l.instance_id.as_deref())
-                    && cloud.instance(id).await?.is_some()
+                    && cloud.instance(id).await?.is_some_and(|i| i.state != InstanceState::Terminated)
                 {
                     return Err(CONFLICT);
                 }

@@ -166,17 +166,19 @@ impl Applying<'_> {
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
         for id in live.difference(&listed) {
             let mut row = self.ingest.store.alloc(*id).await.map_err(internal)?;
-            if row.is_none() {
-                self.forget(*id).await?;
-            }
             for race in 0..RACES {
-                let Some(alloc) = row else { break };
-                let seen = report.as_of >= alloc.summary.placed_seq;
-                if !seen || alloc.summary.client.is_final() || alloc.summary.node_id != self.node_id {
+                let live = row.filter(|a| !a.summary.client.is_final() && a.summary.node_id == self.node_id);
+                if live.as_ref().is_some_and(|alloc| report.as_of < alloc.summary.placed_seq) {
                     break;
                 }
-                let ending = Ending::lost("it is no longer on its node: restarted or wiped");
-                match self.end(&alloc, &ending).await {
+                let written = match live {
+                    Some(alloc) => {
+                        let ending = Ending::lost("it is no longer on its node: restarted or wiped");
+                        self.end(&alloc, &ending).await
+                    }
+                    None => self.forget(*id).await,
+                };
+                match written {
                     Ok(()) => break,
                     Err(e @ (WriteError::Conflict(_) | WriteError::Contended)) if race + 1 == RACES => {
                         return Err(unwritten(e));
@@ -190,15 +192,12 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// An alloc that the record lists and that has no row, in tables restored to different moments:
-    /// nothing can end it any more.
-    async fn forget(&mut self, id: AllocId) -> Result<(), Refusal> {
-        let Ok(after) = self.record.without_alloc(id, self.now) else { return Ok(()) };
-        match self.ingest.store.write(Some(&self.record), &after, Vec::new()).await {
-            Ok(written) => self.record = written,
-            // It is in the next complete report as little as in this one.
-            Err(WriteError::Conflict(_) | WriteError::Contended) => {}
-            Err(e) => return Err(unwritten(e)),
+    /// An alloc that the record lists and that is live in no row of its own, in tables restored to
+    /// different moments: nothing can end it any more.
+    async fn forget(&mut self, id: AllocId) -> Result<(), WriteError> {
+        let listed = self.record.life().is_some_and(|life| life.allocs.contains(&id));
+        if let (true, Ok(after)) = (listed, self.record.without_alloc(id, self.now)) {
+            self.record = self.ingest.store.write(Some(&self.record), &after, Vec::new()).await?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 /// The longest `reason` kept on a record, in bytes: a heartbeat must cost one write unit.
 pub const MAX_REASON_BYTES: usize = 120;
 
-/// How long a launch claim lasts, in milliseconds. The launch call is over before that.
+/// How long a launch claim lasts. The launch call is over before that.
 pub const LAUNCH_CLAIM: Span = Span::from_s(60);
 
 /// How far apart two observations must be that both miss an instance, before that counts.
@@ -683,12 +683,6 @@ impl NodeRecord {
         let life = new.life_mut().ok_or_else(|| self.not_possible("be told anything"))?;
         life.seq = life.next_seq(now);
         Ok(new.touched(now, ""))
-    }
-
-    /// The client token of its launch call: at most 64 characters, and the same for every
-    /// repetition of that call.
-    pub fn client_token(&self) -> Option<String> {
-        self.life().map(|l| format!("{}-{}", l.node_id, l.attempt))
     }
 }
 

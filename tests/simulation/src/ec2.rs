@@ -34,7 +34,9 @@ pub struct Real {
     listed_from: Time,
     /// Until when nothing shows it.
     hidden_until: Option<Time>,
-    /// When lists forget that it was terminated.
+    /// When a terminated one loses its tags: lists leave it out from then on.
+    untagged_at: Option<Time>,
+    /// When EC2 knows it no more, not even by its id.
     forgotten_at: Option<Time>,
     /// When EC2 will take it back, once warned.
     pub taken_at: Option<Time>,
@@ -54,7 +56,7 @@ impl Real {
 
     /// Whether EC2 knows it, in whatever state.
     pub fn is_listed(&self, now: Time) -> bool {
-        !self.is_hidden(now) && self.forgotten_at.is_none_or(|at| now < at)
+        !self.is_hidden(now) && self.untagged_at.is_none_or(|at| now < at)
     }
 
     /// Whether lists leave it out, or did so a moment ago.
@@ -217,6 +219,7 @@ impl Ec2 {
             user_data: request.user_data.clone(),
             listed_from: now + Span::from_s(lag),
             hidden_until: None,
+            untagged_at: None,
             forgotten_at: None,
             taken_at: None,
             machine: None,
@@ -338,6 +341,7 @@ impl Ec2 {
         self.core.tell(|| "ec2".into(), || format!("{instance_id} goes down: {why}"));
         // For a while what is on it goes on.
         let off_s = self.core.between(0, after_s);
+        let known_ms = if self.core.maybe(0.5) { listed_ms } else { LISTED_MS };
         let (ec2, instance_id) = (Arc::clone(self), instance_id.to_owned());
         tokio::spawn(async move {
             sleep_s(off_s).await;
@@ -346,7 +350,8 @@ impl Ec2 {
             let now = ec2.core.now();
             ec2.change(&instance_id, |r| {
                 r.instance.state = InstanceState::Terminated;
-                r.forgotten_at = Some(now + Span::from_ms(listed_ms));
+                r.untagged_at = Some(now + Span::from_ms(listed_ms));
+                r.forgotten_at = Some(now + Span::from_ms(known_ms));
             });
         });
     }
@@ -374,7 +379,7 @@ impl Cloud for Seen {
             let mut region = lock(&ec2.region);
             region.instances.retain(|_, r| r.forgotten_at.is_none_or(|at| now < at));
             let collapsed = region.collapse_until.is_some_and(|until| now < until);
-            let shown = region.instances.values().filter(|r| !r.is_hidden(now)).enumerate();
+            let shown = region.instances.values().filter(|r| r.is_listed(now)).enumerate();
             shown
                 .filter(|(n, _)| (!collapsed || n % 4 == 0) && !core.happens(Fault::ListForgets))
                 .map(|(_, r)| r.instance.clone())
@@ -389,7 +394,7 @@ impl Cloud for Seen {
         let caller = ec2.call("DescribeInstance").await?;
         let now = ec2.core.now();
         let found = ec2.one(instance_id);
-        let found = found.filter(|r| r.is_listed(now));
+        let found = found.filter(|r| !r.is_hidden(now) && r.forgotten_at.is_none_or(|at| now < at));
         caller.point().await;
         Ok(found.map(|r| r.instance))
     }

@@ -394,7 +394,9 @@ impl Machine {
                 if there && (*boot == self.boot || self.disk.ended.contains_key(id)) {
                     durable.allocs.insert(*id, LocalAlloc::new(order.clone()));
                 }
-                durable.blank &= !there;
+                if there {
+                    durable.wiped_at = 0;
+                }
             }
             durable
         });

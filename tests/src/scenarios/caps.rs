@@ -102,16 +102,56 @@ fn nothing_makes_way_for_a_size_that_cannot_be_had() {
     assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
 }
 
+/// Six members, each of which needs a node of its own.
+fn six(s: &mut JobSpec) {
+    (s.nodes, s.vcpus) = (6, 8);
+}
+
 #[test]
-fn what_is_launched_for_a_job_of_many_is_what_it_keeps() {
-    // Of six at 1.50 the cap allows three; with three of them there is no price left for cheaper ones
-    // when they can be had again: two are kept.
+fn nothing_is_launched_for_half_a_job_of_many() {
+    // A node of the fleet's six is busy: the other five would wait for it, idle and paid for.
     let sizes = json!([
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43}]);
+    let policy = |max| json!({"size": sizes, "nodes": {"max": max}});
+    let busy = given(policy(6)).working(0).job(5, six);
+    assert_eq!(busy.count(at(60), "launch"), 0, "{:?}", busy.actions(at(60)));
+    let all = given(policy(7)).working(0).job(5, six);
+    assert_eq!(all.count(at(60), "launch"), 6, "{:?}", all.actions(at(60)));
+    // Nor is the room a later job's, who would be content with a bit of it.
+    let later = busy.job(6, |s| s.vcpus = 8);
+    assert_eq!(later.count(at(60), "launch"), 0, "{:?}", later.actions(at(60)));
+}
+
+#[test]
+fn room_is_made_for_what_can_be_had_and_not_for_what_would_be_cheaper() {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 1},
         {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43},
         {"name": "gpu", "instance_type": "g", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1.5}]);
-    let policy = json!({"size": sizes, "nodes": {"max": 9, "max_price_per_hour": 5.25}});
-    let given = without_large(given(policy).job(5, |s| (s.nodes, s.vcpus) = (6, 8)));
-    assert_eq!(given.count(at(900), "launch"), 2, "{:?}", given.actions(at(900)));
+    let policy = json!({"size": sizes, "nodes": {"min": 1, "max": 9, "max_price_per_hour": 2}});
+    let mut small = idle_long(0);
+    if let NodeState::InUse(node) = &mut small.state {
+        node.life.offering.price_per_hour = Usd::from_micros(1_000_000);
+    }
+    // `large` would fit beside the idle node; `gpu` does not, and only that can be had.
+    let given = without_large(given(policy).node(small).job(5, |s| s.vcpus = 8));
+    assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn nothing_makes_way_for_what_costs_too_much_even_alone() {
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43},
+        {"name": "gpu", "instance_type": "g", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1.5}]);
+    let policy = json!({"size": sizes, "nodes": {"min": 1, "max": 9, "max_price_per_hour": 5.25}});
+    // Six of `large` would do; six of what can be had would cost 9.
+    let given = without_large(given(policy).node(idle_long(0)).job(5, six));
+    assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
+    // And what it cannot use is a later job's: the idle node, and another one.
+    let later = given.job(6, |s| s.vcpus = 2).job(7, |s| s.vcpus = 2);
+    let (placed, launched) = (later.count(at(900), "place"), later.count(at(900), "launch"));
+    assert_eq!((placed, launched), (1, 1), "{:?}", later.actions(at(900)));
 }
 
 #[test]
@@ -178,6 +218,28 @@ fn the_minimum_is_filled_while_a_job_waits_for_a_size_that_is_full() {
     let mut given = one_of_a_kind(json!({"min": 3, "max": 8})).working(0).job(5, |s| s.vcpus = 8);
     given.seen.nodes[0] = of_size(given.seen.nodes[0].clone(), "rare");
     assert_eq!(given.count(at(60), "launch"), 2, "{:?}", given.actions(at(60)));
+}
+
+#[test]
+fn nothing_makes_way_for_a_size_that_is_full() {
+    // As many nodes as there may be: without the small one there would be room, and no `rare` for it.
+    let mut given = one_of_a_kind(json!({"min": 2, "max": 2})).working(0).node(idle_long(1)).job(5, |s| s.vcpus = 8);
+    given.seen.nodes[0] = of_size(given.seen.nodes[0].clone(), "rare");
+    assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
+}
+
+#[test]
+fn a_node_of_a_changed_size_that_is_busy_hides_no_idle_one() {
+    let sizes =
+        json!([{"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1, "max": 2}]);
+    let old = |n| of_size(idle_long(n), "rare");
+    let mut busy = old(0);
+    if let NodeState::InUse(node) = &mut busy.state {
+        node.contact.busy = true;
+    }
+    let given = given(json!({"size": sizes, "nodes": {"min": 2, "max": 8}})).node(busy).node(old(1));
+    let given = given.job(5, |s| s.vcpus = 8);
+    assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
 }
 
 #[test]

@@ -157,3 +157,24 @@ fn a_busy_node_is_believed_while_a_brake_keeps_its_silence_from_being() {
     let actions = given.actions(at(200));
     assert_eq!((given.count(at(200), "hold_back"), given.count(at(200), "shut_down")), (1, 0), "{actions:?}");
 }
+
+#[test]
+fn what_never_says_what_runs_on_it_is_given_up_while_it_is_heard_and_by_the_leases_when_it_is_not() {
+    let mut given = given(json!({"heartbeat": {"brake_min": 0}}));
+    for n in 0..3 {
+        given = given.working(n);
+        if let NodeState::InUse(node) = &mut given.seen.nodes[n as usize].state {
+            (node.contact.status, node.contact.syncing_since_at) = (NodeStatus::Syncing, Some(at(60)));
+        }
+    }
+    let later = at(60 + given.seen.policy.boot.timeout_s + 1);
+    // All at once: their leases' brake has them.
+    assert_eq!(given.count(later, "lose_alloc"), 0, "{:?}", given.actions(later));
+    assert_eq!(given.count(later, "hold_back"), 1, "{:?}", given.actions(later));
+    for record in &mut given.seen.nodes {
+        if let NodeState::InUse(node) = &mut record.state {
+            node.contact.lease_expires_at = later;
+        }
+    }
+    assert_eq!(given.count(later, "lose_alloc"), 3, "{:?}", given.actions(later));
+}

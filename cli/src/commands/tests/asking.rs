@@ -98,6 +98,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.put_node(&fixtures::ready(0)).await;
     let until = |key: &str, s: i64| Memory { until_at: Some(at(s)), message: Some("told".into()), ..Memory::new(key) };
     world.remember(until("brake#missing", 1200)).await;
+    world.remember(Memory { count: Some(0), ..until("brake#orphans", 1200) }).await;
     world.remember(until("backoff", 999)).await;
     world.remember(until("shortage#spot#m7a.large#any", 1120)).await;
     world.remember(Memory { policy_version: Some(1), ..until("bad_request#small", 0) }).await;
@@ -116,7 +117,13 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     ] {
         assert!(out.contains(line), "{line}\n{out}");
     }
-    assert!(!out.contains("backoff") && !out.contains("large:") && out.matches("i-9").count() == 1, "{out}");
+    assert!(
+        !out.contains("orphans")
+            && !out.contains("backoff")
+            && !out.contains("large:")
+            && out.matches("i-9").count() == 1,
+        "{out}"
+    );
     let status = world.run(&["status", "--json"]).await.json();
     assert_eq!((&status["well"], &status["nodes"]["ready"]), (&false.into(), &1.into()));
     assert!(status["checks"].as_array().unwrap().iter().any(|c| c["level"] == "wrong" && c["to_do"] != ""));

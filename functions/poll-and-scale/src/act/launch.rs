@@ -32,6 +32,10 @@ const KEY_VERSION: u32 = 1;
 /// The longest that waiting doubles to, in seconds.
 const LONGEST_WAIT_S: i64 = 3600;
 
+/// A refusal is the last one's again for at least so many seconds after that one's waiting was over: the
+/// next attempt may have to wait until idle nodes have made room for it and ended.
+const AGAIN_S: i64 = 900;
+
 /// Launch calls, so many a second; none after EC2, or too many failed starts, said to stop.
 pub(crate) struct Pace {
     gap: Duration,
@@ -225,10 +229,29 @@ impl Acting<'_> {
 
 /// A memory that lasts `first_s`, and twice as long each time it was not long enough.
 fn waiting(before: Memory, first_s: i64, now: Time) -> (Memory, Memory) {
-    let recent = before.until_at.is_some_and(|until| now.since(until) <= Span::from_s(before.wait_s.unwrap_or(0)));
+    let again_s = before.wait_s.unwrap_or(0).max(AGAIN_S);
+    let recent = before.until_at.is_some_and(|until| now.since(until) <= Span::from_s(again_s));
     let wait_s = match before.wait_s {
         Some(wait) if recent => wait.saturating_mul(2).min(LONGEST_WAIT_S).max(first_s),
         _ => first_s,
     };
     (before.clone(), Memory { wait_s: Some(wait_s), until_at: Some(now + Span::from_s(wait_s)), ..before })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::model::fixtures::at;
+
+    #[test]
+    fn a_refusal_waits_twice_as_long_also_where_room_had_to_be_made_for_it() {
+        let mut memory = Memory::new("shortage#spot#m7a.large#any");
+        // Refused again only after idle nodes have made way, and at last after a day.
+        let mut waits = Vec::new();
+        for s in [0, 180 + 330, 180 + 330 + 360 + 330, 90_000] {
+            memory = waiting(memory, 180, at(s)).1;
+            waits.push(memory.wait_s);
+        }
+        assert_eq!(waits, [Some(180), Some(360), Some(720), Some(180)]);
+    }
 }

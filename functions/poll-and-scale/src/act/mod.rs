@@ -9,7 +9,7 @@ mod launch;
 
 use crate::plan::{Action, Note, Plan, Planned, window_over};
 use futures::{FutureExt, StreamExt};
-use shared::cloud::{Cloud, CloudError, LaunchSettings};
+use shared::cloud::{Cloud, CloudError, InstanceState, LaunchSettings};
 use shared::events::{Event, Subject};
 use shared::ids::{AllocId, JobId, NodeId};
 use shared::model::{
@@ -153,7 +153,9 @@ impl Acting<'_> {
                 (Done::Failed, Some(e.to_string()))
             }
         };
-        let quiet = matches!(planned.action, Action::SetIdle(..)) || !planned.news;
+        // A launch that must not be repeated is no news in every run: that it was given up is.
+        let not_repeated = matches!(planned.action, Action::Relaunch(_)) && outcome == Done::Said;
+        let quiet = matches!(planned.action, Action::SetIdle(..)) || !planned.news || not_repeated;
         if matches!(outcome, Done::Yes | Done::Said) && !quiet {
             self.tell(&planned.subject(), planned.row().action, &planned.reason).await;
         }
@@ -235,7 +237,9 @@ impl Acting<'_> {
                 let mut more = Vec::new();
                 if let Some(instance_id) = missing {
                     // Unknown when asked for by id: the last proof of four.
-                    if self.cloud.instance(instance_id).await?.is_some() {
+                    // (EC2 may know a terminated one for an hour after its tags are gone.)
+                    let known = self.cloud.instance(instance_id).await?;
+                    if known.is_some_and(|i| i.state != InstanceState::Terminated) {
                         return Err(CONFLICT);
                     }
                     more.push(silent_since(&record));

@@ -96,11 +96,13 @@ fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<String> {
     }
 }
 
-/// A node that stays `syncing` for the time a boot may take never becomes ready.
+/// A node that stays `syncing` for the time a boot may take, in spite of its heartbeats, never becomes
+/// ready. Its silence is another matter: the leases' stage judges it, with its brakes.
 pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
     let limit = Span::from_s(view.seen.policy.boot.timeout_s);
-    record.status() == Some(NodeStatus::Syncing)
-        && record.contact().and_then(|c| c.syncing_since_at).is_some_and(|since| view.now.since(since) >= limit)
+    let Some(contact) = record.contact().filter(|c| c.status == NodeStatus::Syncing) else { return false };
+    let leased = contact.lease_expires_at >= view.now;
+    leased && contact.syncing_since_at.is_some_and(|since| view.now.since(since) >= limit)
 }
 
 /// In the last run that leaves the alloc its kill time-out before the drain's deadline.

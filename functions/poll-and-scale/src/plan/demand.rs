@@ -14,7 +14,7 @@ mod caps;
 
 use super::sizes::{fits, fitting, offerings, order, usable};
 use super::{Action, Plan, View};
-use caps::{Room, cheapest};
+use caps::{Room, cheapest, is_within_cap};
 use shared::ids::{AllocId, JobId, NodeId, Slot};
 use shared::model::{
     Capacity, ClientStatus, Desired, Intent, JobState, JobSummary, Market, NodeState, NodeStatus, Offering, Usd,
@@ -206,7 +206,7 @@ fn never(view: &View<'_>, job: &JobSummary) -> Option<String> {
     }
     let cap = policy.nodes.max_price_per_hour;
     let price = cheapest(&sizes, job.nodes, |_| 0).unwrap_or(Usd::ZERO);
-    (!cap.is_zero() && price > cap)
+    (!is_within_cap(policy, price))
         .then(|| format!("it costs {price} an hour alone and nodes.max_price_per_hour is {cap}"))
 }
 
@@ -334,7 +334,6 @@ impl<'v, 'a> Packing<'v, 'a> {
         if self.paused.is_some() {
             return Err(Wait::Pause);
         }
-        let cap = policy.nodes.max_price_per_hour;
         let mut ways: Vec<Offering> = Vec::new();
         let mut wait = Wait::Pause;
         for size in sizes {
@@ -343,7 +342,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             if of_size.is_empty() {
                 continue;
             }
-            let dear = !cap.is_zero() && self.spent + size.price_per_hour > cap;
+            let dear = !is_within_cap(policy, self.spent + size.price_per_hour);
             if self.records >= policy.nodes.max || self.is_full(size) || dear {
                 wait = Wait::Room;
                 continue;
