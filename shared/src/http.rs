@@ -6,7 +6,7 @@
 
 use crate::auth::MasterKey;
 use crate::ids::{ClusterName, NodeId};
-use crate::model::NodeRecord;
+use crate::model::{Contact, NodeRecord};
 use crate::wire::{ErrorBody, ErrorCode, MAX_BODY_BYTES};
 use base64::Engine;
 use serde::Serialize;
@@ -178,6 +178,50 @@ pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Re
         Some(life) if life.node_id.life() > node.life() => gone("its slot has a later life"),
         _ => Err(busy()),
     }
+}
+
+/// Register again.
+pub fn wrong_incarnation(why: &str) -> Refusal {
+    Refusal::new(ErrorCode::WrongIncarnation, format!("{why}: register again with a heartbeat without incarnation"))
+}
+
+/// What a report says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// What its node wants, in words.
+    pub what: &'a str,
+    /// The registration it belongs to.
+    pub incarnation: &'a str,
+    /// The `seq` its agent had applied.
+    pub as_of: u64,
+    /// Its number.
+    pub report_no: u64,
+    /// The number of the last one of its kind that was taken.
+    pub taken: fn(&Contact) -> u64,
+}
+
+/// The record of a node that may report: heartbeat first.
+pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<NodeRecord, Refusal> {
+    let not_ready = |status: &str| {
+        let message = format!("node {node} may not {} while {status}: heartbeat first", claim.what);
+        Err(Refusal::new(ErrorCode::NotReady, message))
+    };
+    let Some(contact) = record.contact() else { return not_ready(record.state_name().as_str()) };
+    if contact.incarnation != claim.incarnation {
+        return Err(wrong_incarnation("the report is of another incarnation"));
+    }
+    if record.life().is_some_and(|l| claim.as_of > l.seq) {
+        return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
+    }
+    let taken = (claim.taken)(contact);
+    if claim.report_no < taken {
+        let message = format!("report {} is older than {taken}, which was taken", claim.report_no);
+        return Err(Refusal::new(ErrorCode::StaleReport, message));
+    }
+    if !record.may_update_allocs() {
+        return not_ready(contact.status.as_str());
+    }
+    Ok(record)
 }
 
 /// The function URL's answer.

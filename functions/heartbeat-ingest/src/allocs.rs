@@ -4,10 +4,9 @@
 //! incarnation, not stale, that knows of the placement (`as_of >= placed_seq`); the gate opens
 //! last, after everything of the report was applied; a repeated report gets the same answer.
 
-use crate::heartbeat::wrong_incarnation;
 use crate::{Ingest, RACES, internal, unwritten};
 use shared::events::Subject;
-use shared::http::{Proven, Refusal, standing};
+use shared::http::{Claim, Proven, Refusal, reporting, standing};
 use shared::ids::{AllocId, NodeId};
 use shared::model::{Alloc, Ending, NodeRecord, NodeStatus, Report};
 use shared::steps::{self, Keep};
@@ -78,27 +77,14 @@ impl Ingest {
     /// The caller's record, if it may report: heartbeat first.
     async fn qualified(&self, node_id: NodeId, proven: &Proven, report: &AllocReport) -> Result<NodeRecord, Refusal> {
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
-        let record = standing(record, node_id, proven)?;
-        let not_ready = |status: &str| {
-            let message = format!("node {node_id} may not update allocs while {status}: heartbeat first");
-            Refusal::new(ErrorCode::NotReady, message)
+        let claim = Claim {
+            what: "update allocs",
+            incarnation: &report.incarnation,
+            as_of: report.as_of,
+            report_no: report.report_no,
+            taken: |contact| contact.alloc_report_no,
         };
-        let Some(contact) = record.contact() else { return Err(not_ready(record.state_name().as_str())) };
-        if contact.incarnation != report.incarnation {
-            return Err(wrong_incarnation("the report is of another incarnation"));
-        }
-        if record.life().is_some_and(|l| report.as_of > l.seq) {
-            return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
-        }
-        if report.report_no < contact.alloc_report_no {
-            let message =
-                format!("report {} is older than {}, which was taken", report.report_no, contact.alloc_report_no);
-            return Err(Refusal::new(ErrorCode::StaleReport, message));
-        }
-        if !record.may_update_allocs() {
-            return Err(not_ready(contact.status.as_str()));
-        }
-        Ok(record)
+        reporting(standing(record, node_id, proven)?, node_id, claim)
     }
 }
 

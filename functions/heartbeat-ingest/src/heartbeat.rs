@@ -2,7 +2,7 @@
 
 use crate::{Ingest, RACES, internal, unwritten};
 use shared::events::Subject;
-use shared::http::{Proven, Refusal, standing};
+use shared::http::{Proven, Refusal, standing, wrong_incarnation};
 use shared::ids::NodeId;
 use shared::model::{Caller, Intent, NodeRecord, NodeStatus};
 use shared::store::{Pulse, WriteError};
@@ -161,8 +161,4 @@ fn check(heartbeat: &Heartbeat) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-pub(crate) fn wrong_incarnation(why: &str) -> Refusal {
-    Refusal::new(ErrorCode::WrongIncarnation, format!("{why}: register again with a heartbeat without incarnation"))
 }

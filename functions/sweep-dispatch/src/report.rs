@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use shared::auth::hex;
 use shared::brake::Brake;
 use shared::events::{Event, Subject};
-use shared::http::{Refusal, Request, standing};
+use shared::http::{Claim, Refusal, Request, reporting, standing};
 use shared::ids::NodeId;
 use shared::model::{Handle, HandleState, MAX_DUE_S, NodeRecord, NodeStatus};
 use shared::policy::Policy;
@@ -50,7 +50,14 @@ impl Sweep {
             return Err(Refusal::new(ErrorCode::BadRequest, message));
         }
         let record = self.store.node(node_id.slot()).await.map_err(|e| failed(unread(e)))?;
-        let record = qualified(standing(record, node_id, &proven)?, node_id, &report)?;
+        let claim = Claim {
+            what: "report handles",
+            incarnation: &report.incarnation,
+            as_of: report.as_of,
+            report_no: report.report_no,
+            taken: |contact| contact.handle_report_no,
+        };
+        let record = reporting(standing(record, node_id, &proven)?, node_id, claim)?;
         let seq = record.life().map_or(0, |l| l.seq);
         let settled = format!("{seq}#{}", digest(&report.handles));
         let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
@@ -198,34 +205,6 @@ impl Verdict<'_> {
             && self.back.is_empty()
             && self.conflicts.is_empty()
     }
-}
-
-/// The caller's record, if it may report: heartbeat first.
-fn qualified(record: NodeRecord, node_id: NodeId, report: &HandleReport) -> Result<NodeRecord, Refusal> {
-    let wrong = |why: &str| {
-        let message = format!("{why}: register again with a heartbeat without incarnation");
-        Err(Refusal::new(ErrorCode::WrongIncarnation, message))
-    };
-    let not_ready = |status: &str| {
-        let message = format!("node {node_id} may not report handles while {status}: heartbeat first");
-        Err(Refusal::new(ErrorCode::NotReady, message))
-    };
-    let Some(contact) = record.contact() else { return not_ready(record.state_name().as_str()) };
-    if contact.incarnation != report.incarnation {
-        return wrong("the report is of another incarnation");
-    }
-    if record.life().is_some_and(|l| report.as_of > l.seq) {
-        return wrong("the agent knows more than the table: it was restored");
-    }
-    if report.report_no < contact.handle_report_no {
-        let message =
-            format!("report {} is older than {}, which was taken", report.report_no, contact.handle_report_no);
-        return Err(Refusal::new(ErrorCode::StaleReport, message));
-    }
-    if !record.may_update_allocs() {
-        return not_ready(contact.status.as_str());
-    }
-    Ok(record)
 }
 
 /// What the report says of each row, and of what has none. Pure.

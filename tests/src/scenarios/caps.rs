@@ -122,13 +122,17 @@ fn nothing_is_launched_for_half_a_job_of_many() {
     assert_eq!(later.count(at(60), "launch"), 0, "{:?}", later.actions(at(60)));
 }
 
+/// A size at this price, one that serves larger jobs, and one that serves them at a higher price.
+fn with_a_dear_stand_in(price: f64) -> Value {
+    json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": price},
+        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43},
+        {"name": "gpu", "instance_type": "g", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1.5}])
+}
+
 #[test]
 fn room_is_made_for_what_can_be_had_and_not_for_what_would_be_cheaper() {
-    let sizes = json!([
-        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 1},
-        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43},
-        {"name": "gpu", "instance_type": "g", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1.5}]);
-    let policy = json!({"size": sizes, "nodes": {"min": 1, "max": 9, "max_price_per_hour": 2}});
+    let policy = json!({"size": with_a_dear_stand_in(1.0), "nodes": {"min": 1, "max": 9, "max_price_per_hour": 2}});
     let mut small = idle_long(0);
     if let NodeState::InUse(node) = &mut small.state {
         node.life.offering.price_per_hour = Usd::from_micros(1_000_000);
@@ -140,11 +144,7 @@ fn room_is_made_for_what_can_be_had_and_not_for_what_would_be_cheaper() {
 
 #[test]
 fn nothing_makes_way_for_what_costs_too_much_even_alone() {
-    let sizes = json!([
-        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
-        {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43},
-        {"name": "gpu", "instance_type": "g", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1.5}]);
-    let policy = json!({"size": sizes, "nodes": {"min": 1, "max": 9, "max_price_per_hour": 5.25}});
+    let policy = json!({"size": with_a_dear_stand_in(0.1), "nodes": {"min": 1, "max": 9, "max_price_per_hour": 5.25}});
     // Six of `large` would do; six of what can be had would cost 9.
     let given = without_large(given(policy).node(idle_long(0)).job(5, six));
     assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
