@@ -33,28 +33,43 @@ pub fn create_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
 
 /// Room set aside for the day the disk is full: what must be written then is written in its stead.
 #[derive(Clone, Debug)]
-pub struct Reserve(PathBuf);
+pub struct Reserve {
+    path: PathBuf,
+    bytes: usize,
+}
 
 impl Reserve {
     /// Sets so many bytes aside at `path`. On a disk that is full already there is nothing to set aside.
     pub fn make(path: PathBuf, bytes: usize) -> Self {
-        if let Err(error) = replace(&path, &vec![0; bytes]) {
-            tracing::warn!(%error, path = %path.display(), "no room could be set aside");
-        }
-        Self(path)
+        let reserve = Self { path, bytes };
+        reserve.set_aside();
+        reserve
     }
 
-    /// Does what writes, and once more without the reserve if the disk is full.
+    fn set_aside(&self) {
+        if let Err(error) = replace(&self.path, &vec![0; self.bytes]) {
+            tracing::debug!(%error, path = %self.path.display(), "no room could be set aside");
+        }
+    }
+
+    /// Does what writes, and once more without the reserve if the disk is full. When there is room again,
+    /// it is set aside again.
     pub fn behind<T>(&self, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match write() {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull && fs::remove_file(&self.0).is_ok() => write(),
-            written => written,
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && fs::remove_file(&self.path).is_ok() => write(),
+            Ok(written) => {
+                if !self.path.exists() {
+                    self.set_aside();
+                }
+                Ok(written)
+            }
+            refused => refused,
         }
     }
 
     /// Gives the room back.
-    pub fn drop_it(&self) {
-        drop(fs::remove_file(&self.0));
+    pub fn give_up(&self) {
+        drop(fs::remove_file(&self.path));
     }
 }
 
@@ -95,6 +110,8 @@ mod tests {
         // Full as long as the reserve is there.
         let full = || if path.exists() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) };
         assert!(reserve.behind(full).is_ok());
+        // Room again: it is there for the next time.
+        assert!(!path.exists() && reserve.behind(full).is_ok() && path.exists());
         let always = || Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull));
         assert!(reserve.behind(always).is_err());
     }

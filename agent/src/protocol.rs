@@ -106,8 +106,8 @@ pub enum Seen {
     Running,
     /// It ended.
     Ended(Ended),
-    /// It ran before the node was rebooted, and is not here any more: it is lost rather than failed,
-    /// and only a complete report says so.
+    /// It ran before the node was rebooted, or this machine had no room to start it, and it is not here
+    /// any more: it is lost rather than failed, and only a complete report says so.
     Gone,
 }
 

@@ -4,7 +4,7 @@
 //! Guarantees: an alloc is started at most once, also when the agent is killed between any
 //! two instructions; a supervisor that died leaves nothing running.
 //! Does not: remember anything that the alloc directories do not say, except what could not
-//! be written there.
+//! be written there and what was given up.
 
 use crate::config::Runtime;
 use crate::docker;
@@ -108,6 +108,9 @@ impl Runner {
             }
             Err(error) if is_of_the_machine(&error) => {
                 let tries = self.tries.entry(id).or_default();
+                if tries.refused == 0 {
+                    tracing::warn!(alloc_id = %id, %error, "this machine has no room to start it: tried again");
+                }
                 tries.refused += 1;
                 if tries.refused >= MAX_REFUSALS {
                     tracing::error!(alloc_id = %id, %error, "this machine has no room to start it: given up");

@@ -4,7 +4,8 @@
 //! its own, wait, kill what is left, write down the end.
 //! Guarantees: the command is started only by whoever claims it, so at most once; when the
 //! end is written, nothing the command started is running, not even what made itself a
-//! daemon; it ends within `timeout_s` and `kill_timeout_s`, and is killed above `memory_mib`.
+//! daemon; it ends within `timeout_s` and `kill_timeout_s` (its end is told later where docker does
+//! not answer or the disk is full), and is killed above `memory_mib`.
 //! Does not: survive being killed itself; the agent then kills the session and says so.
 //! Memory is resident memory summed over the tree and looked at twice a second: pages that
 //! processes share count for each of them.
@@ -36,6 +37,9 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// After how long what cannot be done now is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// For how long a container is tried to be removed before its alloc has ended all the same.
+const REMOVE_FOR: Duration = Duration::from_secs(120);
 
 /// Set aside for the end: the job may fill the disk.
 const RESERVE_BYTES: usize = 16 << 10;
@@ -93,18 +97,21 @@ pub async fn run(dir: AllocDir, around: &Surroundings) -> io::Result<()> {
                 tokio::time::sleep(AGAIN).await;
             }
             ended => {
-                reserve.drop_it();
+                reserve.give_up();
                 return ended;
             }
         }
     }
 }
 
-/// Removes the alloc's container. Until docker has, it may run on, so it has not ended.
+/// Removes the alloc's container: as long as docker has not, it may run on. Of a docker that does not
+/// answer the end is not waited for for ever: the container is swept later.
 async fn remove_container(task: &Task) {
+    let patience = Instant::now() + REMOVE_FOR;
     while let Err(error) = docker::remove(&task.order.alloc_id.to_string()).await {
-        if error.kind() == io::ErrorKind::NotFound {
-            // There is no docker here: nor a container.
+        // Not found: there is no docker here, nor a container.
+        if error.kind() == io::ErrorKind::NotFound || Instant::now() > patience {
+            tracing::warn!(%error, "its container stays");
             return;
         }
         tracing::warn!(%error, "its container cannot be removed: tried again");

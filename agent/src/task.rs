@@ -9,6 +9,7 @@
 //!                   output      what it wrote
 //!                   supervisor.log  what went wrong with its supervisor, if anything
 //!                   exit.json   how it ended: made once
+//!                   reserve     room for that on a full disk, while it runs
 //! ```
 //!
 //! Guarantees: `started` and `exit.json` are each made exactly once, whoever races for them,

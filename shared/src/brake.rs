@@ -76,8 +76,14 @@ impl Brake {
             None => format!("{reason}; held until `nodekeeper release {kind}`"),
         };
         // What never waited, for it was let go before it began, leaves nothing behind.
-        Look { held, news: held && !(known && memory.count != Some(0)), note: (held || known).then_some(note), reason }
+        Look { held, news: held && (!known || memory.count == Some(0)), note: (held || known).then_some(note), reason }
     }
+}
+
+/// Whether a brake holds something back now, by what it remembers. (It remembers for a while that it let
+/// go, too.)
+pub fn holds_back(memory: &Memory, now: Time) -> bool {
+    memory.holds(now) && memory.count != Some(0)
 }
 
 /// What a brake says.

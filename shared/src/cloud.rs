@@ -449,11 +449,14 @@ fn unknown_id(code: Option<&str>) -> bool {
     matches!(code, Some("InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed"))
 }
 
-/// Whether a refusal can be the fault of one of the ids it was about. Anything else is EC2's or ours, and
-/// a call for each would fail as well, until no time is left.
+/// Whether a refusal can be the fault of one of the ids it was about (what the role may end can hang on an
+/// instance's tags). Of anything else, also what is said of one id alone, more calls are not the cure.
 fn of_one(code: &str) -> bool {
     code.starts_with("InvalidInstanceID.")
-        || matches!(code, "OperationNotPermitted" | "IncorrectInstanceState" | "UnsupportedOperation")
+        || matches!(
+            code,
+            "OperationNotPermitted" | "UnauthorizedOperation" | "IncorrectInstanceState" | "UnsupportedOperation"
+        )
 }
 
 fn is_throttling(code: &str) -> bool {

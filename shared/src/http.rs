@@ -6,7 +6,8 @@
 
 use crate::auth::MasterKey;
 use crate::ids::{ClusterName, NodeId};
-use crate::model::{Contact, NodeRecord};
+use crate::model::NodeRecord;
+use crate::store::ReportCounter;
 use crate::wire::{ErrorBody, ErrorCode, MAX_BODY_BYTES};
 use base64::Engine;
 use serde::Serialize;
@@ -188,22 +189,24 @@ pub fn wrong_incarnation(why: &str) -> Refusal {
 /// What a report says of itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// What its node wants, in words.
-    pub what: &'a str,
     /// The registration it belongs to.
     pub incarnation: &'a str,
     /// The `seq` its agent had applied.
     pub as_of: u64,
     /// Its number.
     pub report_no: u64,
-    /// The number of the last one of its kind that was taken.
-    pub taken: fn(&Contact) -> u64,
+    /// What counts the reports of its kind that were taken.
+    pub counter: ReportCounter,
 }
 
 /// The record of a node that may report: heartbeat first.
 pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<NodeRecord, Refusal> {
     let not_ready = |status: &str| {
-        let message = format!("node {node} may not {} while {status}: heartbeat first", claim.what);
+        let what = match claim.counter {
+            ReportCounter::Allocs => "update allocs",
+            ReportCounter::Handles => "report handles",
+        };
+        let message = format!("node {node} may not {what} while {status}: heartbeat first");
         Err(Refusal::new(ErrorCode::NotReady, message))
     };
     let Some(contact) = record.contact() else { return not_ready(record.state_name().as_str()) };
@@ -213,7 +216,10 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
     if record.life().is_some_and(|l| claim.as_of > l.seq) {
         return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
     }
-    let taken = (claim.taken)(contact);
+    let taken = match claim.counter {
+        ReportCounter::Allocs => contact.alloc_report_no,
+        ReportCounter::Handles => contact.handle_report_no,
+    };
     if claim.report_no < taken {
         let message = format!("report {} is older than {taken}, which was taken", claim.report_no);
         return Err(Refusal::new(ErrorCode::StaleReport, message));

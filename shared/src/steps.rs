@@ -7,7 +7,7 @@
 //! its node any more; killed anywhere, the same call made again finishes the same work.
 //! Does not: decide that any of this is due.
 
-use crate::ids::AllocId;
+use crate::ids::{AllocId, NodeId};
 use crate::model::{
     Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, MAX_DUE_S, NodeRecord, cache_handle, counts_for,
 };
@@ -200,8 +200,34 @@ pub async fn place(
     }
     let job_after = job.with_placed(&placed).ok_or(WriteError::CONFLICT)?;
     writes.push(change(Some(job), &job_after).0);
-    store.transact(&writes).await?;
-    Ok(nodes)
+    let done = store.transact(&writes).await;
+    if done.as_ref().is_err_and(WriteError::is_conflict) {
+        let on = members.iter().filter_map(|(_, node)| node.node_id());
+        skip_spent_ids(store, job, &placed, on).await?;
+    }
+    done.map(|()| nodes)
+}
+
+/// Ids that left traces in a history which a restore undid are not given a second time: a job that
+/// insisted on them would wait, and hold up others, until the traces are gone.
+async fn skip_spent_ids(
+    store: &Store,
+    job: &Job,
+    ids: &[AllocId],
+    on: impl Iterator<Item = NodeId>,
+) -> Result<(), WriteError> {
+    let same = store.job(job.summary.job_id).await?.is_some_and(|now| now.summary.version == job.summary.version);
+    for (id, node) in ids.iter().zip(on).take_while(|_| same) {
+        let handle = store.handle(node, &id.to_string()).await?;
+        let spent = handle.is_some_and(|h| h.state != HandleState::Gone) || store.alloc(*id).await?.is_some();
+        if spent {
+            let mut after = job.clone();
+            let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+            after.summary.copies = after.summary.copies.saturating_add(members);
+            return store.apply(&change(Some(job), &after).0).await;
+        }
+    }
+    Ok(())
 }
 
 async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Result<Vec<Write>, WriteError> {

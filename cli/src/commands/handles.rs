@@ -8,6 +8,7 @@ use super::operate::{BY_OPERATOR, Keeps, retried, tell};
 use super::show::{self, Rows, or_blank, when};
 use super::{Cluster, Context, Outcome, nodes};
 use clap::{Args, ValueEnum};
+use shared::brake::holds_back;
 use shared::events::Subject;
 use shared::ids::{NodeId, Slot};
 use shared::model::{Handle, HandleState, NodeRecord, NodeState};
@@ -182,7 +183,7 @@ pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
     let reason = format!("{kind}, {BY_OPERATOR}");
     tell(&cluster, &Subject::Cluster, "release", &reason, Keeps::read(&cluster).await?, now).await?;
     let held = cluster.store.memory(&format!("brake#{kind}")).await?;
-    let held = held.message.as_ref().filter(|_| held.holds(now)).map(|m| format!(" ({})", show::one_line(m)));
+    let held = held.message.as_ref().filter(|_| holds_back(&held, now)).map(|m| format!(" ({})", show::one_line(m)));
     writeln!(context.out, "what is held back of {kind} is let go in the next run{}", held.unwrap_or_default())?;
     Ok(Outcome::Done)
 }

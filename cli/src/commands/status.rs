@@ -7,6 +7,7 @@ use super::show::{self, Rows, counted, one_line, rough, several, when};
 use super::{Context, Outcome};
 use clap::Args;
 use serde::Serialize;
+use shared::brake::holds_back;
 use shared::events::{Event, Subject};
 use shared::model::{JobSummary, NodeRecord};
 use shared::policy::{Policy, example_json};
@@ -205,8 +206,7 @@ fn memory(control: &Control, memory: &Memory, now: Time) -> Option<Check> {
     }
     let left = rough(memory.until_at.filter(|_| memory.holds(now))?.since(now));
     let key = memory.key.as_str();
-    if kind == "brake" && memory.count == Some(0) {
-        // It let go: remembered so that it does not close again on the same trouble.
+    if kind == "brake" && !holds_back(memory, now) {
         return None;
     }
     Some(match kind {

@@ -78,11 +78,10 @@ impl Ingest {
     async fn qualified(&self, node_id: NodeId, proven: &Proven, report: &AllocReport) -> Result<NodeRecord, Refusal> {
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
         let claim = Claim {
-            what: "update allocs",
             incarnation: &report.incarnation,
             as_of: report.as_of,
             report_no: report.report_no,
-            taken: |contact| contact.alloc_report_no,
+            counter: ReportCounter::Allocs,
         };
         reporting(standing(record, node_id, proven)?, node_id, claim)
     }

@@ -51,11 +51,10 @@ impl Sweep {
         }
         let record = self.store.node(node_id.slot()).await.map_err(|e| failed(unread(e)))?;
         let claim = Claim {
-            what: "report handles",
             incarnation: &report.incarnation,
             as_of: report.as_of,
             report_no: report.report_no,
-            taken: |contact| contact.handle_report_no,
+            counter: ReportCounter::Handles,
         };
         let record = reporting(standing(record, node_id, &proven)?, node_id, claim)?;
         let seq = record.life().map_or(0, |l| l.seq);

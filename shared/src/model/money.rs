@@ -39,6 +39,16 @@ impl Usd {
     }
 
     /// `n` times as much.
+    /// How often this price is within it.
+    pub const fn holds(self, price: Self) -> u32 {
+        if price.0 == 0 {
+            return u32::MAX;
+        }
+        let times = self.0 / price.0;
+        if times > u32::MAX as u64 { u32::MAX } else { times as u32 }
+    }
+
+    /// So many times this.
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }

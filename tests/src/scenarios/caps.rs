@@ -221,6 +221,67 @@ fn the_minimum_is_filled_while_a_job_waits_for_a_size_that_is_full() {
 }
 
 #[test]
+fn idle_nodes_of_its_own_size_make_way_for_a_job_of_many() {
+    // Two of three may be old ones; it needs two new ones.
+    let sizes = |max| json!([{"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1, "max": max}]);
+    let old = |n| of_size(idle_long(n), "rare");
+    let pair = |s: &mut JobSpec| (s.nodes, s.vcpus) = (2, 8);
+    let changed = given(json!({"size": sizes(3), "nodes": {"min": 2, "max": 8}})).node(old(0)).node(old(1));
+    let changed = changed.job(5, pair);
+    assert_eq!(changed.count(at(900), "shut_down"), 1, "{:?}", changed.actions(at(900)));
+    // The same where they were bought when the size cost 2: with one of them kept, two new ones fit.
+    let dear = |n| {
+        let mut record = of_size(idle_long(n), "rare");
+        if let NodeState::InUse(node) = &mut record.state {
+            node.life.offering.capacity.vcpus = 8;
+            node.life.offering.price_per_hour = Usd::from_micros(2_000_000);
+        }
+        record
+    };
+    let nodes = json!({"min": 2, "max": 8, "max_price_per_hour": 4.5});
+    let cheaper = given(json!({"size": sizes(3), "nodes": nodes})).node(dear(0)).node(dear(1));
+    let cheaper = cheaper.job(5, |s| (s.nodes, s.vcpus) = (3, 8));
+    assert_eq!(cheaper.count(at(900), "shut_down"), 1, "{:?}", cheaper.actions(at(900)));
+}
+
+#[test]
+fn what_the_first_job_could_have_of_a_size_is_no_later_jobs() {
+    // One of two is busy: the first job waits for it, and the other one's place is its own.
+    let sizes =
+        json!([{"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1, "max": 2}]);
+    let mut given = given(json!({"size": sizes, "nodes": {"max": 8}})).working(0);
+    given.seen.nodes[0] = of_size(given.seen.nodes[0].clone(), "rare");
+    let first = |s: &mut JobSpec| (s.nodes, s.vcpus, s.priority) = (2, 8, 900);
+    let given = given.job(5, first).job(6, |s| s.vcpus = 8);
+    assert_eq!(given.count(at(60), "launch"), 0, "{:?}", given.actions(at(60)));
+}
+
+#[test]
+fn a_large_job_gets_its_node_also_while_launching_pauses() {
+    let mut given = given(json!({"nodes": {"max": 8}})).working(0);
+    given.seen.allocs[0].capacity.vcpus = 1;
+    let quota = Memory { until_at: Some(at(9000)), ..Memory::new("quota") };
+    given.seen.control.memories.insert(quota.key.clone(), quota);
+    let whole = given.seen.nodes[0].life().unwrap().offering.capacity.vcpus;
+    let given = given.job(5, |s| (s.vcpus, s.priority) = (whole, 900)).job(6, |s| s.vcpus = 1);
+    assert_eq!(given.count(at(70), "place"), 0, "{:?}", given.actions(at(70)));
+}
+
+#[test]
+fn as_many_nodes_empty_as_a_dear_one_needs_room_for() {
+    // Two nodes at 0.1 work; a job needs 0.8 of the 0.8 there are.
+    let sizes = json!([
+        {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "big", "instance_type": "b", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.8}]);
+    let mut given = given(json!({"size": sizes, "nodes": {"max": 8, "max_price_per_hour": 0.8}})).working(0).working(1);
+    for alloc in &mut given.seen.allocs {
+        alloc.capacity.vcpus = 1;
+    }
+    let given = given.job(5, |s| (s.vcpus, s.priority) = (8, 900)).job(6, |s| s.vcpus = 1);
+    assert_eq!(given.count(at(70), "place"), 0, "{:?}", given.actions(at(70)));
+}
+
+#[test]
 fn nothing_makes_way_for_a_size_that_is_full() {
     // As many nodes as there may be: without the small one there would be room, and no `rare` for it.
     let mut given = one_of_a_kind(json!({"min": 2, "max": 2})).working(0).node(idle_long(1)).job(5, |s| s.vcpus = 8);

@@ -12,7 +12,7 @@
 //! the offering, in a write of its own before the next call.
 
 use super::{ActError, Acting, CONFLICT};
-use crate::plan::{bad_request_key, shortage_key};
+use crate::plan::{PERIOD_S, bad_request_key, shortage_key};
 use shared::cloud::{Instance, LaunchError, LaunchRequest, client_token};
 use shared::events::Subject;
 use shared::ids::{NodeId, Slot};
@@ -32,7 +32,7 @@ const KEY_VERSION: u32 = 1;
 /// The longest that waiting doubles to, in seconds.
 const LONGEST_WAIT_S: i64 = 3600;
 
-/// A refusal is the last one's again for at least so many seconds after that one's waiting was over: the
+/// A shortage is the last one again for at least so many seconds after that one's waiting was over: the
 /// next attempt may have to wait until idle nodes have made room for it and ended.
 const AGAIN_S: i64 = 900;
 
@@ -201,13 +201,13 @@ impl Acting<'_> {
             LaunchError::Capacity(_) => {
                 self.pace.refuse(shortage_key(&life.offering));
                 let before = self.seen.control.memory(&shortage_key(&life.offering));
-                waiting(before, policy.shortage.ttl_s, now)
+                waiting(before, policy.shortage.ttl_s, AGAIN_S, now)
             }
             LaunchError::Quota(_) => {
                 let before = self.seen.control.memory("quota");
                 (before.clone(), Memory { until_at: Some(now + Span::from_s(policy.quota.retry_s)), ..before })
             }
-            LaunchError::Throttled(_) => waiting(self.seen.control.memory("backoff"), 5, now),
+            LaunchError::Throttled(_) => waiting(self.seen.control.memory("backoff"), 5, 2 * PERIOD_S, now),
             LaunchError::BadRequest(_) => {
                 self.pace.refuse(bad_request_key(&life.offering.size));
                 let before = self.seen.control.memory(&bad_request_key(&life.offering.size));
@@ -227,9 +227,10 @@ impl Acting<'_> {
     }
 }
 
-/// A memory that lasts `first_s`, and twice as long each time it was not long enough.
-fn waiting(before: Memory, first_s: i64, now: Time) -> (Memory, Memory) {
-    let again_s = before.wait_s.unwrap_or(0).max(AGAIN_S);
+/// A memory that lasts `first_s`, and twice as long each time it was not long enough: when it is needed
+/// again within its own length, or within `again_s`, after its end.
+fn waiting(before: Memory, first_s: i64, again_s: i64, now: Time) -> (Memory, Memory) {
+    let again_s = before.wait_s.unwrap_or(0).max(again_s);
     let recent = before.until_at.is_some_and(|until| now.since(until) <= Span::from_s(again_s));
     let wait_s = match before.wait_s {
         Some(wait) if recent => wait.saturating_mul(2).min(LONGEST_WAIT_S).max(first_s),
@@ -249,9 +250,17 @@ mod tests {
         // Refused again only after idle nodes have made way, and at last after a day.
         let mut waits = Vec::new();
         for s in [0, 180 + 330, 180 + 330 + 360 + 330, 90_000] {
-            memory = waiting(memory, 180, at(s)).1;
+            memory = waiting(memory, 180, AGAIN_S, at(s)).1;
             waits.push(memory.wait_s);
         }
         assert_eq!(waits, [Some(180), Some(360), Some(720), Some(180)]);
+        // Throttled in one run after the other, and once in a while.
+        let mut memory = Memory::new("backoff");
+        let mut waits = Vec::new();
+        for s in [0, 60, 120, 720, 1320] {
+            memory = waiting(memory, 5, 2 * PERIOD_S, at(s)).1;
+            waits.push(memory.wait_s);
+        }
+        assert_eq!(waits, [Some(5), Some(10), Some(20), Some(5), Some(5)]);
     }
 }

@@ -81,6 +81,9 @@ struct Packing<'v, 'a> {
     paused: Option<String>,
     /// What is being shut down: records and their price.
     leaving: (u32, Usd),
+    leaving_by_size: BTreeMap<String, u32>,
+    /// Room is kept for the first job that cannot be placed.
+    reserved: bool,
     /// A cap is in the way of the first job that cannot be placed, or of the minimum.
     room: Option<Room>,
     outgrown: BTreeSet<NodeId>,
@@ -225,6 +228,8 @@ impl<'v, 'a> Packing<'v, 'a> {
                 .find(|k| control.holding(k, view.now).is_some())
                 .map(str::to_owned),
             leaving: (0, Usd::ZERO),
+            leaving_by_size: BTreeMap::new(),
+            reserved: false,
             room: None,
             outgrown: BTreeSet::new(),
         };
@@ -234,6 +239,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             *packing.by_size.entry(life.offering.size.clone()).or_default() += 1;
             if let NodeState::ShuttingDown(_) = record.state {
                 packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
+                *packing.leaving_by_size.entry(life.offering.size.clone()).or_default() += 1;
             }
             // A node whose lease is over is silent already, whatever its status still says.
             let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
@@ -298,7 +304,10 @@ impl<'v, 'a> Packing<'v, 'a> {
                         // Somebody else waits already: leave no half of it.
                         _ if starved => self.undo_launches(before),
                         Wait::Room => self.block(job, &fitting, members, before),
-                        Wait::Pause => self.keep(job, &fitting),
+                        Wait::Pause => {
+                            self.keep(job, &fitting);
+                            self.keep_free(job, &fitting, members);
+                        }
                     }
                     return None;
                 }
@@ -402,6 +411,8 @@ impl<'v, 'a> Packing<'v, 'a> {
             match self.launch_one_of(&sizes, true, reason) {
                 Ok(_) => {}
                 Err(Wait::Pause) => break,
+                // Work before the minimum.
+                Err(Wait::Room) if self.reserved => break,
                 Err(Wait::Room) => {
                     // Dear idle nodes make way for cheap ones, if there are cheaper ones to be had.
                     let to_be_had = |s: &&&Size| !self.is_full(s) && !offerings(self.view, s, true).is_empty();

@@ -47,7 +47,11 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
             !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id) && !view.is_unclear(l.node_id)
         })
         .collect();
-    idle.sort_by_key(|l| std::cmp::Reverse((l.offering.price_per_hour, l.node_id.slot())));
+    // What goes anyway first: it makes room as well.
+    idle.sort_by_key(|l| {
+        let goes = needs.outgrown.contains(&l.node_id);
+        (!goes, std::cmp::Reverse((l.offering.price_per_hour, l.node_id.slot())))
+    });
     let above = needs.usable.saturating_sub(view.seen.policy.nodes.min);
     let (mut nodes, mut price) = (0, Usd::ZERO);
     let in_the_way = idle.iter().take_while(|life| {

@@ -261,9 +261,10 @@ impl Check {
             if placed.iter().any(|a| a.contains_key("replaces")) {
                 self.core.count("a copy was placed for an unknown alloc");
             }
-            // Each time a single job is placed anew it lost or failed before.
+            // Each time a single job is placed anew it lost or failed before. (Ids that a restore undid
+            // are skipped.)
             let replaces = set(before).len() + usize::from(placed.iter().any(|a| a.contains_key("replaces")));
-            if n == 1 && replaces == 0 && !is_true(after, "replace") {
+            if n == 1 && replaces == 0 && !is_true(after, "replace") && !self.was_restored() {
                 let most = 1 + count(before, "lost_count") + count(before, "failed_count");
                 if count(after, "copies") > most {
                     self.broken(rule, format!("placed more often than it was lost or failed: {after:?}"));

@@ -2,9 +2,9 @@
 //! nodes make way for it.
 //!
 //! Guarantees: a job that a cap holds up keeps no more than lets it find the rest one day, and pays
-//! for no half of itself; room is counted missing only where `nodes.max` or the price is in the way
-//! of sizes that can be had, and without what leaves already; where a size's own maximum is, idle
-//! nodes of that size that do not fit make way.
+//! for no half of itself; what it lacks is no later job's, as far as it can be had; room is counted
+//! missing only where `nodes.max` or the price is in the way of all of it, and without what leaves
+//! already; where a size's own maximum is, idle nodes of that size that it does not keep make way.
 //! Does not: launch (the packing does) or shut down (`shutdown` does, within its own rules).
 
 use super::{At, Bin, Packing};
@@ -12,7 +12,6 @@ use crate::plan::sizes::{fits, fitting, offerings, usable};
 use shared::ids::NodeId;
 use shared::model::{JobSummary, Market, Usd};
 use shared::policy::{Policy, Size};
-use std::collections::BTreeSet;
 
 /// Room below the caps that is missing for what is to be launched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,16 +22,34 @@ pub(in crate::plan) struct Room {
     pub(in crate::plan) price: Usd,
 }
 
-/// The price of the cheapest mix of so many nodes that the sizes' own maxima allow beside what is
-/// `there`; `None` if they allow no such mix. The sizes are the cheapest first.
-pub(super) fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32) -> Option<Usd> {
-    let (mut left, mut price) = (nodes, Usd::ZERO);
+/// Nodes of several sizes.
+#[derive(Default)]
+struct Mix<'a> {
+    of: Vec<(&'a Size, u32)>,
+    nodes: u32,
+    price: Usd,
+}
+
+/// The cheapest mix of so many nodes, or of as many as the sizes' own maxima allow beside what is
+/// `there`, and a price. The sizes are the cheapest first.
+fn mix<'a>(sizes: &[&'a Size], nodes: u32, there: impl Fn(&Size) -> u32, within: Option<Usd>) -> Mix<'a> {
+    let mut mix = Mix::default();
     for size in sizes {
-        let some = left.min(size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size))));
-        price = price + size.price_per_hour.times(u64::from(some));
-        left -= some;
+        let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)));
+        let affordable = within.map_or(u32::MAX, |most| most.less(mix.price).holds(size.price_per_hour));
+        let some = nodes.saturating_sub(mix.nodes).min(allowed).min(affordable);
+        mix.nodes += some;
+        mix.price = mix.price + size.price_per_hour.times(u64::from(some));
+        mix.of.push((size, some));
     }
-    (left == 0).then_some(price)
+    mix
+}
+
+/// The price of the cheapest mix of so many nodes that the sizes' own maxima allow beside what is
+/// `there`; `None` if they allow no such mix.
+pub(super) fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32) -> Option<Usd> {
+    let mix = mix(sizes, nodes, there, None);
+    (mix.nodes == nodes).then_some(mix.price)
 }
 
 /// Whether the fleet may cost this much.
@@ -43,9 +60,9 @@ pub(super) fn is_within_cap(policy: &Policy, price: Usd) -> bool {
 
 impl Packing<'_, '_> {
     /// The first job that cannot be placed keeps of the nodes it found what the caps let it find the
-    /// rest to one day, and enough further nodes are kept free of later jobs to make room: those that
-    /// would fit it when empty first. What it would have launched, from the bin `first_new` on, is taken
-    /// back: half of it would be paid for, idle, until there is room for the rest.
+    /// rest to one day, and what it lacks is reserved for it. What it would have launched, from the bin
+    /// `first_new` on, is taken back: half of it would be paid for, idle, until there is room for the
+    /// rest.
     pub(super) fn block(&mut self, job: &JobSummary, found: &[usize], members: u32, first_new: usize) {
         self.undo_launches(first_new);
         let found: Vec<usize> = found.iter().copied().filter(|n| *n < self.bins.len()).collect();
@@ -53,22 +70,62 @@ impl Packing<'_, '_> {
         let ever = fitting(policy, job);
         // Room is no help to a size that EC2 does not have now.
         let to_be_had = |s: &&Size| !offerings(self.view, s, job.market != Some(Market::Spot)).is_empty();
-        let sizes: Vec<&Size> = ever.iter().copied().filter(to_be_had).collect();
-        let alone = cheapest(&sizes, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
-        let kept = self.within_caps(if alone { &sizes } else { &ever }, &found, members);
-        let lacking = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
-        // Nor where it would be filled and no job come of it: a size's own maximum is in the way, or
-        // even alone it would cost too much.
-        let price = cheapest(&sizes, lacking, |size| self.of_size(size))
-            .filter(|price| is_within_cap(policy, self.price(&kept) + *price) && self.is_capped(lacking, *price));
-        self.room = price.map(|price| self.missing_room(lacking, price));
+        let now: Vec<&Size> = ever.iter().copied().filter(to_be_had).collect();
+        let can_be_had = cheapest(&now, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
+        let kept = self.within_caps(if can_be_had { &now } else { &ever }, &found, members);
         self.keep(job, &kept);
-        for n in &found {
-            if let Some(bin) = self.bins.get_mut(*n) {
-                bin.blocked = true;
+        if can_be_had {
+            let lacking = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
+            self.reserve(&now, lacking, self.price(&kept));
+        }
+        self.keep_free(job, &found, members);
+    }
+
+    /// Room for so many nodes of these sizes is no later job's; and if all of it can be had, what is in its
+    /// way makes way. (If some of it hangs on a size that is full of others' work, the end of that work is
+    /// what is waited for: nobody need make way before.)
+    fn reserve(&mut self, sizes: &[&Size], lacking: u32, beside: Usd) {
+        let cap = self.view.seen.policy.nodes.max_price_per_hour;
+        let within = (!cap.is_zero()).then(|| cap.less(beside));
+        // What is idle and not kept may leave a size's maximum to others.
+        let there =
+            |size: &Size| self.staying(size).saturating_sub(self.idle_of(size).len().try_into().unwrap_or(u32::MAX));
+        let mix = mix(sizes, lacking, there, within);
+        if mix.nodes == lacking {
+            for (size, some) in &mix.of {
+                let over = self.staying(size).saturating_add(*some).saturating_sub(size.max.unwrap_or(u32::MAX));
+                let idle = self.idle_of(size);
+                self.outgrown.extend(idle.into_iter().take(over as usize));
+            }
+            if self.is_capped(mix.nodes, mix.price) {
+                self.room = Some(self.missing_room(mix.nodes, mix.price));
             }
         }
-        self.outgrown = self.outgrown(job, &sizes, lacking);
+        self.reserved = mix.nodes > 0;
+        self.records = self.records.saturating_add(mix.nodes);
+        self.spent = self.spent + mix.price;
+        for (size, some) in mix.of {
+            let there = self.by_size.entry(size.name.clone()).or_default();
+            *there = there.saturating_add(some);
+        }
+    }
+
+    /// How many of this size there are that do not leave already.
+    fn staying(&self, size: &Size) -> u32 {
+        self.of_size(size).saturating_sub(self.leaving_by_size.get(&size.name).copied().unwrap_or(0))
+    }
+
+    /// The idle nodes of this size, the dearest first.
+    fn idle_of(&self, size: &Size) -> Vec<NodeId> {
+        let mut idle: Vec<&Bin> = self.bins.iter().filter(|b| b.is_idle() && b.size == size.name).collect();
+        idle.sort_by_key(|b| std::cmp::Reverse(b.price_per_hour));
+        let ready = |b: &Bin| if let At::Ready(node) = b.at { Some(node) } else { None };
+        idle.into_iter().filter_map(ready).collect()
+    }
+
+    /// The nodes it found are no later job's, nor so many others that they make up for what it lacks: as
+    /// nodes to run on, those first that would fit it when empty, or as room.
+    pub(super) fn keep_free(&mut self, job: &JobSummary, found: &[usize], members: u32) {
         // What is busy with another's work empties for nobody here; and what would not fit it is free for
         // others, unless it makes way.
         let helps = |b: &Bin| {
@@ -83,15 +140,23 @@ impl Packing<'_, '_> {
                 .get(*n)
                 .map(|b| (!self.would_fit(b, job), !b.empty, std::cmp::Reverse(b.free.vcpus), b.preference()))
         });
-        for n in others.into_iter().take((members as usize).saturating_sub(found.len())) {
-            if let Some(bin) = self.bins.get_mut(n) {
+        let lacking = (members as usize).saturating_sub(found.len());
+        let room = self.room.unwrap_or_default();
+        let (mut nodes, mut price) = (0, Usd::ZERO);
+        for n in found {
+            if let Some(bin) = self.bins.get_mut(*n) {
                 bin.blocked = true;
             }
         }
-        // The room it waits for is no later job's, who might be content with the first bit of it.
-        if let Some(price) = price {
-            self.records = self.records.saturating_add(lacking);
-            self.spent = self.spent + price;
+        for (before, n) in others.into_iter().enumerate() {
+            if before >= lacking && nodes >= room.nodes && price >= room.price {
+                break;
+            }
+            if let Some(bin) = self.bins.get_mut(n) {
+                bin.blocked = true;
+                nodes += 1;
+                price = price + bin.price_per_hour;
+            }
         }
     }
 
@@ -101,17 +166,6 @@ impl Packing<'_, '_> {
         let share = self.view.seen.policy.nodes.memory_usable;
         let life = self.view.node(node).and_then(|r| r.life());
         life.is_some_and(|l| fits(job.capacity, usable(l.offering.capacity, share)) && bin.is_kind(job))
-    }
-
-    /// Of the sizes that are full, as many empty nodes as lack that would not fit the job.
-    fn outgrown(&self, job: &JobSummary, sizes: &[&Size], lacking: u32) -> BTreeSet<NodeId> {
-        let full = |bin: &Bin| sizes.iter().any(|s| s.name == bin.size && self.is_full(s));
-        let bins = self.bins.iter().filter(|b| b.is_idle() && full(b) && !self.would_fit(b, job));
-        let ready = bins.filter_map(|b| match b.at {
-            At::Ready(node) => Some(node),
-            _ => None,
-        });
-        ready.take(lacking as usize).collect()
     }
 
     /// Of what was found, the cheapest nodes that leave the price for the rest: a job of many that
@@ -144,7 +198,7 @@ impl Packing<'_, '_> {
         self.by_size.get(&size.name).copied().unwrap_or(0)
     }
 
-    /// Whether there are as many of this size as it allows.
+    /// Whether there are as many of this size as it allows, reserved ones included.
     pub(super) fn is_full(&self, size: &Size) -> bool {
         size.max.is_some_and(|most| self.of_size(size) >= most)
     }
