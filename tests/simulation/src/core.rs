@@ -84,7 +84,7 @@ faults! {
     BadRequest = 0.002,
     /// an instance that runs and never calls
     NeverBoots = 0.03,
-    /// a node that hangs as soon as it was heard from: silent, and nothing on it ends
+    /// a node that hangs, as soon as it was heard from or within an hour: silent, and nothing on it ends
     Hangs = 0.005,
     /// a node that registers and never says what runs on it
     NeverReports = 0.005,

@@ -171,7 +171,7 @@ impl Functions {
     fn caller(&self, kind: Kind) -> Arc<Caller> {
         let number = self.callers.fetch_add(1, Ordering::Relaxed) + 1;
         let kill_at = if self.core.happens(Fault::Killed) {
-            let points: &[i64] = if matches!(kind, Kind::Run(_)) { &[120, 120, 600] } else { &[12] };
+            let points: &[i64] = if matches!(kind, Kind::Run(_)) { &[120, 120, 600] } else { &[12, 12, 60] };
             let most = self.core.one_of(points).copied().unwrap_or(1);
             u32::try_from(self.core.of(Fault::Killed, 1, most)).unwrap_or(1)
         } else {

@@ -58,7 +58,7 @@ pub struct Machine {
     processes: BTreeMap<AllocId, Process>,
     boot: u32,
     busy_until: Option<Time>,
-    hangs: bool,
+    hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
     heartbeat_at: Time,
@@ -102,7 +102,8 @@ impl Machine {
             processes: BTreeMap::new(),
             boot: 1,
             busy_until: None,
-            hangs: core.happens(Fault::Hangs),
+            // As soon as it is heard from, or with work on it.
+            hangs_at: core.happens(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
             never_reports: core.happens(Fault::NeverReports),
             stuck: BTreeMap::new(),
             heartbeat_at: now,
@@ -126,19 +127,23 @@ impl Machine {
             self.settle();
             self.work();
             let now = self.core.now();
+            if now >= self.mishap_at {
+                self.mishap_at = now + Span::from_ms(self.core.between(30_000, 90_000));
+                self.mishaps(now).await;
+            }
+            if self.hangs_at.is_some_and(|at| now >= at) && self.protocol.durable.incarnation.is_some() {
+                self.core.tell(|| self.name(), || "hangs".into());
+                return std::future::pending().await;
+            }
+            let now = self.core.now();
             if now >= self.heartbeat_at {
-                if now >= self.mishap_at {
-                    self.mishap_at = now + Span::from_s(60);
-                    self.mishaps(now).await;
-                }
                 self.notice(now);
                 if !self.heartbeat().await {
                     self.ec2.end(&self.instance_id, 5, "told that it is gone, it powers off");
                     return;
                 }
-                if self.hangs && self.protocol.durable.incarnation.is_some() {
-                    self.core.tell(|| self.name(), || "hangs".into());
-                    return std::future::pending().await;
+                if self.hangs_at.is_some_and(|at| now >= at) {
+                    continue;
                 }
                 self.settle();
                 self.work();
@@ -152,6 +157,9 @@ impl Machine {
             }
             self.write_ground();
             let mut next = self.heartbeat_at.min(self.handles_at);
+            if !self.core.is_healed() {
+                next = next.min(self.mishap_at);
+            }
             if self.has_report() {
                 next = next.min(self.report_at);
             }
@@ -304,7 +312,7 @@ impl Machine {
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
     }
 
-    /// What happens to machines and to their networks: looked at once a minute.
+    /// What happens to machines and to their networks: looked at about once a minute.
     async fn mishaps(&mut self, now: Time) {
         let core = Arc::clone(&self.core);
         let node = self.file.node_id;
@@ -456,6 +464,11 @@ impl Machine {
                 }
                 let registered = self.protocol.on_heartbeat(&answer);
                 self.save();
+                if self.core.happens(Fault::AgentCrashes) {
+                    // Killed before anything was done about it.
+                    self.restart(3).await;
+                    return true;
+                }
                 let ms = (answer.next_heartbeat_s * 1000.0) as i64;
                 self.heartbeat_at = self.core.now() + Span::from_ms(ms);
                 // A slow answer is what the grace is for.
@@ -501,6 +514,10 @@ impl Machine {
             }
         }
         match self.post::<AllocReportAnswer>("allocs", &report).await {
+            Answer::Told(_) if self.core.happens(Fault::AgentCrashes) => {
+                // Killed before the answer is on disk.
+                self.restart(3).await;
+            }
             Answer::Told(answer) => {
                 self.protocol.on_report(&answer);
                 self.save();
@@ -581,8 +598,8 @@ impl Machine {
         if used || stuck {
             return false;
         }
-        self.check.destroying(self.file.node_id, handle);
-        self.disk.handles.remove(handle);
+        let label = self.disk.handles.remove(handle).flatten();
+        self.check.destroying(self.file.node_id, handle, label.as_deref());
         self.core.tell(|| self.name(), || format!("destroys {handle}"));
         self.write_ground();
         true

@@ -144,7 +144,9 @@ impl World {
             minutes += 1;
             let up = self.check.up();
             nodes += up;
-            fleet += u32::from(up >= FLEET);
+            // What follows when nothing goes wrong any more proves little by the hour.
+            let in_trouble = minutes <= trouble || self.core.scenario.plain_jobs;
+            fleet += u32::from(up >= FLEET && in_trouble);
             if self.core.scenario.plain_jobs
                 && minutes.is_multiple_of(10)
                 && self.invariant_everything_ends_in_the_midst_of_chaos(minutes >= trouble)

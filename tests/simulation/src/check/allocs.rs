@@ -292,10 +292,21 @@ impl Check {
         let rows: Vec<_> =
             set(after).iter().filter_map(|id| model.get(&shared::store::alloc_key(*id)).cloned()).collect();
         let sum = |name: &str| rows.iter().map(|r| count(r, name)).sum::<i64>();
-        let room = |name: &str| sum(name) <= count(after, name);
+        // A share of the memory is the system's.
+        let share = self.present_policy().map_or(1.0, |p| p.nodes.memory_usable);
+        let there = |name: &str| match name {
+            "memory_mib" => (count(after, name) as f64 * share).floor() as i64,
+            _ => count(after, name),
+        };
+        let room = |name: &str| sum(name) <= there(name);
         let alone = rows.iter().any(|r| is_true(r, "exclusive") || count(r, "gpus") > 0);
         if !["vcpus", "memory_mib", "scratch_gib", "gpus"].into_iter().all(room) || (alone && rows.len() > 1) {
             self.broken(rule, format!("too much on {after:?}: {rows:?}"));
+        }
+        let job = alloc_id(alloc).and_then(|id| model.get(&shared::store::job_key(id.job_id)));
+        let asks = |name: &str| job.and_then(|j| text(j, name));
+        if ["instance_type", "market"].iter().any(|name| asks(name).is_some() && asks(name) != text(after, name)) {
+            self.broken(rule, format!("not what it asks for, {after:?}: {job:?}"));
         }
     }
 

@@ -1,12 +1,12 @@
 //! Launches and terminations.
 
-use super::{Check, SLACK, alloc_id, count, is_final, node_id, set, text, time};
+use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
 use crate::caller::Caller;
 use crate::core::lock;
 use crate::ec2::Real;
 use shared::cloud::{CLUSTER_TAG, InstanceState, LaunchRequest, NODE_TAG};
 use shared::ids::NodeId;
-use shared::store::{Table, node_key};
+use shared::store::{POLICY, Table, node_key};
 use shared::time::Span;
 use shared::wire::NodeFile;
 
@@ -14,7 +14,41 @@ impl Check {
     /// A launch call with a new token reached EC2: for which node, if it says so.
     pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Option<NodeId> {
         self.invariant_a_launch_is_written_ahead(caller, request, token);
+        self.invariant_no_launch_while_a_refusal_holds(caller, request);
         self.invariant_a_launch_names_its_node(request)
+    }
+
+    /// Nothing is launched that a quota, a throttling, failed starts, a shortage or EC2's judgement of a size
+    /// forbid for now, if that was known when its run looked. (A call is repeated all the same: what became
+    /// of it is to be known.)
+    fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
+        let Some(model) = self.model.get() else { return };
+        let model = lock(model);
+        let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
+        let record = node.and_then(|n| model.get(&node_key(n.slot())));
+        let Some(now) = record.and_then(|r| time(r, "assigned_at")) else { return };
+        let offering = &request.offering;
+        let place = offering.subnet_id.as_deref().unwrap_or("any");
+        let shortage = format!("shortage#{}#{}#{place}", offering.market, offering.instance_type);
+        let bad = format!("bad_request#{}", offering.size);
+        let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some(POLICY));
+        let version = policy.and_then(|p| number(p, "version"));
+        for row in model.rows(Table::Control) {
+            let Some(key) = text(row, "key") else { continue };
+            let known = time(row, "since_at").is_some_and(|since| since + RUN < now);
+            let holds = match key {
+                "quota" | "backoff" | "boot_failures" => time(row, "until_at").is_some_and(|until| now + SLACK < until),
+                _ if key == shortage => time(row, "until_at").is_some_and(|until| now + SLACK < until),
+                _ if key == bad => version.is_some() && number(row, "policy_version") == version,
+                _ => false,
+            };
+            if known && holds {
+                self.broken(
+                    "invariant_no_launch_while_a_refusal_holds",
+                    format!("{} launches {offering:?}, and {row:?}", caller.name()),
+                );
+            }
+        }
     }
 
     /// A launch names its cluster and its node in its tags.

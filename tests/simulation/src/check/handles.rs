@@ -158,9 +158,17 @@ impl Check {
         }
     }
 
+    /// What does not carry the node's own label was made by somebody else, or for another life.
+    fn invariant_nothing_foreign_is_destroyed(&self, node: NodeId, handle: &str, label: Option<&str>) {
+        if label != Some(node.to_string().as_str()) {
+            self.broken("invariant_nothing_foreign_is_destroyed", format!("{handle} with {label:?} on {node}"));
+        }
+    }
+
     /// A node destroys a handle it was told to.
-    pub fn destroying(&self, node: NodeId, handle: &str) {
+    pub fn destroying(&self, node: NodeId, handle: &str, label: Option<&str>) {
         self.core.count("a handle was destroyed");
+        self.invariant_nothing_foreign_is_destroyed(node, handle, label);
         let row = self.row(&handle_key(node, handle));
         let marked = match row.as_deref() {
             Some(row) => matches!(text(row, "state"), Some("destroying" | "gone")),
