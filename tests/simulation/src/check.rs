@@ -23,7 +23,7 @@ use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::ids::{AllocId, JobId, NodeId, Slot};
 use shared::policy::Policy;
-use shared::store::{Item, Key, POLICY, Row, Table, Write, alloc_key, job_key, node_key, to_json};
+use shared::store::{Item, Key, POLICY, Row, Table, Write, alloc_key, handle_key, job_key, node_key, to_json};
 use shared::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -456,6 +456,18 @@ impl Check {
                 text(row, "state"),
                 time(row, "due_at").map(|t| t.to_string())
             ));
+        }
+        // What ended leaves nothing on the nodes that stay, but for what an operator keeps.
+        for ground in lock(&self.seen).by_node.values() {
+            let ground = lock(ground);
+            for handle in &ground.handles {
+                let Ok(id) = handle.parse::<AllocId>() else { continue };
+                let row = model.get(&handle_key(ground.node_id, handle));
+                let kept = row.is_some_and(|r| is_true(r, "keep"));
+                if !kept && model.get(&alloc_key(id)).is_none_or(|a| is_final(a)) {
+                    left.push(format!("handle {handle} is still on {}: {row:?}", ground.node_id));
+                }
+            }
         }
         drop(model);
         let instances: Vec<Real> = self.ec2()?.real().into_iter().filter(Real::is_live).collect();
