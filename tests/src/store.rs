@@ -94,6 +94,7 @@ async fn suite(place: Place<'_>) {
     a_steady_heartbeat_touches_only_the_pulse(place).await;
     the_node_that_just_spoke_wins(place).await;
     placing_is_all_or_nothing(place).await;
+    an_id_that_a_restore_left_traces_of_is_skipped(place).await;
     an_end_is_one_transaction(place).await;
     a_job_never_ends_twice(place).await;
     cleaning_leaves_nothing_behind(place).await;
@@ -244,6 +245,28 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     let (c, d) = (tables.ready(2).await, tables.ready(3).await);
     let again = steps::place(&tables.store, &job, &[(0, &c), (1, &d)], None, KEEP, at(83)).await;
     assert!(again.unwrap_err().is_conflict());
+}
+
+async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
+    let tables = Tables::new(place).await;
+    let node = tables.ready(0).await;
+    let job = tables.job(0, spec()).await;
+    // In a history that was undone the same id ran on the same node.
+    let id = fixtures::alloc_id(0);
+    let node_id = node.node_id().unwrap();
+    let trace =
+        Handle::new(node_id, id.to_string(), shared::model::HandleKind::Container, HandleState::Live, 5, at(99_999));
+    tables.store.apply(&insert_handle(&trace)).await.unwrap();
+    let placed = steps::place(&tables.store, &job, &[(0, &node)], None, KEEP, at(80)).await;
+    assert!(placed.unwrap_err().is_conflict());
+    let (nodes, jobs, handles) = tables.all().await;
+    assert_eq!((nodes, handles), (vec![node.clone()], vec![trace.clone()]));
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.copies), (JobState::Queued, 1));
+    steps::place(&tables.store, &jobs[0], &[(0, &node)], None, KEEP, at(90)).await.unwrap();
+    let next = AllocId { copy: 1, ..id };
+    let (_, jobs, handles) = tables.all().await;
+    assert_eq!(jobs[0].summary.allocs.iter().collect::<Vec<_>>(), [&next]);
+    assert!(handles.contains(&trace) && handles.iter().any(|h| h.handle == next.to_string()));
 }
 
 async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {

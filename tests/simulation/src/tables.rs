@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How far back a stale scan looks at most, in milliseconds.
-const STALE_MS: i64 = 20_000;
+pub const STALE_MS: i64 = 20_000;
 
 /// What a stale scan needs: the rows as they were.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Launches and terminations.
 
-use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
+use super::{Check, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
 use crate::caller::Caller;
 use crate::core::lock;
 use crate::ec2::Real;
@@ -9,6 +9,12 @@ use shared::ids::NodeId;
 use shared::store::{POLICY, Table, node_key};
 use shared::time::Span;
 use shared::wire::NodeFile;
+
+/// How far a scan may be behind.
+const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
+
+/// How long after its time a slow write is committed at most.
+const COMMITS: Span = Span::from_s(25);
 
 impl Check {
     /// A launch call with a new token reached EC2: for which node, if it says so.
@@ -26,7 +32,10 @@ impl Check {
         let model = lock(model);
         let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
         let record = node.and_then(|n| model.get(&node_key(n.slot())));
-        let Some(now) = record.and_then(|r| time(r, "assigned_at")) else { return };
+        let now = self.core.now();
+        if record.and_then(|r| time(r, "assigned_at")).is_none_or(|at| at + SLACK < caller.began) {
+            return;
+        }
         let offering = &request.offering;
         let place = offering.subnet_id.as_deref().unwrap_or("any");
         let shortage = format!("shortage#{}#{}#{place}", offering.market, offering.instance_type);
@@ -35,7 +44,7 @@ impl Check {
         let version = policy.and_then(|p| number(p, "version"));
         for row in model.rows(Table::Control) {
             let Some(key) = text(row, "key") else { continue };
-            let known = time(row, "since_at").is_some_and(|since| since + RUN < now);
+            let known = time(row, "since_at").is_some_and(|since| since + SLACK + COMMITS + BEHIND < caller.began);
             let holds = match key {
                 "quota" | "backoff" | "boot_failures" => time(row, "until_at").is_some_and(|until| now + SLACK < until),
                 _ if key == shortage => time(row, "until_at").is_some_and(|until| now + SLACK < until),
