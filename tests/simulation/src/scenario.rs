@@ -254,6 +254,7 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
             json!({"ttl_s": ttl, "idle_s": (ttl / 3).max(10), "grace_s": pick(dice, &[10, 30]),
                    "brake_min": pick(dice, &[3, 1000]), "blackout_s": pick(dice, &[600, 1800])}),
         ),
+        ("quota", json!({"retry_s": pick(dice, &[60, 600])})),
         ("poll", json!({"stale_after_s": pick(dice, &[45, 45, 10])})),
         (
             "sweep",
