@@ -40,8 +40,8 @@ struct Args {
     /// Worlds at once
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Which store: the model, or the embedded real one with the model beside it, held to the same
-    /// answers after every operation
+    /// Which store: the model alone, or with the embedded real one beside it, held to the same answers to
+    /// writes, reads by key and lists of a page
     #[arg(long, value_enum, default_value_t = StoreKind::Model)]
     store: StoreKind,
     /// Begin no further world after so many minutes

@@ -25,8 +25,8 @@ impl Check {
     }
 
     /// Nothing is launched that a quota, a throttling, failed starts, a shortage or EC2's judgement of a size
-    /// forbid for now, if that was known when its run looked. (A call is repeated all the same: what became
-    /// of it is to be known.)
+    /// forbid at that time, if it was known when the run looked. (A call is repeated all the same: what
+    /// became of it is to be known.)
     fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
