@@ -6,7 +6,7 @@
 use crate::core::{START, lock};
 use shared::ids::{NodeId, Slot};
 use shared::time::Time;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -49,6 +49,10 @@ pub struct Caller {
     held_up_until: Mutex<Option<Time>>,
     /// How much it took away, by brake.
     taken: Mutex<HashMap<&'static str, usize>>,
+    /// The launches that EC2 refused it.
+    refused: Mutex<HashSet<NodeId>>,
+    /// The instances whose records it saw, or made, shutting down.
+    shut_down: Mutex<HashSet<String>>,
 }
 
 tokio::task_local! {
@@ -68,6 +72,8 @@ impl Caller {
             began,
             held_up_until: Mutex::default(),
             taken: Mutex::default(),
+            refused: Mutex::default(),
+            shut_down: Mutex::default(),
         })
     }
 
@@ -128,6 +134,31 @@ impl Caller {
     /// Until when one was.
     pub fn held_up_until(&self) -> Option<Time> {
         *lock(&self.held_up_until)
+    }
+
+    /// EC2 refused it a launch for good.
+    pub fn was_refused(&self, node: NodeId) {
+        lock(&self.refused).insert(node);
+    }
+
+    /// Whether EC2 did.
+    pub fn is_refused(&self, node: NodeId) -> bool {
+        lock(&self.refused).contains(&node)
+    }
+
+    /// It saw this instance's record shutting down, or made it so.
+    pub fn shuts_down(&self, instance_id: &str) {
+        lock(&self.shut_down).insert(instance_id.to_owned());
+    }
+
+    /// Whether it did.
+    pub fn has_shut_down(&self, instance_id: &str) -> bool {
+        lock(&self.shut_down).contains(instance_id)
+    }
+
+    /// How much it took away so far.
+    pub fn taken(&self, brake: &'static str) -> usize {
+        lock(&self.taken).get(brake).copied().unwrap_or(0)
     }
 
     /// Counts something it took away; how much that makes.

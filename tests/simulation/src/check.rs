@@ -53,6 +53,8 @@ pub struct Ground {
     pub handles: BTreeSet<String>,
     /// When it was last told to call again.
     pub next_call_at: Option<Time>,
+    /// Whether it said that it is busy, when it was last answered.
+    pub said_busy: bool,
 }
 
 #[derive(Default)]
@@ -77,7 +79,9 @@ struct Seen {
     live: BTreeMap<AllocId, NodeId>,
     /// Since when each job is queued.
     queued_since: HashMap<JobId, Time>,
-    /// Jobs whose history was undone by a restore.
+    /// Since when each alloc that came back awaits its judgement.
+    back_since: BTreeMap<AllocId, Time>,
+    /// When the tables were last restored.
     restored_at: Option<Time>,
 }
 
@@ -142,6 +146,14 @@ fn is_ended(row: &Item) -> bool {
 /// Whether an alloc is final.
 fn is_final(row: &Item) -> bool {
     matches!(text(row, "client"), Some("complete" | "failed" | "lost"))
+}
+
+/// Whether it was unknown, came back, and awaits to be told apart from its copies.
+fn is_back(row: &Item) -> bool {
+    !is_final(row)
+        && text(row, "desired") == Some("run")
+        && text(row, "client") != Some("unknown")
+        && is_true(row, "awaiting")
 }
 
 /// Whether a copy counts as the one that is wanted.
@@ -227,8 +239,12 @@ impl Check {
         seen.queued.push_back((self.core.now(), members));
         seen.wanted.clear();
         seen.live.clear();
+        seen.back_since.clear();
         for row in model.rows(Table::Allocs) {
             if let Some(id) = alloc_id(row) {
+                if is_back(row) {
+                    seen.back_since.insert(id, now);
+                }
                 if is_wanted(row) {
                     seen.wanted.entry((id.job_id, id.member)).or_default().insert(id);
                 }
@@ -239,14 +255,31 @@ impl Check {
         }
     }
 
-    fn was_restored(&self) -> bool {
-        lock(&self.seen).restored_at.is_some()
+    /// Whether the tables were restored after something began, and may have forgotten of it what
+    /// follows: that is not held against it. (What began later must be right all the same.)
+    fn forgets(&self, began: Option<Time>) -> bool {
+        let restored_at = lock(&self.seen).restored_at;
+        restored_at.is_some_and(|at| began.is_none_or(|began| began <= at + SLACK))
+    }
+
+    /// The same of a node's life.
+    fn forgets_life(&self, node: NodeId) -> bool {
+        self.forgets(i64::try_from(node.life().timestamp_ms()).ok().map(Time::from_ms))
+    }
+
+    /// The same of a job.
+    fn forgets_job(&self, job: JobId) -> bool {
+        let restored = lock(&self.seen).restored_at.is_some();
+        restored && self.forgets(self.row(&job_key(job)).and_then(|row| time(&row, "submitted_at")))
     }
 
     /// A caller was shown a node record, in a list or alone.
     pub fn saw(caller: &Caller, item: &Item, listed: bool) {
         if let Some(slot) = slot(item) {
             caller.saw(slot, node_id(item), listed);
+        }
+        if text(item, "state") == Some("shutting_down") {
+            text(item, "instance_id").into_iter().for_each(|id| caller.shuts_down(id));
         }
     }
 
@@ -258,6 +291,7 @@ impl Check {
             running: BTreeSet::new(),
             handles: BTreeSet::new(),
             next_call_at: None,
+            said_busy: false,
         };
         let ground = Arc::new(Mutex::new(ground));
         let mut seen = lock(&self.seen);
@@ -305,6 +339,7 @@ impl Check {
         self.invariant_nothing_is_done_by_an_old_observation(caller, changes);
         self.invariant_a_node_changes_only_its_own_rows(caller, changes);
         self.placed_all_at_once(model, changes);
+        self.invariant_the_right_copy_stays(caller, model, changes);
         self.invariant_every_member_is_wanted(model, changes);
     }
 
@@ -341,7 +376,7 @@ impl Check {
             return;
         }
         let assigned = |row: Option<&Row>| row.is_some_and(|r| text(r, "state") == Some("assigned"));
-        let launching = |c: &Change| assigned(c.before.as_ref()) || assigned(c.after.as_ref());
+        let launching = |c: &Change| assigned(c.before.as_ref());
         // A spot warning: done for what the event says and not for what was observed.
         let intent = |row: Option<&Row>| row.and_then(|r| text(r, "intent")).map(ToOwned::to_owned);
         let warned = |c: &Change| c.table == Table::Nodes && intent(c.before.as_ref()) != intent(c.after.as_ref());
@@ -396,7 +431,7 @@ impl Check {
                 .is_some_and(|last| last.life() >= node.life()),
         });
         // A row beyond a lowered maximum may be deleted between the answer and this look.
-        if !over && row.is_some() && !self.was_restored() {
+        if !over && row.is_some() && !self.forgets_life(node) {
             self.broken("invariant_gone_is_said_only_to_a_life_that_is_over", format!("{node}: {row:?}"));
         }
     }

@@ -9,7 +9,7 @@ use crate::caller::Caller;
 use crate::check::Check;
 use crate::core::{Core, Fault, START, lock};
 use async_trait::async_trait;
-use shared::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError, LaunchRequest};
+use shared::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError, LaunchRequest, NODE_TAG};
 use shared::ids::NodeId;
 use shared::model::Market;
 use shared::time::{Span, Time};
@@ -410,6 +410,7 @@ impl Cloud for Seen {
         // The client gives up after 25 s; what is under way then may still land.
         let slow = core.happens(Fault::LaunchSlow);
         let lands_ms = if slow { core.of(Fault::LaunchSlow, 5_000, 35_000) } else { core.between(50, 1500) };
+        let node_id = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());
         let (landing, request, token) = (Arc::clone(ec2), request.clone(), client_token.to_owned());
         let under_way = Arc::clone(&caller);
         let landed = tokio::spawn(async move {
@@ -431,6 +432,11 @@ impl Cloud for Seen {
             Ok(Ok(result)) => result,
             _ => Err(LaunchError::Lost("no answer in 25 s (simulated)".into())),
         };
+        if let (Err(error), Some(node)) = (&result, node_id)
+            && !matches!(error, LaunchError::Lost(_) | LaunchError::Throttled(_))
+        {
+            caller.was_refused(node);
+        }
         caller.point().await;
         if result.is_ok() && core.happens(Fault::LaunchAnswerLost) {
             return Err(LaunchError::Lost("the answer was lost (simulated)".into()));

@@ -230,14 +230,15 @@ impl Functions {
         let to_sweep = matches!(kind, Kind::Node { what: "handles", .. });
         let stale = self.check.is_overtaken(&kind);
         let caller = self.caller(kind);
+        // Boxed: these futures are large, and what is around them moves them from hand to hand.
         let work = async {
             if to_sweep {
                 let process = self.sweeps.get(n)?;
                 let clock = RunClock::new(self.core.now() + process.skew, None, Duration::from_secs(25));
-                process.function.handle(event, clock).await.ok()
+                Box::pin(process.function.handle(event, clock)).await.ok()
             } else {
                 let process = self.ingests.get(n)?;
-                Some(process.function.handle(event, self.core.now() + process.skew).await)
+                Some(Box::pin(process.function.handle(event, self.core.now() + process.skew)).await)
             }
         };
         let work = async { self.until_stopped(work).await.flatten() };

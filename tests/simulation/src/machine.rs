@@ -418,8 +418,7 @@ impl Machine {
 
     async fn post<A: DeserializeOwned>(&self, what: &'static str, body: &impl Serialize) -> Answer<A> {
         let body = serde_json::to_string(body).unwrap_or_default();
-        // Boxed: a request's future is large, and is moved from hand to hand.
-        let answer = Box::pin(self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body)).await;
+        let answer = self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body).await;
         let Some((status, body)) = answer else { return Answer::Nothing };
         if status == 200 {
             return self
@@ -472,7 +471,10 @@ impl Machine {
                 let ms = (answer.next_heartbeat_s * 1000.0) as i64;
                 self.heartbeat_at = self.core.now() + Span::from_ms(ms);
                 // A slow answer is what the grace is for.
-                lock(&self.ground).next_call_at = Some(asked_at + Span::from_ms(ms));
+                let mut ground = lock(&self.ground);
+                ground.next_call_at = Some(asked_at + Span::from_ms(ms));
+                ground.said_busy = beat.busy == Some(true);
+                drop(ground);
                 if registered || answer.must_report {
                     self.report_at = self.core.now();
                     self.handles_at = self.handles_at.min(self.later(0, 2));

@@ -63,7 +63,11 @@ impl Tables {
     pub fn restore(&self, backup: &Backup) {
         let mut model = lock(&self.model);
         // Each table has a backup of its own. (The others hold each other's ids.)
-        let but = self.core.maybe(0.3).then_some(Table::Handles);
+        let but = if self.core.maybe(0.3) {
+            Some(Table::Handles)
+        } else {
+            self.core.maybe(0.15).then_some(Table::Control)
+        };
         model.restore(backup, but);
         lock(&self.past).0.clear();
         self.check.restored(&model);

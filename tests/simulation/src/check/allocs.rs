@@ -1,13 +1,22 @@
 //! Allocs, and what runs on the machines.
 
-use super::{Check, SLACK, alloc_id, count, is_final, is_true, is_wanted, node_id, number, set, slot, text, time};
+use super::{Check, SLACK, alloc_id, count, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::{Change, Model};
+use aws_sdk_dynamodb::types::AttributeValue;
 use shared::ids::{AllocId, NodeId};
-use shared::store::{Item, Table, job_key, node_key};
+use shared::store::{Item, Row, Table, alloc_key, job_key, node_key};
 use shared::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Whether a member of a job has done its work.
+fn is_done(job: &Item, member: u32) -> bool {
+    match job.get("done") {
+        Some(AttributeValue::Ns(members)) => members.iter().any(|m| m.parse() == Ok(member)),
+        _ => false,
+    }
+}
 
 impl Check {
     pub(super) fn alloc(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
@@ -17,6 +26,11 @@ impl Check {
             match after.filter(|a| !is_final(a)).and_then(node_id) {
                 Some(node) => _ = seen.live.insert(id, node),
                 None => _ = seen.live.remove(&id),
+            }
+            if after.is_some_and(is_back) {
+                seen.back_since.entry(id).or_insert(self.core.now());
+            } else {
+                seen.back_since.remove(&id);
             }
         }
         self.invariant_a_final_alloc_never_changes(before, after);
@@ -128,7 +142,7 @@ impl Check {
     ) {
         let Kind::Node { node, .. } = &caller.kind else { return };
         let lost = after.is_some_and(|a| text(a, "client") == Some("lost"));
-        if !lost || before.is_some_and(is_final) || self.was_restored() {
+        if !lost || before.is_some_and(is_final) || self.forgets(before.and_then(|b| time(b, "placed_at"))) {
             return;
         }
         if let Some(ground) = self.ground(*node) {
@@ -197,7 +211,7 @@ impl Check {
         let silent = matches!(text(record, "status"), Some("disconnected" | "down"));
         let over = time(before, "unknown_since_at")
             .is_some_and(|since| self.core.now().since(since) + SLACK >= Span::from_s(waits));
-        if there && silent && !(client == Some("unknown") && over) && !self.was_restored() {
+        if there && silent && !(client == Some("unknown") && over) && !self.forgets(time(before, "placed_at")) {
             self.broken("invariant_a_silent_nodes_work_is_waited_for", format!("{before:?} on {record:?}"));
         }
     }
@@ -205,7 +219,7 @@ impl Check {
     /// No run takes what a node has for lost while the node is there, ready, and heard from.
     fn invariant_what_a_ready_node_runs_is_not_lost(&self, model: &Model, before: &Item, after: &Item) {
         let lost = text(after, "client") == Some("lost") && !is_final(before);
-        let Some(node) = node_id(before).filter(|_| lost && !self.was_restored()) else { return };
+        let Some(node) = node_id(before).filter(|_| lost && !self.forgets(time(before, "placed_at"))) else { return };
         let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node)) else { return };
         let now = self.core.now();
         let real = text(record, "instance_id").and_then(|id| self.ec2()?.one(id));
@@ -215,6 +229,58 @@ impl Check {
         if there && heard && ready {
             let what = format!("{before:?} on {record:?}");
             self.broken("invariant_what_a_ready_node_runs_is_not_lost", what);
+        }
+    }
+
+    /// When one of several copies is told to stop although its job still wants the member, the one that
+    /// stays is the one that the job's `reconcile` names, and it is told apart no more.
+    pub(super) fn invariant_the_right_copy_stays(&self, caller: &Caller, model: &Model, changes: &[Change]) {
+        let rule = "invariant_the_right_copy_stays";
+        let wants = |row: &Item| text(row, "desired") == Some("run") && !is_final(row);
+        let changed = |id: AllocId| changes.iter().find(|c| c.after.as_deref().and_then(alloc_id) == Some(id));
+        for change in changes.iter().filter(|c| c.table == Table::Allocs) {
+            let (Kind::Run(_), Some(before), Some(after)) =
+                (&caller.kind, change.before.as_deref(), change.after.as_deref())
+            else {
+                continue;
+            };
+            let Some(id) = alloc_id(after).filter(|_| wants(before) && !wants(after) && !is_final(after)) else {
+                continue;
+            };
+            let Some(job) = model.get(&job_key(id.job_id)).filter(|j| text(j, "state") == Some("placed")) else {
+                continue;
+            };
+            let drained = slot(after).and_then(|s| model.get(&node_key(s)));
+            if is_done(job, id.member) || drained.is_some_and(|r| text(r, "intent") == Some("drain")) {
+                continue;
+            }
+            let copies = set(job).into_iter().filter(|c| c.member == id.member);
+            let was = |c: AllocId| match changed(c) {
+                Some(change) => change.before.clone(),
+                None => model.get(&alloc_key(c)).cloned(),
+            };
+            let there = |row: &Row| wants(row) && text(row, "client") != Some("unknown");
+            let copies: Vec<(AllocId, Row)> =
+                copies.filter_map(|c| Some((c, was(c)?))).filter(|(_, row)| there(row)).collect();
+            let order = |(c, row): &&(AllocId, Row)| {
+                let copy = i64::from(c.copy);
+                match text(row, "reconcile") {
+                    Some("keep_original") => (0, 0, copy),
+                    Some("keep_replacement") => (0, 0, -copy),
+                    // Running before pending, then the longest running.
+                    _ => {
+                        let pending = i64::from(text(row, "client") == Some("pending"));
+                        (pending, number(row, "started_at").unwrap_or(i64::MAX), copy)
+                    }
+                }
+            };
+            let stays = copies.iter().min_by_key(order).map(|(c, _)| *c);
+            let kept = stays.and_then(|c| model.get(&alloc_key(c)));
+            if stays == Some(id) || !kept.is_some_and(|row| is_wanted(row)) {
+                let what = format!("{id} is stopped, {stays:?} of {copies:?} should stay: {kept:?}");
+                self.broken(rule, what);
+            }
+            self.core.count("one of several copies stayed");
         }
     }
 
@@ -264,7 +330,7 @@ impl Check {
             // Each time a single job is placed anew it lost or failed before. (Ids that a restore undid
             // are skipped.)
             let replaces = set(before).len() + usize::from(placed.iter().any(|a| a.contains_key("replaces")));
-            if n == 1 && replaces == 0 && !is_true(after, "replace") && !self.was_restored() {
+            if n == 1 && replaces == 0 && !is_true(after, "replace") && !self.forgets(time(after, "submitted_at")) {
                 let most = 1 + count(before, "lost_count") + count(before, "failed_count");
                 if count(after, "copies") > most {
                     self.broken(rule, format!("placed more often than it was lost or failed: {after:?}"));
@@ -320,7 +386,7 @@ impl Check {
     /// The process of an alloc starts at most once, whatever its node forgets: a second run is
     /// another copy, if the job allows one.
     fn invariant_an_alloc_starts_once(&self, node: NodeId, id: AllocId) {
-        if !lock(&self.seen).started.insert(id) && !self.was_restored() {
+        if !lock(&self.seen).started.insert(id) && !self.forgets_job(id.job_id) {
             self.broken("invariant_an_alloc_starts_once", format!("{id} on {node}: {:?}", self.alloc_row(id)));
         }
     }
@@ -340,7 +406,7 @@ impl Check {
                 let given_up = row.as_deref().is_none_or(|r| !is_wanted(r)) && other != id;
                 let mine = self.alloc_row(id);
                 let mine_given_up = mine.as_deref().is_none_or(|r| !is_wanted(r));
-                if !given_up && !mine_given_up && !self.was_restored() {
+                if !given_up && !mine_given_up && !self.forgets_job(id.job_id) {
                     self.broken(
                         "invariant_no_member_runs_twice_at_once",
                         format!("{id} starts on {node} while {other} runs on {other_node}: {row:?}"),

@@ -6,7 +6,7 @@ use crate::core::lock;
 use crate::ec2::Real;
 use crate::model::{Change, Model};
 use shared::policy::Policy;
-use shared::store::{Item, Table};
+use shared::store::{Item, Row, Table};
 use shared::time::Span;
 
 /// Between what a run observed and what is there when it acts, so many may have come and gone.
@@ -62,6 +62,7 @@ impl Check {
             let floor = beat.brake_min as usize;
             let brake = Brake { name: "leases", floor, fraction: beat.brake_fraction, hold_s };
             self.invariant_an_unusual_share_waits(caller, model, &brake, all);
+            self.invariant_when_all_are_silent_few_go_at_a_time(caller, model, policy, before);
         }
         let cleaned = up(before) && after.is_some_and(|r| text(r, "state") == Some("cleaned"));
         let bound = text(before, "instance_id");
@@ -75,6 +76,41 @@ impl Check {
             let hold_s = Some(stale.brake_hold_s);
             let brake = Brake { name: "missing", floor, fraction: stale.brake_fraction, hold_s };
             self.invariant_an_unusual_share_waits(caller, model, &brake, all);
+        }
+    }
+
+    /// When the leases of all of more than `brake_min` nodes were over before the run began, none goes for
+    /// `blackout_s`, and then at most the brake's share in a run: unless its instance is gone, or an
+    /// operator let go.
+    fn invariant_when_all_are_silent_few_go_at_a_time(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        policy: &Policy,
+        before: &Item,
+    ) {
+        let long_over = |row: &Item| time(row, "lease_expires_at").is_some_and(|at| at + SLACK < caller.began);
+        let leased = |row: &&Row| matches!(text(row, "status"), Some("ready" | "syncing"));
+        let gone = text(before, "instance_id").and_then(|id| self.ec2()?.one(id)).is_none_or(|r| !r.is_up());
+        let left: Vec<&Row> = model.rows(Table::Nodes).filter(leased).collect();
+        let beat = &policy.heartbeat;
+        let taken = caller.taken("leases");
+        let all = left.len() + taken;
+        let silent = long_over(before) && left.iter().all(|row| long_over(row));
+        if gone || !silent || all <= beat.brake_min as usize + MOVED {
+            return;
+        }
+        let now = self.core.now();
+        let row = |kind: &str| model.get(&shared::store::control_key(&format!("{kind}#leases")));
+        let released =
+            row("release").and_then(|r| time(r, "until_at")).is_some_and(|until| now < until + Span::from_s(80));
+        let since = row("brake").and_then(|r| time(r, "since_at"));
+        let waited = since.is_some_and(|since| now.since(since) + SLACK >= Span::from_s(beat.blackout_s));
+        let most = (beat.brake_fraction * all as f64).ceil() as usize + MOVED;
+        self.core.count("all were silent, and some went");
+        if !released && !(waited && taken <= most) {
+            let what = format!("{} takes the {taken}th of {all}, silent since {since:?}: {before:?}", caller.name());
+            self.broken("invariant_when_all_are_silent_few_go_at_a_time", what);
         }
     }
 

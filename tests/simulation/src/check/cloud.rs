@@ -88,12 +88,9 @@ impl Check {
     /// What defines a launch is on the record before EC2 is called, and the call is over before its
     /// claim is.
     fn invariant_a_launch_is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
-        if self.was_restored() {
-            return;
-        }
         let rule = "invariant_a_launch_is_written_ahead";
         let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
-        let Some(node) = node else { return };
+        let Some(node) = node.filter(|node| !self.forgets_life(*node)) else { return };
         let Some(row) = self.row(&node_key(node.slot())) else {
             return self.broken(rule, format!("{}: {node} has no record", caller.name()));
         };
@@ -170,12 +167,12 @@ impl Check {
             Some(r) if r.contains_key("instance_id") => self.is_old(real),
             // Its record waits for it.
             Some(_) => false,
-            // Cleaned, or another life: an orphan.
-            None => self.is_old(real) || self.was_shut_down(caller),
+            // Cleaned, or another life: an orphan, or shut down by this run and cleaned by another before its call.
+            None => self.is_old(real) || caller.has_shut_down(id),
         };
         // However much the table forgot, what is young may still be about to be bound.
-        let young = record.is_none() && !self.is_old(real) && !self.was_shut_down(caller);
-        if young || (!right && !self.was_restored()) {
+        let young = record.is_none() && !self.is_old(real) && !caller.has_shut_down(id);
+        if young || (!right && !self.forgets_life(real.node_id)) {
             self.broken(rule, format!("{} terminates {real:?}: {row:?}", caller.name()));
         }
         if record.is_none() && real.instance.state == InstanceState::Running {
@@ -188,10 +185,5 @@ impl Check {
         let after = self.present_policy().map_or(0, |p| p.stale.orphan_after_s);
         let age = self.core.now().since(real.instance.launched_at);
         age + SLACK >= Span::from_s(after)
-    }
-
-    /// A run that shut a node down may see its record cleaned by another before its call.
-    fn was_shut_down(&self, caller: &Caller) -> bool {
-        caller.kind == crate::caller::Kind::Run(poll_and_scale::FUNCTION)
     }
 }

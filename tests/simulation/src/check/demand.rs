@@ -76,11 +76,13 @@ impl Check {
                 && !super::is_true(row, "busy")
                 && text(row, "size") == size
                 && market.is_none_or(|m| text(row, "market") == Some(m))
+                // What a restored table forgot of a node may bar it.
+                && !self.forgets(time(row, "assigned_at"))
         };
         let free = model.rows(Table::Nodes).filter(is_free).count();
         let queued = lock(&self.seen).queued_lately(now - INDEX);
         // Some may have been heard from again since the run looked, or were wanted for copies.
-        if free >= queued.max(1) + MOVED && !self.was_restored() {
+        if free >= queued.max(1) + MOVED {
             let what = format!("{free} free nodes of this size, {queued} members queued: {after:?}");
             self.broken("invariant_no_more_is_launched_than_work_can_use", what);
         }

@@ -49,7 +49,8 @@ impl Check {
         let alloc = alloc_id(before).and_then(|id| model.get(&alloc_key(id)));
         // Handles restored to another moment than the allocs may not know what lives: the node itself
         // keeps what is used.
-        let forgotten = matches!(text(before, "state"), Some("unknown" | "gone")) && self.was_restored();
+        let unknown = matches!(text(before, "state"), Some("unknown" | "gone"));
+        let forgotten = unknown && node_id(before).is_none_or(|node| self.forgets_life(node));
         let alloc = alloc.filter(|a| node_id(a) == node_id(before) && !forgotten);
         if let Some(alloc) = alloc
             && !is_final(alloc)
@@ -113,7 +114,7 @@ impl Check {
         if (was_gone != is_gone || missed) && as_of < count(before, "seq") {
             self.broken("invariant_no_report_judges_what_it_could_not_see", format!("as of {as_of}: {before:?}"));
         }
-        if !is_gone || was_gone || self.was_restored() {
+        if !is_gone || was_gone || self.forgets_life(*node) {
             return;
         }
         let Some(ground) = self.ground(*node) else { return };
@@ -178,7 +179,7 @@ impl Check {
         let alloc = handle.parse().ok().and_then(|id| self.alloc_row(id));
         let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
         // A cache may be wanted again by the time a late answer is heeded; a container never.
-        if (!marked || live) && !handle.starts_with("cache:") && !self.was_restored() {
+        if (!marked || live) && !handle.starts_with("cache:") && !self.forgets_life(node) {
             self.broken("invariant_only_what_is_over_is_marked", format!("{handle} on {node}: {row:?} {alloc:?}"));
         }
     }

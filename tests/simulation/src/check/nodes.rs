@@ -6,6 +6,7 @@ use crate::core::lock;
 use crate::ec2::Real;
 use crate::model::Model;
 use shared::store::{Item, Row, Table, alloc_key, node_key};
+use shared::time::Span;
 
 /// What a heartbeat and a report may change without raising the version.
 const UNGUARDED: &[&str] = &["last_ping_at", "lease_expires_at", "alloc_report_no", "handle_report_no", "settled"];
@@ -41,8 +42,9 @@ impl Check {
             self.invariant_what_is_being_terminated_stays_so(before, after);
             self.invariant_no_lease_expires_early(before, after);
             self.invariant_the_gate_opens_only_with_a_complete_report(caller, before, after);
-            self.shut_down(model, before, after);
+            self.shut_down(caller, model, before, after);
             self.invariant_only_what_is_over_is_cleaned(model, before, after);
+            self.invariant_absence_is_proven_twice(caller, before, after);
             let status = text(after, "status");
             if status != text(before, "status") {
                 self.core.count(match status {
@@ -232,8 +234,8 @@ impl Check {
         if missed && lease.is_some_and(|l| l > self.core.now() + SLACK) {
             self.broken("invariant_no_lease_expires_early", format!("{before:?}"));
         }
-        let ground = node_id(before).and_then(|id| self.ground(id));
-        let told = ground.and_then(|g| lock(&g).next_call_at).filter(|_| !self.was_restored());
+        let life = node_id(before).filter(|id| !self.forgets_life(*id));
+        let told = life.and_then(|id| self.ground(id)).and_then(|g| lock(&g).next_call_at);
         if missed && told.is_some_and(|at| at > self.core.now() + SLACK) {
             self.broken("invariant_no_lease_expires_early", format!("it was told to call at {told:?}: {before:?}"));
         }
@@ -270,7 +272,7 @@ impl Check {
     /// A record is cleaned only without live allocs, when no handle's row points at its node, and when its
     /// instance is terminated, or not to be found and not heard from.
     fn invariant_only_what_is_over_is_cleaned(&self, model: &Model, before: &Item, after: &Item) {
-        if text(after, "state") != Some("cleaned") || self.was_restored() {
+        if text(after, "state") != Some("cleaned") || node_id(before).is_none_or(|id| self.forgets_life(id)) {
             return;
         }
         if !set(before).is_empty() {
@@ -290,5 +292,40 @@ impl Check {
         {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("{real:?}: {before:?}"));
         }
+    }
+    /// A record whose instance is not listed as terminated is given up only when a refusal freed it, or
+    /// when its launch's claim is long over, two observations at least a minute apart missed the
+    /// instance, and nobody heard from it: a boot's time if it was never bound; or when nothing was
+    /// heard or written for `stale.after_s`.
+    fn invariant_absence_is_proven_twice(&self, caller: &Caller, before: &Item, after: &Item) {
+        let Some(node) = node_id(before).filter(|id| !self.forgets_life(*id)) else { return };
+        if text(after, "state") != Some("cleaned") || caller.is_refused(node) {
+            return;
+        }
+        let now = self.core.now();
+        // As EC2 knows it now, or when the run looked.
+        let over = |r: &Real| !r.is_live() && (r.is_listed(now) || r.is_listed(now - RUN));
+        let of_this = |r: &Real| match text(before, "instance_id") {
+            Some(id) => r.instance.instance_id == id,
+            None => r.node_id == node,
+        };
+        if self.ec2().is_some_and(|ec2| ec2.real().iter().any(|r| of_this(r) && over(r))) {
+            return self.core.count("a record was cleaned: its instance is terminated");
+        }
+        let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));
+        let proven = |p: &std::sync::Arc<shared::policy::Policy>| {
+            let missed = since("absent_since_at", 60);
+            let waited = match text(before, "instance_id") {
+                Some(_) => since("launch_claim_until_at", p.stale.orphan_after_s),
+                None => since("launch_claim_until_at", 0) && since("assigned_at", p.boot.timeout_s),
+            };
+            let written = ["modified_at", "launch_claim_until_at", "last_ping_at"];
+            let stale = written.iter().all(|n| !before.contains_key(*n) || since(n, p.stale.after_s));
+            (missed && waited) || stale
+        };
+        if !self.policies(RUN).iter().any(proven) {
+            self.broken("invariant_absence_is_proven_twice", format!("{} cleans {before:?}", caller.name()));
+        }
+        self.core.count("a record was cleaned: its instance is nowhere");
     }
 }

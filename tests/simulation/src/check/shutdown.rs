@@ -1,6 +1,7 @@
 //! Shutting nodes down: each reason there is, and nothing without one.
 
-use super::{Check, RUN, SLACK, count, is_ended, is_true, set, text, time};
+use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, set, text, time};
+use crate::caller::Caller;
 use crate::core::lock;
 use crate::model::Model;
 use shared::ids::{AllocId, JobId};
@@ -18,10 +19,11 @@ enum Why {
 }
 
 impl Check {
-    pub(super) fn shut_down(&self, model: &Model, before: &Item, after: &Item) {
+    pub(super) fn shut_down(&self, caller: &Caller, model: &Model, before: &Item, after: &Item) {
         if text(after, "state") != Some("shutting_down") || text(before, "state") == Some("shutting_down") {
             return;
         }
+        text(after, "instance_id").into_iter().for_each(|id| caller.shuts_down(id));
         self.invariant_no_busy_or_held_node_is_shut_down(before);
         if text(before, "intent") == Some("drain") {
             self.invariant_a_drain_gives_time_to_stop(model, before);
@@ -43,6 +45,15 @@ impl Check {
         let stuck = text(before, "status") == Some("syncing");
         if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
+        }
+        // By what the node itself knows: what it said, and when it was told to call again.
+        let ground = node_id(before).filter(|_| !self.forgets(time(before, "assigned_at"))).and_then(|n| self.ground(n));
+        let said = ground.is_some_and(|g| {
+            let ground = lock(&g);
+            ground.said_busy && ground.next_call_at.is_some_and(|at| at > now + SLACK)
+        });
+        if said && !deadline && !stuck {
+            self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("it said it is busy: {before:?}"));
         }
         if !set(before).is_empty() && !deadline {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("it has allocs: {before:?}"));
@@ -123,8 +134,9 @@ impl Check {
     }
 
     /// Nothing is waited for longer than its policy says: no alloc stays unknown beyond the time its
-    /// job waits, none outlives its job's end for long, and no node stays `syncing` beyond the time a boot may take. Looked at when nothing
-    /// has gone wrong for an hour.
+    /// job waits, none that came back awaits its judgement, none outlives its job's end for long, and no
+    /// node stays `syncing` beyond the time a boot may take. Looked at when nothing has gone wrong for an
+    /// hour.
     pub fn invariant_waiting_has_an_end(&self) {
         let (Some(model), Some(policy)) = (self.model.get(), self.present_policy()) else { return };
         let model = lock(model);
@@ -133,6 +145,12 @@ impl Check {
         for row in model.rows(Table::Allocs).filter(|r| text(r, "client") == Some("unknown")) {
             if beyond(time(row, "unknown_since_at"), count(row, "lost_after_s")) {
                 self.broken("invariant_waiting_has_an_end", format!("{row:?}"));
+            }
+        }
+        // Copies that came back are told apart in the next runs.
+        for (id, since) in &lock(&self.seen).back_since {
+            if beyond(Some(*since), 0) {
+                self.broken("invariant_waiting_has_an_end", format!("{id} is back since {since}"));
             }
         }
         // Neither is what nobody wants any more.
