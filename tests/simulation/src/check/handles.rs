@@ -5,8 +5,15 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::Model;
 use shared::ids::{AllocId, NodeId};
-use shared::store::{Item, alloc_key, handle_key, node_key, to_json};
+use shared::store::{Item, Row, Table, alloc_key, handle_key, node_key, to_json};
 use shared::time::Span;
+
+/// Whether an alloc uses a cache.
+fn uses(alloc: &Item, cache: &str) -> bool {
+    let caches = to_json(alloc);
+    let caches = caches.pointer("/caches").and_then(|c| c.as_array());
+    caches.is_some_and(|caches| caches.iter().any(|c| c == cache))
+}
 
 impl Check {
     pub(super) fn handle(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
@@ -62,19 +69,12 @@ impl Check {
             (node_id(before), text(before, "handle").and_then(|h| h.strip_prefix("cache:")), forgotten)
             && let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node))
         {
-            let uses = |id: &AllocId| {
-                let row = model.get(&alloc_key(*id)).filter(|r| !is_final(r));
-                row.is_some_and(|r| {
-                    to_json(r)
-                        .pointer("/caches")
-                        .and_then(|c| c.as_array())
-                        .is_some_and(|c| c.iter().any(|c| c == cache))
-                })
-            };
-            if let Some(user) = set(record).iter().find(|id| uses(id)) {
+            let is_used = |id: &AllocId| model.get(&alloc_key(*id)).is_some_and(|r| !is_final(r) && uses(r, cache));
+            if let Some(user) = set(record).iter().find(|id| is_used(id)) {
                 self.broken(rule, format!("{before:?} is used by {user}"));
             }
         }
+        self.invariant_an_unused_cache_is_kept_for_a_while(model, before);
         // What a failed one left is kept for a while, for people to look at.
         if let Some(alloc) = alloc
             && text(alloc, "client") == Some("failed")
@@ -92,6 +92,23 @@ impl Check {
             if no == count(before, "unknown_report_no") {
                 self.broken(rule, format!("unknown in one report only: {before:?}"));
             }
+        }
+    }
+
+    /// A cache that is on its node is marked only `sweep.cache_unused_s` after the last alloc there that
+    /// used it.
+    fn invariant_an_unused_cache_is_kept_for_a_while(&self, model: &Model, before: &Item) {
+        let Some(cache) = text(before, "handle").and_then(|h| h.strip_prefix("cache:")) else { return };
+        let node = node_id(before).filter(|node| text(before, "state") == Some("live") && !self.forgets_life(*node));
+        let (Some(node), Some(policy)) = (node, self.present_policy()) else { return };
+        let kept = Span::from_s(policy.sweep.cache_unused_s);
+        let lately = |r: &&Row| {
+            let ended = time(r, "finished_at").filter(|_| node_id(r) == Some(node));
+            ended.is_some_and(|at| self.core.now().since(at) + SLACK < kept) && uses(r, cache)
+        };
+        if let Some(user) = model.rows(Table::Allocs).find(lately) {
+            let what = format!("{before:?}, which {:?} used lately", alloc_id(user));
+            self.broken("invariant_an_unused_cache_is_kept_for_a_while", what);
         }
     }
 
