@@ -79,6 +79,8 @@ struct Seen {
     live: BTreeMap<AllocId, NodeId>,
     /// Since when each job is queued.
     queued_since: HashMap<JobId, Time>,
+    /// Which job was the first of the queue when that was last looked at, and since when.
+    first_since: Option<(JobId, Time)>,
     /// Since when each alloc that came back awaits its judgement.
     back_since: BTreeMap<AllocId, Time>,
     /// When the tables were last restored.

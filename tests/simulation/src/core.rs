@@ -1,9 +1,11 @@
 //! What every part of the world shares: time, chance, the faults, what happened, what broke.
 //!
-//! Guarantees: one seed, one history: every choice is drawn from streams seeded by it, one a
-//! kind of fault, so that switching one kind off leaves the others' draws as they were.
+//! Guarantees: one seed, one history: every choice is drawn from streams seeded by it. Each kind of fault
+//! has its own, so that a world without one kind is as close as can be to the world with it: the others
+//! come at the same of their occasions (which may lie elsewhere, for all that follows is another history).
 //! Does not: know what a fault does; whoever meets it does.
 
+use crate::happened::{self, Happened};
 use crate::scenario::Scenario;
 use futures::FutureExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -182,6 +184,8 @@ faults! {
     OperatorDropsSize = 0.01,
     /// an operator keeps a handle
     OperatorKeeps = 0.01,
+    /// an operator changes what a size offers or costs
+    OperatorRewritesSize = 0.01,
     /// a single write is committed, its answer lost, and the SDK sends it once more
     DbSentTwice = 0.003,
     /// a node is heard and hears nothing, for up to an hour
@@ -214,33 +218,6 @@ pub struct Line {
     pub who: String,
     /// What.
     pub what: String,
-}
-
-/// What happened in a world, counted: what never happened was not tested.
-#[derive(Clone, Debug, Default)]
-pub struct Happened {
-    /// Each kind of fault, by its place in [`Fault::ALL`].
-    pub faults: Vec<u64>,
-    /// States and situations that were reached.
-    pub counts: BTreeMap<&'static str, u64>,
-    /// Actions of the scheduled functions, and how they came out.
-    pub did: BTreeMap<(&'static str, &'static str, Done), u64>,
-}
-
-impl Happened {
-    /// Together with another world's.
-    pub fn add(&mut self, other: &Self) {
-        self.faults.resize(Fault::ALL.len(), 0);
-        for (sum, n) in self.faults.iter_mut().zip(&other.faults) {
-            *sum += n;
-        }
-        for (what, n) in &other.counts {
-            *self.counts.entry(what).or_default() += n;
-        }
-        for (what, n) in &other.did {
-            *self.did.entry(*what).or_default() += n;
-        }
-    }
 }
 
 /// How many lines of a story are kept.
@@ -360,11 +337,17 @@ impl Core {
 
     /// Counts that something was reached: nothing counts as tested that never happened.
     pub fn count(&self, what: &'static str) {
+        if !happened::SITUATIONS.contains(&what) {
+            self.broken("the_summary_names_all_there_is", what.to_owned());
+        }
         *lock(&self.state).counts.entry(what).or_default() += 1;
     }
 
     /// Counts how an action of a function came out.
     pub fn did(&self, function: &'static str, action: &'static str, outcome: Done) {
+        if !happened::ACTIONS.contains(&(function, action)) {
+            self.broken("the_summary_names_all_there_is", format!("{function} {action}"));
+        }
         *lock(&self.state).did.entry((function, action, outcome)).or_default() += 1;
     }
 

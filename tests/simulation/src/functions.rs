@@ -202,11 +202,14 @@ impl Functions {
         let event = json!({"version": "2.0", "rawPath": path, "headers": headers, "isBase64Encoded": false,
             "requestContext": {"http": {"method": "POST", "path": path}}, "body": &*body});
         let kind = Kind::Node { node, what, body };
-        if core.happens(Fault::RequestTwice) || core.happens(Fault::RequestLate) {
-            let late = core.maybe(0.5);
+        let late = core.happens(Fault::RequestLate);
+        if late || core.happens(Fault::RequestTwice) {
             let ms = core.between(0, 600_000);
             let (functions, event, kind) = (Arc::clone(self), event.clone(), kind.clone());
-            core.tell(|| "network".into(), || format!("a request of {node} ({what}) comes again in {ms} ms"));
+            core.tell(
+                || "network".into(),
+                || format!("a request of {node} ({what}) comes, or comes again, in {ms} ms"),
+            );
             tokio::spawn(async move {
                 sleep_ms(ms).await;
                 functions.answer(kind, &event).await;

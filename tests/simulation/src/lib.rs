@@ -9,6 +9,7 @@
 //! ec2                         lists that lag, tokens, shortages, machines that die
 //! machine                     the agent's protocol on a node
 //! check                       the invariants
+//! happened                    what was reached, and what never was
 //! story                       a failure made small and told
 //! ```
 //!
@@ -22,6 +23,7 @@ pub mod core;
 pub mod ec2;
 pub mod embedded;
 pub mod functions;
+pub mod happened;
 pub mod machine;
 pub mod model;
 pub mod rules;

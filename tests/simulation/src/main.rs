@@ -6,7 +6,8 @@
 
 use clap::{Parser, ValueEnum};
 use mimalloc::MiMalloc;
-use nodekeeper_simulation::core::{Broken, Fault, Happened};
+use nodekeeper_simulation::core::{Broken, Fault};
+use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{FLEET, How, Outcome, simulate};
@@ -40,8 +41,8 @@ struct Args {
     /// Worlds at once
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Which store: the model alone, or with the embedded real one beside it, held to the same answers to
-    /// writes, reads by key and lists of a page
+    /// Which store answers: the model, or the embedded real one with the model beside it, held to the same
+    /// answers (the model answers for indexes that lag and for lists in pages)
     #[arg(long, value_enum, default_value_t = StoreKind::Model)]
     store: StoreKind,
     /// Begin no further world after so many minutes
@@ -156,7 +157,7 @@ fn main() -> ExitCode {
     });
     let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !args.quiet {
-        report(&sum.happened);
+        println!("\n{}\n", sum.happened.table());
     }
     println!("{}", sum.line(began));
     let Some((seed, broken)) = sum.failed.first_key_value() else {
@@ -196,21 +197,4 @@ fn world(seed: u64, args: &Args, how: How) -> Outcome {
         node_hours: 0.0,
         lines: Vec::new(),
     })
-}
-
-/// Which faults happened how often, which states and actions were reached.
-fn report(happened: &Happened) {
-    println!("\nfaults:");
-    for (fault, n) in Fault::ALL.iter().zip(&happened.faults) {
-        println!("{n:>12}  {:<18} {}", format!("{fault:?}"), fault.meaning().trim());
-    }
-    println!("\nreached:");
-    for (what, n) in &happened.counts {
-        println!("{n:>12}  {what}");
-    }
-    println!("\nactions:");
-    for ((function, action, outcome), n) in &happened.did {
-        println!("{n:>12}  {function:<20} {action:<18} {outcome:?}");
-    }
-    println!();
 }

@@ -237,6 +237,12 @@ impl Model {
         }
     }
 
+    /// Whether an index shows everything that was written.
+    pub fn is_settled(&self, table: Table, index: Index) -> bool {
+        let view = self.data(table).and_then(|d| d.views.iter().find(|v| v.index.name == index.name));
+        view.is_some_and(|v| v.pending.is_empty())
+    }
+
     /// A page of a query, at most `most` rows long.
     pub fn query(&mut self, query: &Query, from: Option<&PageKey>, most: usize, now: i64) -> Result<Page, DbError> {
         refused("Query", rules::query(query, from))?;

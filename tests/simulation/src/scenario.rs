@@ -57,9 +57,14 @@ pub struct Scenario {
     pub never_had: Option<String>,
     /// An instance type whose instances do not boot, and for how many hours.
     pub broken_type: Option<(String, f64)>,
+    /// For so many hours after all is put right small jobs keep coming: what waits must not starve.
+    pub late_hours: u32,
     /// All jobs are alike, never give up, and must end although nothing is put right.
     pub plain_jobs: bool,
 }
+
+/// For how long small jobs keep coming in some worlds: longer than the first of the queue may wait.
+const LATE_HOURS: u32 = 15;
 
 impl Scenario {
     /// The world of a seed: so many hours of trouble.
@@ -95,6 +100,7 @@ impl Scenario {
             quota: usize::MAX,
             never_had: None,
             broken_type: None,
+            late_hours: if dice.random_bool(0.05) { LATE_HOURS } else { 0 },
             plain_jobs: false,
         };
         if weather > 0.0 && dice.random_bool(0.1) {
@@ -145,6 +151,7 @@ impl Scenario {
         scenario.never_had = Some("medium.type".into());
         scenario.broken_type = Some(("small.type".into(), 1.0));
         scenario.plain_jobs = true;
+        scenario.late_hours = 0;
         scenario.period_s = 60;
         scenario.boot_s = 90;
         scenario.policy = shared::policy::example_json();

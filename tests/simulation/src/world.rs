@@ -2,10 +2,11 @@
 //! proof that everything that should end does.
 
 use crate::check::Check;
-use crate::core::{Broken, Core, Fault, Happened, Line, lock};
+use crate::core::{Broken, Core, Fault, Line, lock};
 use crate::ec2::Ec2;
 use crate::embedded::Embedded;
 use crate::functions::Functions;
+use crate::happened::Happened;
 use crate::machine::Machine;
 use crate::scenario::{Arrivals, Scenario};
 use crate::tables::Tables;
@@ -122,6 +123,7 @@ impl World {
         for work in [
             tokio::spawn(Arc::clone(&self).schedules()),
             tokio::spawn(Arc::clone(&self).arrivals()),
+            tokio::spawn(Arc::clone(&self).late_arrivals()),
             tokio::spawn(Arc::clone(&self).operators()),
             tokio::spawn(Arc::clone(&self).events()),
         ] {
@@ -160,6 +162,9 @@ impl World {
                 self.heal().await;
             }
             healthy += 1;
+            if healthy % 10 == 0 {
+                self.check.invariant_the_first_job_is_served(Span::from_s(i64::from(TICKS_TO_END) * 60));
+            }
             if healthy == TICKS_TO_DRAIN {
                 self.check.invariant_a_drain_ends_by_its_deadline();
             }
@@ -167,12 +172,14 @@ impl World {
                 self.check.invariant_what_is_gone_is_noticed();
                 self.check.invariant_waiting_has_an_end();
             }
-            if healthy % 10 == 0 {
+            // As long as jobs come, the last one has not ended.
+            let late = self.core.scenario.late_hours * 60;
+            if healthy % 10 == 0 && healthy > late {
                 let jobs = self.check.jobs_left();
                 if jobs < fewest.0 {
                     fewest = (jobs, healthy);
                 }
-                if self.invariant_everything_ends(healthy - fewest.1) {
+                if self.invariant_everything_ends(healthy - fewest.1.max(late)) {
                     break;
                 }
             }
@@ -283,9 +290,24 @@ impl World {
         }
     }
 
+    /// Small jobs that would each find room, where a larger one has waited for longer.
+    async fn late_arrivals(self: Arc<Self>) {
+        let end = Span::from_s(i64::from(self.core.scenario.late_hours) * 3600);
+        if end <= Span::ZERO {
+            return;
+        }
+        while !self.core.is_healed_for(end) {
+            sleep(Duration::from_secs(120)).await;
+            if self.core.is_healed() {
+                let spec = JobSpec { command: vec!["work".into(), "5".into()], vcpus: 1, ..JobSpec::default() };
+                self.send(spec).await;
+                self.core.count("a small job came late");
+            }
+        }
+    }
+
     async fn submit(&self) {
         let core = &self.core;
-        let now = core.now();
         let pick = |all: &[i64]| core.one_of(all).copied().unwrap_or(0).unsigned_abs();
         let mean = core.scenario.job_s;
         let s = core.between(10, mean * 2);
@@ -340,17 +362,22 @@ impl World {
             spec.command.truncate(1);
             spec.command.push(s.to_string());
         }
+        self.send(spec).await;
+        core.count("a job was submitted");
+        if core.maybe(0.2) {
+            let input = json!({"Records": [{"eventName": "INSERT"}]});
+            self.functions.ring(poll_and_scale::FUNCTION, input);
+        }
+    }
+
+    async fn send(&self, spec: JobSpec) {
+        let now = self.core.now();
         let id = JobId::new(self.store.chance().ulid(now));
         let Ok(job) = Job::submit(id, spec, now) else { return };
         for _ in 0..5 {
             if self.store.write(None, &job, Vec::new()).await.is_ok() {
                 break;
             }
-        }
-        core.count("a job was submitted");
-        if core.maybe(0.2) {
-            let input = json!({"Records": [{"eventName": "INSERT"}]});
-            self.functions.ring(poll_and_scale::FUNCTION, input);
         }
     }
 
@@ -446,6 +473,14 @@ impl World {
                     .cloned()
                     .collect();
                 set(&mut changed, "/size", Value::Array(without));
+            } else if core.happens(Fault::OperatorRewritesSize) {
+                let n = core.of(Fault::OperatorRewritesSize, 0, 2);
+                let (name, value) = match core.of(Fault::OperatorRewritesSize, 0, 2) {
+                    0 => ("vcpus", json!(core.of(Fault::OperatorRewritesSize, 1, 8))),
+                    1 => ("memory_mib", json!(core.of(Fault::OperatorRewritesSize, 1024, 16_384))),
+                    _ => ("price_per_hour", json!(core.of(Fault::OperatorRewritesSize, 1, 90) as f64 / 100.0)),
+                };
+                set(&mut changed, &format!("/size/{n}/{name}"), value);
             } else if core.maybe(0.05)
                 && let Some(sizes) = base.get("size")
             {

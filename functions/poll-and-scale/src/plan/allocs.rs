@@ -118,13 +118,13 @@ fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
     let Some(first) = copies.first() else { return };
     let strategy = first.terms.reconcile;
     let key = |a: &&&AllocSummary| {
-        let pending = a.client == ClientStatus::Pending;
+        // What is pending has not started: it comes last.
         let started = a.started_at.unwrap_or(Time::from_ms(i64::MAX));
         let copy = a.alloc_id.copy;
         match strategy {
-            Reconcile::Best => (pending, started, copy),
-            Reconcile::KeepOriginal => (false, Time::from_ms(0), copy),
-            Reconcile::KeepReplacement => (false, Time::from_ms(0), u32::MAX - copy),
+            Reconcile::Best => (started, copy),
+            Reconcile::KeepOriginal => (Time::from_ms(0), copy),
+            Reconcile::KeepReplacement => (Time::from_ms(0), u32::MAX - copy),
         }
     };
     let Some(keep) = copies.iter().min_by_key(key) else { return };

@@ -1,6 +1,8 @@
 //! Allocs, and what runs on the machines.
 
-use super::{Check, SLACK, alloc_id, count, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text, time};
+use super::{
+    Check, SLACK, alloc_id, count, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text, time,
+};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::{Change, Model};

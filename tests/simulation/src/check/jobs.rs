@@ -6,6 +6,7 @@ use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::ids::{AllocId, JobId};
 use shared::store::{Item, Table, alloc_key, job_key};
+use shared::time::Span;
 use std::collections::BTreeSet;
 
 pub(super) fn job_id(row: &Item) -> Option<JobId> {
@@ -161,6 +162,27 @@ impl Check {
             if let Some(member) = (0..nodes).find(|m| !done.contains(m) && !wanted.contains(m)) {
                 self.broken("invariant_every_member_is_wanted", format!("member {member} of {job:?}"));
             }
+        }
+    }
+
+    /// The first job of the queue does not stay the first for so long, however many smaller ones come after
+    /// it. Looked at when nothing goes wrong any more.
+    pub fn invariant_the_first_job_is_served(&self, most: Span) {
+        let Some(model) = self.model.get() else { return };
+        let model = lock(model);
+        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued"));
+        let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
+        let Some((first, id)) = first.and_then(|row| Some((row, job_id(row)?))) else { return };
+        let now = self.core.now();
+        let mut seen = lock(&self.seen);
+        let since = match seen.first_since {
+            Some((known, since)) if known == id => since,
+            _ => now,
+        };
+        seen.first_since = Some((id, since));
+        drop(seen);
+        if now.since(since) >= most {
+            self.broken("invariant_the_first_job_is_served", format!("it is first since {since}: {first:?}"));
         }
     }
 

@@ -47,7 +47,8 @@ impl Check {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
         }
         // By what the node itself knows: what it said, and when it was told to call again.
-        let ground = node_id(before).filter(|_| !self.forgets(time(before, "assigned_at"))).and_then(|n| self.ground(n));
+        let ground =
+            node_id(before).filter(|_| !self.forgets(time(before, "assigned_at"))).and_then(|n| self.ground(n));
         let said = ground.is_some_and(|g| {
             let ground = lock(&g);
             ground.said_busy && ground.next_call_at.is_some_and(|at| at > now + SLACK)

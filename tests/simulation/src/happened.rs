@@ -1,0 +1,148 @@
+//! What happened in a world, counted.
+//!
+//! Guarantees: the summary names everything there is, also what never happened: nothing counts as
+//! tested that did not. A situation or an action that is not listed here breaks the world.
+
+use crate::core::Fault;
+use shared::run::Done;
+use std::collections::BTreeMap;
+
+/// States and situations.
+pub const SITUATIONS: &[&str] = &[
+    "a brake let go by itself",
+    "a brake was released",
+    "a condition failed",
+    "a copy was placed for an unknown alloc",
+    "a handle became creating",
+    "a handle became destroying",
+    "a handle became gone",
+    "a handle became live",
+    "a handle became unknown",
+    "a handle was destroyed",
+    "a handle's row was deleted",
+    "a job became cancelled",
+    "a job became complete",
+    "a job became failed",
+    "a job became placed",
+    "a job became regrouping",
+    "a job became rejected",
+    "a job of several members was placed",
+    "a job was placed",
+    "a job was submitted",
+    "a job went back to the queue",
+    "a launch token was used again",
+    "a node became disconnected",
+    "a node became down",
+    "a node became ready",
+    "a node became syncing",
+    "a node lost its status",
+    "a node was told that it is gone",
+    "a process started",
+    "a record became assigned",
+    "a record became cleaned",
+    "a record became in_use",
+    "a record became shutting_down",
+    "a record was cleaned: its instance is nowhere",
+    "a record was cleaned: its instance is terminated",
+    "a record was deleted",
+    "a request's function was cut off by its time-out",
+    "a run could not observe",
+    "a run was cut off by its time-out",
+    "a small job came late",
+    "a stale report came",
+    "a transaction's condition failed",
+    "all were silent, and some went",
+    "an alloc became complete",
+    "an alloc became failed",
+    "an alloc became lost",
+    "an alloc became pending",
+    "an alloc became running",
+    "an alloc became unknown",
+    "an event was kept",
+    "an instance was launched",
+    "an instance was terminated",
+    "an orphan was terminated",
+    "an unknown alloc came back",
+    "clean-stale-records ran",
+    "one of several copies stayed",
+    "poll-and-scale ran",
+    "sweep-dispatch ran",
+];
+
+/// What the scheduled functions do.
+pub const ACTIONS: &[(&str, &str)] = &[
+    ("poll-and-scale", "abandon"),
+    ("poll-and-scale", "bind_instance"),
+    ("poll-and-scale", "clean"),
+    ("poll-and-scale", "disconnect"),
+    ("poll-and-scale", "drain"),
+    ("poll-and-scale", "hold_back"),
+    ("poll-and-scale", "launch"),
+    ("poll-and-scale", "lose_alloc"),
+    ("poll-and-scale", "mark_down"),
+    ("poll-and-scale", "place"),
+    ("poll-and-scale", "reject"),
+    ("poll-and-scale", "relaunch"),
+    ("poll-and-scale", "replace"),
+    ("poll-and-scale", "requeue"),
+    ("poll-and-scale", "resolve_reconnect"),
+    ("poll-and-scale", "set_idle"),
+    ("poll-and-scale", "shut_down"),
+    ("poll-and-scale", "stop_alloc"),
+    ("poll-and-scale", "terminate"),
+    ("poll-and-scale", "unknown_alloc"),
+    ("poll-and-scale", "warn"),
+    ("clean-stale-records", "clean"),
+    ("clean-stale-records", "terminate_orphan"),
+    ("clean-stale-records", "delete_record"),
+    ("clean-stale-records", "warn"),
+    ("clean-stale-records", "hold_back"),
+    ("sweep-dispatch", "mark_destroying"),
+    ("sweep-dispatch", "hold_back"),
+    ("sweep-dispatch", "forget_handle"),
+    ("sweep-dispatch", "purge"),
+];
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Happened {
+    /// Each kind of fault, by its place in [`Fault::ALL`].
+    pub faults: Vec<u64>,
+    /// States and situations that were reached.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// Actions of the scheduled functions, and how they came out.
+    pub did: BTreeMap<(&'static str, &'static str, Done), u64>,
+}
+
+impl Happened {
+    /// Together with another world's.
+    pub fn add(&mut self, other: &Self) {
+        self.faults.resize(Fault::ALL.len(), 0);
+        for (sum, n) in self.faults.iter_mut().zip(&other.faults) {
+            *sum += n;
+        }
+        for (what, n) in &other.counts {
+            *self.counts.entry(what).or_default() += n;
+        }
+        for (what, n) in &other.did {
+            *self.did.entry(*what).or_default() += n;
+        }
+    }
+    /// As a table: the faults, the situations, the actions and how they came out.
+    pub fn table(&self) -> String {
+        let mut lines = vec!["faults:".to_owned()];
+        let faults = Fault::ALL.iter().zip(self.faults.iter().copied().chain(std::iter::repeat(0)));
+        lines.extend(faults.map(|(f, n)| format!("{n:>12}  {:<18} {}", format!("{f:?}"), f.meaning().trim())));
+        lines.push("\nreached:".to_owned());
+        let count = |what: &str| self.counts.get(what).copied().unwrap_or(0);
+        lines.extend(SITUATIONS.iter().map(|what| format!("{:>12}  {what}", count(what))));
+        lines.push("\nactions:".to_owned());
+        for (function, action) in ACTIONS {
+            let outcomes = self.did.iter().filter(|((f, a, _), _)| f == function && a == action);
+            let outcomes: Vec<String> = outcomes.map(|((.., done), n)| format!("{done:?} {n}")).collect();
+            let outcomes = if outcomes.is_empty() { "never".to_owned() } else { outcomes.join(", ") };
+            lines.push(format!("  {function:<20} {action:<18} {outcomes}"));
+        }
+        lines.join("\n")
+    }
+}
