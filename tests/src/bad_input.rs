@@ -2,9 +2,11 @@
 
 use crate::node::{answer, http};
 use crate::world::{World, dynamo_client, ec2_client, free_url, job};
+use nodekeeper_cli::local::ec2;
 use serde_json::{Value, json};
-use shared::cloud::{Cloud, Ec2};
+use shared::cloud::{Cloud, Ec2, LaunchRequest};
 use shared::ids::NodeId;
+use shared::model::fixtures;
 use shared::store::{Dynamo, Store};
 use std::sync::Arc;
 
@@ -191,6 +193,43 @@ async fn a_failed_page_fails_the_run_before_anything_is_done() {
     assert!(run.unwrap_err().to_string().contains("UnauthorizedOperation"));
     assert_eq!(world.look.nodes().await.unwrap(), []);
     assert_eq!(world.ec2.instances().len(), 0);
+}
+
+/// An instance that is refused alone does not keep the others from being terminated; a service that
+/// fails is not asked again for each of them.
+#[tokio::test]
+async fn a_refused_instance_is_asked_for_alone_and_a_failing_service_is_not() {
+    let world = World::new().await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let (node, offering) = (fixtures::node_id(n), fixtures::offering());
+        let request = LaunchRequest::render(&world.settings, &world.policy, node, &offering);
+        ids.push(world.cloud.launch(&request, &format!("token-{n}")).await.unwrap().instance_id);
+    }
+    let fail = |calls: &[(u32, &str, u16)]| {
+        let fail = |(on_call, code, status): &(u32, &str, u16)| json!({"action": "TerminateInstances", "on_call": on_call, "code": code, "status": status});
+        let faults = json!({"fail": calls.iter().map(fail).collect::<Vec<_>>()});
+        world.ec2.set_faults(serde_json::from_value(faults).unwrap());
+    };
+    let ended = || {
+        let all = world.ec2.instances().into_iter();
+        let mut ended: Vec<_> = all
+            .filter(|i| i.state != ec2::State::Pending && i.state != ec2::State::Running)
+            .map(|i| i.instance_id)
+            .collect();
+        ended.sort_by_key(|id| ids.iter().position(|i| i == id));
+        ended
+    };
+    // The SDK tries a failing service three times; the calls after that would pass.
+    fail(&[1, 2, 3].map(|n| (n, "InternalError", 500)));
+    let error = world.cloud.terminate(&ids).await.unwrap_err().to_string();
+    assert!(error.contains("InternalError"), "{error}");
+    assert_eq!(ended(), [] as [String; 0]);
+    // The first call is for all, the second for the first of them.
+    fail(&[1, 2].map(|n| (n, "OperationNotPermitted", 400)));
+    let error = world.cloud.terminate(&ids).await.unwrap_err().to_string();
+    assert!(error.contains("OperationNotPermitted"), "{error}");
+    assert_eq!(ended(), ids[1..]);
 }
 
 #[tokio::test]

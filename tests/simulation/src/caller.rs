@@ -8,7 +8,7 @@ use shared::ids::{NodeId, Slot};
 use shared::time::Time;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
@@ -49,6 +49,8 @@ pub struct Caller {
     held_up_until: Mutex<Option<Time>>,
     /// How much it took away, by brake.
     taken: Mutex<HashMap<&'static str, usize>>,
+    /// Whether it was shown a node whose lease was not over.
+    heard: AtomicBool,
     /// The launches that EC2 refused it.
     refused: Mutex<HashSet<NodeId>>,
     /// The instances whose records it saw, or made, shutting down.
@@ -72,6 +74,7 @@ impl Caller {
             began,
             held_up_until: Mutex::default(),
             taken: Mutex::default(),
+            heard: AtomicBool::new(false),
             refused: Mutex::default(),
             shut_down: Mutex::default(),
         })
@@ -134,6 +137,16 @@ impl Caller {
     /// Until when one was.
     pub fn held_up_until(&self) -> Option<Time> {
         *lock(&self.held_up_until)
+    }
+
+    /// It was shown a node whose lease is not over.
+    pub fn hears_somebody(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was.
+    pub fn has_heard_somebody(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
     }
 
     /// EC2 refused it a launch for good.

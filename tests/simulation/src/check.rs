@@ -79,6 +79,8 @@ struct Seen {
     live: BTreeMap<AllocId, NodeId>,
     /// Since when each job is queued.
     queued_since: HashMap<JobId, Time>,
+    /// For which job each node was launched that had no work yet.
+    launched_for: BTreeMap<NodeId, JobId>,
     /// Which job was the first of the queue when that was last looked at, and since when.
     first_since: Option<(JobId, Time)>,
     /// Since when each alloc that came back awaits its judgement.
@@ -279,6 +281,10 @@ impl Check {
     pub fn saw(caller: &Caller, item: &Item, listed: bool) {
         if let Some(slot) = slot(item) {
             caller.saw(slot, node_id(item), listed);
+        }
+        let leased = matches!(text(item, "status"), Some("ready" | "syncing"));
+        if leased && time(item, "lease_expires_at").is_some_and(|at| at + SLACK >= caller.began) {
+            caller.hears_somebody();
         }
         if text(item, "state") == Some("shutting_down") {
             text(item, "instance_id").into_iter().for_each(|id| caller.shuts_down(id));

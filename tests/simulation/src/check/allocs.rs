@@ -26,7 +26,10 @@ impl Check {
         {
             let mut seen = lock(&self.seen);
             match after.filter(|a| !is_final(a)).and_then(node_id) {
-                Some(node) => _ = seen.live.insert(id, node),
+                Some(node) => {
+                    seen.live.insert(id, node);
+                    seen.launched_for.remove(&node);
+                }
                 None => _ = seen.live.remove(&id),
             }
             if after.is_some_and(is_back) {

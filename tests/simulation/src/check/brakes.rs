@@ -21,6 +21,18 @@ struct Brake {
     hold_s: Option<i64>,
 }
 
+/// Whether a lease was over before the run began.
+fn is_long_over(caller: &Caller, row: &Item) -> bool {
+    time(row, "lease_expires_at").is_some_and(|at| at + SLACK < caller.began)
+}
+
+/// How many nodes should be heartbeating, and the leases of how many were over before the run began.
+pub(super) fn leases(caller: &Caller, model: &Model) -> (usize, usize) {
+    let leased = |row: &&Row| matches!(text(row, "status"), Some("ready" | "syncing"));
+    let leased: Vec<&Row> = model.rows(Table::Nodes).filter(leased).collect();
+    (leased.len(), leased.iter().filter(|row| is_long_over(caller, row)).count())
+}
+
 impl Check {
     /// See [`Self::invariant_an_unusual_share_waits`].
     pub(super) fn brakes(&self, caller: &Caller, model: &Model, change: &Change) {
@@ -89,14 +101,12 @@ impl Check {
         policy: &Policy,
         before: &Item,
     ) {
-        let long_over = |row: &Item| time(row, "lease_expires_at").is_some_and(|at| at + SLACK < caller.began);
-        let leased = |row: &&Row| matches!(text(row, "status"), Some("ready" | "syncing"));
         let gone = text(before, "instance_id").and_then(|id| self.ec2()?.one(id)).is_none_or(|r| !r.is_up());
-        let left: Vec<&Row> = model.rows(Table::Nodes).filter(leased).collect();
         let beat = &policy.heartbeat;
         let taken = caller.taken("leases");
-        let all = left.len() + taken;
-        let silent = long_over(before) && left.iter().all(|row| long_over(row));
+        let (left, over) = leases(caller, model);
+        let all = left + taken;
+        let silent = is_long_over(caller, before) && over == left && !caller.has_heard_somebody();
         if gone || !silent || all <= beat.brake_min as usize + MOVED {
             return;
         }

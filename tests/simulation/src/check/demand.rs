@@ -5,6 +5,7 @@ use super::{Check, INDEX, RUN, count, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::Model;
+use shared::ids::JobId;
 use shared::policy::Policy;
 use shared::store::{Item, Row, Table, job_key};
 use shared::time::Span;
@@ -14,6 +15,11 @@ const SETTLED: Span = Span::from_s(90);
 
 fn is_assigned(row: Option<&Item>) -> bool {
     row.is_some_and(|r| text(r, "state") == Some("assigned"))
+}
+
+/// The job a node is launched for, by its reason.
+fn wanted_for(row: &Item) -> Option<JobId> {
+    text(row, "reason").and_then(|r| r.strip_prefix("job ")?.split(' ').next()?.parse().ok())
 }
 
 fn is_up(row: &Item) -> bool {
@@ -33,6 +39,24 @@ impl Check {
         self.invariant_the_fleet_stays_below_its_price(&up, after);
         self.invariant_a_size_stays_below_its_maximum(&up, after);
         self.invariant_no_more_is_launched_than_work_can_use(model, after);
+        if let (Some(node), Some(job)) = (node_id(after), wanted_for(after)) {
+            lock(&self.seen).launched_for.insert(node, job);
+        }
+    }
+
+    /// No node is launched for a job, and shut down as idle without ever having had work, while that job
+    /// still waits: it would be launched again, and again. Looked at of what was launched when nothing had
+    /// gone wrong for a while.
+    pub(super) fn invariant_nothing_is_launched_in_vain(&self, model: &Model, before: &Item) {
+        let Some(job) = node_id(before).and_then(|node| lock(&self.seen).launched_for.remove(&node)) else { return };
+        let settled = time(before, "assigned_at").is_some_and(|at| {
+            let age = self.core.now().since(at);
+            self.core.is_healed_for(age + Span::from_s(900))
+        });
+        let waits = model.get(&job_key(job)).filter(|j| text(j, "state") == Some("queued"));
+        if let (true, Some(job), Some("ready")) = (settled, waits, text(before, "status")) {
+            self.broken("invariant_nothing_is_launched_in_vain", format!("{before:?} was for {job:?}"));
+        }
     }
 
     /// The prices of all records that are not cleaned stay below `nodes.max_price_per_hour`.
@@ -60,8 +84,7 @@ impl Check {
     /// have been waiting for work for a while. (What is launched for `nodes.min` has no job in its
     /// reason.)
     fn invariant_no_more_is_launched_than_work_can_use(&self, model: &Model, after: &Item) {
-        let reason = text(after, "reason").and_then(|r| r.strip_prefix("job ")?.split(' ').next());
-        let Some(job) = reason.and_then(|id| id.parse().ok()).map(job_key) else { return };
+        let Some(job) = wanted_for(after).map(job_key) else { return };
         // A size that falls back has nodes that a job of one market cannot use.
         let market = model.get(&job).and_then(|job| text(job, "market"));
         let now = self.core.now();

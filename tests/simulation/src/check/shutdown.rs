@@ -29,9 +29,10 @@ impl Check {
             self.invariant_a_drain_gives_time_to_stop(model, before);
             return;
         }
-        self.invariant_a_shutdown_has_its_reason(before);
+        self.invariant_a_shutdown_has_its_reason(caller, model, before);
         self.invariant_the_minimum_stays(model, before);
         self.invariant_the_first_job_keeps_its_nodes(model, before);
+        self.invariant_nothing_is_launched_in_vain(model, before);
     }
 
     /// A node that is held, or says under a valid lease that it is busy, or has live allocs, is not
@@ -75,14 +76,19 @@ impl Check {
 
     /// A node that nobody drains is shut down because it never called or never reported in the time
     /// a boot may take, was silent for long, or was idle for long, as several runs saw; the last two
-    /// only while its window is open; and at once if it is idle and its size is no longer wanted.
-    fn invariant_a_shutdown_has_its_reason(&self, before: &Item) {
-        if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before)) {
+    /// only while its window is open; and at once if it is idle and its size is no longer wanted. While
+    /// every node that should be heartbeating is silent, one that never called is given the time of a
+    /// blackout more.
+    fn invariant_a_shutdown_has_its_reason(&self, caller: &Caller, model: &Model, before: &Item) {
+        let (leases, over) = super::brakes::leases(caller, model);
+        // As the run was shown them: those that were heard may have gone since.
+        let silent = leases > 0 && leases == over && !caller.has_heard_somebody();
+        if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before, silent)) {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
         }
     }
 
-    fn is_reason_enough(&self, policy: &Policy, before: &Item) -> bool {
+    fn is_reason_enough(&self, policy: &Policy, before: &Item, silent: bool) -> bool {
         let now = self.core.now();
         let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));
         let why = match (text(before, "state"), text(before, "status")) {
@@ -93,7 +99,10 @@ impl Check {
         };
         let unwanted = text(before, "size").is_none_or(|size| policy.size_named(size).is_none());
         match why {
-            Why::NeverHeardFrom => since("assigned_at", policy.boot.timeout_s),
+            Why::NeverHeardFrom => {
+                let blackout = if silent { policy.heartbeat.blackout_s } else { 0 };
+                since("assigned_at", policy.boot.timeout_s + blackout)
+            }
             Why::NeverReported => since("syncing_since_at", policy.boot.timeout_s) || unwanted,
             Why::Down => since("last_ping_at", policy.shutdown.down_after_s) && self.window(policy, before),
             Why::Idle => {
