@@ -283,7 +283,10 @@ impl Check {
             caller.saw(slot, node_id(item), listed);
         }
         let leased = matches!(text(item, "status"), Some("ready" | "syncing"));
-        if leased && time(item, "lease_expires_at").is_some_and(|at| at + SLACK >= caller.began) {
+        if leased
+            && text(item, "state") == Some("in_use")
+            && time(item, "lease_expires_at").is_some_and(|at| at + SLACK >= caller.began)
+        {
             caller.hears_somebody();
         }
         if text(item, "state") == Some("shutting_down") {

@@ -342,9 +342,14 @@ impl Functions {
                         said.map(|a| format!("{} {}: {}", a.action, a.subject, a.reason)).collect();
                 }
                 for action in &answer.actions {
-                    if action.outcome == shared::run::Done::Failed {
-                        self.core.tell(|| function.into(), || format!("failed: {action:?}"));
-                    }
+                    self.core.tell(
+                        || function.into(),
+                        || {
+                            let error = action.error.as_deref().unwrap_or_default();
+                            let outcome = action.outcome;
+                            format!("{} {}: {} {outcome:?} {error}", action.action, action.subject, action.reason)
+                        },
+                    );
                     self.core.did(function, action.action, action.outcome);
                 }
             }

@@ -28,7 +28,8 @@ fn is_long_over(caller: &Caller, row: &Item) -> bool {
 
 /// How many nodes should be heartbeating, and the leases of how many were over before the run began.
 pub(super) fn leases(caller: &Caller, model: &Model) -> (usize, usize) {
-    let leased = |row: &&Row| matches!(text(row, "status"), Some("ready" | "syncing"));
+    let status = |row: &&Row| matches!(text(row, "status"), Some("ready" | "syncing"));
+    let leased = |row: &&Row| text(row, "state") == Some("in_use") && status(row);
     let leased: Vec<&Row> = model.rows(Table::Nodes).filter(leased).collect();
     (leased.len(), leased.iter().filter(|row| is_long_over(caller, row)).count())
 }

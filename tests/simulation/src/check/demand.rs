@@ -45,15 +45,18 @@ impl Check {
     }
 
     /// No node is launched for a job, and shut down as idle without ever having had work, while that job
-    /// still waits: it would be launched again, and again. Looked at of what was launched when nothing had
-    /// gone wrong for a while.
+    /// is the first of the queue: it would be launched again, and again. (What is launched for a later one
+    /// may have to make way, once what the first lacks is to be had again.) Looked at of what was launched
+    /// when nothing had gone wrong for a while.
     pub(super) fn invariant_nothing_is_launched_in_vain(&self, model: &Model, before: &Item) {
         let Some(job) = node_id(before).and_then(|node| lock(&self.seen).launched_for.remove(&node)) else { return };
         let settled = time(before, "assigned_at").is_some_and(|at| {
             let age = self.core.now().since(at);
             self.core.is_healed_for(age + Span::from_s(900))
         });
-        let waits = model.get(&job_key(job)).filter(|j| text(j, "state") == Some("queued"));
+        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued"));
+        let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
+        let waits = first.filter(|r| super::jobs::job_id(r) == Some(job));
         if let (true, Some(job), Some("ready")) = (settled, waits, text(before, "status")) {
             self.broken("invariant_nothing_is_launched_in_vain", format!("{before:?} was for {job:?}"));
         }
