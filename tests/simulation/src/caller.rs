@@ -51,6 +51,8 @@ pub struct Caller {
     taken: Mutex<HashMap<&'static str, usize>>,
     /// Whether it was shown a node whose lease was not over.
     heard: AtomicBool,
+    /// The records it wrote.
+    wrote: Mutex<HashSet<Slot>>,
     /// The launches that EC2 refused it.
     refused: Mutex<HashSet<NodeId>>,
     /// The instances whose records it saw, or made, shutting down.
@@ -75,6 +77,7 @@ impl Caller {
             held_up_until: Mutex::default(),
             taken: Mutex::default(),
             heard: AtomicBool::new(false),
+            wrote: Mutex::default(),
             refused: Mutex::default(),
             shut_down: Mutex::default(),
         })
@@ -147,6 +150,11 @@ impl Caller {
     /// Whether it was.
     pub fn has_heard_somebody(&self) -> bool {
         self.heard.load(Ordering::Relaxed)
+    }
+
+    /// It wrote a record; whether it had done so before.
+    pub fn wrote(&self, slot: Slot) -> bool {
+        !lock(&self.wrote).insert(slot)
     }
 
     /// EC2 refused it a launch for good.

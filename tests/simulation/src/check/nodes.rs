@@ -32,6 +32,7 @@ impl Check {
                 Some(after),
             );
         }
+        let again = before.and_then(slot).is_some_and(|slot| caller.wrote(slot));
         self.invariant_not_more_records_than_nodes_max(before, after);
         self.launch_decided(caller, model, before, after);
         self.invariant_a_record_changes_only_as_its_states_allow(before, after);
@@ -44,7 +45,7 @@ impl Check {
             self.invariant_the_gate_opens_only_with_a_complete_report(caller, before, after);
             self.shut_down(caller, model, before, after);
             self.invariant_only_what_is_over_is_cleaned(model, before, after);
-            self.invariant_absence_is_proven_twice(caller, before, after);
+            self.invariant_absence_is_proven_twice(caller, before, after, again);
             let status = text(after, "status");
             if status != text(before, "status") {
                 self.core.count(match status {
@@ -297,7 +298,7 @@ impl Check {
     /// when its launch's claim is long over, two observations at least a minute apart missed the
     /// instance, and nobody heard from it: a boot's time if it was never bound; or when nothing was
     /// heard or written for `stale.after_s`.
-    fn invariant_absence_is_proven_twice(&self, caller: &Caller, before: &Item, after: &Item) {
+    fn invariant_absence_is_proven_twice(&self, caller: &Caller, before: &Item, after: &Item, again: bool) {
         let Some(node) = node_id(before).filter(|id| !self.forgets_life(*id)) else { return };
         if text(after, "state") != Some("cleaned") || caller.is_refused(node) {
             return;
@@ -319,8 +320,9 @@ impl Check {
                 Some(_) => since("launch_claim_until_at", p.stale.orphan_after_s),
                 None => since("launch_claim_until_at", 0) && since("assigned_at", p.boot.timeout_s),
             };
-            let written = ["modified_at", "launch_claim_until_at", "last_ping_at"];
-            let stale = written.iter().all(|n| !before.contains_key(*n) || since(n, p.stale.after_s));
+            // (What this run wrote itself, on its way to this, is no news of the node.)
+            let written = ["modified_at", "launch_claim_until_at", "last_ping_at"].into_iter().skip(again.into());
+            let stale = written.clone().all(|n| !before.contains_key(n) || since(n, p.stale.after_s));
             (missed && waited) || stale
         };
         if !self.policies(RUN).iter().any(proven) {
