@@ -310,7 +310,10 @@ impl Check {
             Some(id) => r.instance.instance_id == id,
             None => r.node_id == node,
         };
-        if self.ec2().is_some_and(|ec2| ec2.real().iter().any(|r| of_this(r) && over(r))) {
+        let Some(ec2) = self.ec2() else { return };
+        // What EC2 knows no more, it may have listed as terminated when the run looked.
+        let forgotten = text(before, "instance_id").is_some_and(|id| ec2.one(id).is_none());
+        if forgotten || ec2.real().iter().any(|r| of_this(r) && over(r)) {
             return self.core.count("a record was cleaned: its instance is terminated");
         }
         let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));
