@@ -515,6 +515,14 @@ impl Check {
                 }
             }
         }
+        // Nor are there rows of what is not there, but for tombstones.
+        for row in model.rows(Table::Handles).filter(|r| text(r, "state") != Some("gone") && !is_true(r, "keep")) {
+            let ground = node_id(row).and_then(|node| lock(&self.seen).by_node.get(&node).cloned());
+            let handle = text(row, "handle").unwrap_or_default();
+            if ground.is_some_and(|g| !lock(&g).handles.contains(handle)) {
+                left.push(format!("handle {handle} is not on its node any more: {row:?}"));
+            }
+        }
         drop(model);
         let instances: Vec<Real> = self.ec2()?.real().into_iter().filter(Real::is_live).collect();
         for real in instances.iter().filter(|r| !lives.contains(&r.node_id)) {

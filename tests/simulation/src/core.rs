@@ -72,6 +72,8 @@ faults! {
     ListCollapses = 0.002,
     /// a list fails
     ListFails = 0.01,
+    /// a call of EC2 that is no launch takes up to 20 s
+    Ec2Slow = 0.005,
     /// an accepted launch whose answer is lost
     LaunchAnswerLost = 0.08,
     /// a launch that lands late

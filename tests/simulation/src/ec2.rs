@@ -155,8 +155,16 @@ impl Ec2 {
     async fn call(&self, operation: &'static str) -> Result<Arc<Caller>, CloudError> {
         let caller = Caller::current();
         caller.point().await;
-        let ms = self.core.between(1, self.core.scenario.latency_ms * 2);
+        let slow = self.core.happens(Fault::Ec2Slow);
+        let ms = if slow {
+            self.core.of(Fault::Ec2Slow, 500, 20_000)
+        } else {
+            self.core.between(1, self.core.scenario.latency_ms * 2)
+        };
         tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
+        if slow && operation != "DescribeInstances" {
+            caller.was_held_up(self.core.now());
+        }
         if operation == "DescribeInstances" && self.core.happens(Fault::ListFails) {
             return Err(CloudError::Unreachable { operation, detail: "it broke (simulated)".into() });
         }

@@ -1,14 +1,14 @@
 //! Allocs, and what runs on the machines.
 
 use super::{
-    Check, SLACK, alloc_id, count, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text, time,
+    Check, RUN, SLACK, alloc_id, count, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text, time,
 };
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::ids::{AllocId, NodeId};
-use shared::store::{Item, Row, Table, alloc_key, job_key, node_key};
+use shared::store::{Item, Row, Table, alloc_key, handle_key, job_key, node_key};
 use shared::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +44,7 @@ impl Check {
         self.invariant_a_silent_nodes_work_is_waited_for(caller, model, before, after);
         self.invariant_heartbeat_before_updates(caller, model, after);
         self.invariant_only_silence_makes_unknown(model, before, after);
+        self.invariant_an_end_calls_the_sweep(model, id, before, after);
         if let Some(after) = after
             && before.is_none_or(|b| text(b, "client") != text(after, "client"))
         {
@@ -234,6 +235,27 @@ impl Check {
         if there && heard && ready {
             let what = format!("{before:?} on {record:?}");
             self.broken("invariant_what_a_ready_node_runs_is_not_lost", what);
+        }
+    }
+
+    /// With the end of an alloc its container is due: at once, and what a failed one left after the time
+    /// it is kept.
+    fn invariant_an_end_calls_the_sweep(
+        &self,
+        model: &Model,
+        id: AllocId,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let ended = after.filter(|a| is_final(a) && before.is_some_and(|b| !is_final(b)));
+        let Some(after) = ended.filter(|a| !self.forgets(time(a, "placed_at"))) else { return };
+        let row = node_id(after).and_then(|node| model.get(&handle_key(node, &id.to_string())));
+        let row = row.filter(|r| matches!(text(r, "state"), Some("creating" | "live")));
+        let failed = text(after, "client") == Some("failed");
+        let keep_s = self.policies(RUN).iter().map(|p| p.sweep.failed_keep_s).max().filter(|_| failed).unwrap_or(0);
+        let latest = self.core.now() + SLACK + Span::from_s(keep_s);
+        if let Some(row) = row.filter(|r| time(r, "due_at").is_none_or(|at| at > latest)) {
+            self.broken("invariant_an_end_calls_the_sweep", format!("{row:?} of {after:?}"));
         }
     }
 
