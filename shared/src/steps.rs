@@ -13,8 +13,8 @@ use crate::model::{
 };
 use crate::policy::Policy;
 use crate::store::{
-    Cond, Store, Write, WriteError, change, change_handle, delete_handle, make_handle, no_job, no_live_allocs,
-    unchanged, usable_handle,
+    Cond, Store, Write, WriteError, change, change_handle, delete_handle, handle_unchanged, make_handle, no_job,
+    no_live_allocs, unchanged, usable_handle,
 };
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -90,11 +90,13 @@ async fn end_alloc_if(
         let failed = ending.client == ClientStatus::Failed;
         let wait = if failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO };
         let due_at = now + wait;
+        let there = matches!(handle.state, HandleState::Creating | HandleState::Live);
         // What a failed one left is kept its time, also where the next look would have been sooner.
-        // An update that changes nothing is no update.
-        let kept = failed && matches!(handle.state, HandleState::Creating | HandleState::Live);
-        if handle.due_at > due_at || (kept && handle.due_at != due_at) {
+        if handle.due_at > due_at || (failed && there && handle.due_at != due_at) {
             writes.push(change_handle(&handle, &Handle { due_at, ..handle.clone() }));
+        } else if there {
+            // It is due: unless a sweep that still saw the alloc live puts it off.
+            writes.push(handle_unchanged(&handle));
         }
     }
     store.transact(&writes).await?;

@@ -1,13 +1,16 @@
 //! Bad input: a clear error each, and nothing changed.
 
 use crate::node::{answer, http};
-use crate::world::{World, dynamo_client, ec2_client, free_url, job};
+use crate::world::{World, dynamo_client, ec2_client, free_url, job, quick_policy, set_policy};
 use nodekeeper_cli::local::ec2;
 use serde_json::{Value, json};
 use shared::cloud::{Cloud, Ec2, LaunchRequest};
+use shared::http::Credentials;
 use shared::ids::NodeId;
-use shared::model::fixtures;
+use shared::model::{Intent, fixtures};
+use shared::policy::Policy;
 use shared::store::{Dynamo, Store};
+use shared::time::Span;
 use std::sync::Arc;
 
 /// A world with one working node, and what its tables hold.
@@ -241,4 +244,54 @@ async fn a_dry_run_writes_nothing() {
     let run = poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &input, world.clock()).await.unwrap();
     assert_eq!(run.actions.iter().map(|a| (a.action, a.done)).collect::<Vec<_>>(), [("launch", false)]);
     assert_eq!((tables(&world).await, world.switch.calls(), world.ec2.instances().len()), (before, 0, 0));
+}
+
+/// The same call comes twice, and in between leases became shorter: the node calls when it was told to.
+#[tokio::test]
+async fn a_repeated_heartbeat_shortens_no_lease() {
+    let (world, node, token) = working().await;
+    let lease = async |world: &World| {
+        let record = world.look.node(node.slot()).await.unwrap().unwrap();
+        let contact = record.contact().unwrap().clone();
+        (contact.lease_expires_at, contact.last_ping_at)
+    };
+    let agent = world.nodes.values().next().unwrap();
+    let beat = json!(agent.protocol.heartbeat());
+    let (until, _) = lease(&world).await;
+    let mut shorter = quick_policy();
+    shorter["heartbeat"] = json!({"ttl_s": 10, "idle_s": 10, "grace_s": 10});
+    set_policy(&world.look, &Policy::from_json(&shorter).unwrap()).await;
+    let key = Credentials::Token(world.settings.key.clone().unwrap());
+    let ingest = heartbeat_ingest::Ingest::new(world.store.clone(), key, world.cluster.clone());
+    world.pass(1);
+    let now = world.now();
+    let event = http(&format!("/v1/nodes/{node}/heartbeat"), Some(&token), &beat);
+    let (status, body) = answer(&ingest.handle(&event, now).await);
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(lease(&world).await, (until, now));
+}
+
+/// EC2 takes an instance in two minutes that an operator has an hour for.
+#[tokio::test]
+async fn an_interruption_comes_before_a_later_deadline() {
+    let (world, node, token) = working().await;
+    let record = world.look.node(node.slot()).await.unwrap().unwrap();
+    let drained = record.with_intent(Intent::Drain, Some(world.now() + Span::from_s(3600)), world.now()).unwrap();
+    world.look.write(Some(&record), &drained, Vec::new()).await.unwrap();
+    let by = async || world.look.node(node.slot()).await.unwrap().unwrap().life().unwrap().drain_by_at;
+    let instance = drained.life().unwrap().instance_id.clone().unwrap();
+    let warning = json!({"detail-type": "EC2 Spot Instance Interruption Warning", "detail": {"instance-id": instance}});
+    poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &warning, world.clock()).await.unwrap();
+    let told = world.now() + Span::from_s(120);
+    assert_eq!(by().await, Some(told));
+    // Its agent knows it to the second; a later word changes nothing.
+    for (at, expected) in [(told - Span::from_s(5), told - Span::from_s(5)), (told, told - Span::from_s(5))] {
+        let agent = world.nodes.values().next().unwrap();
+        let mut beat = json!(agent.protocol.heartbeat());
+        beat["interrupt_at"] = json!(at.as_ms());
+        world.pass(1);
+        let event = http(&format!("/v1/nodes/{node}/heartbeat"), Some(&token), &beat);
+        assert_eq!(answer(&world.ingest.handle(&event, world.now()).await).0, 200);
+        assert_eq!(by().await, Some(expected));
+    }
 }

@@ -21,6 +21,7 @@ use shared::time::Time;
 use std::collections::BTreeSet;
 
 /// What is observed: nodes with their instances running, unless said otherwise.
+#[derive(Clone)]
 struct Given {
     seen: Observation,
 }

@@ -73,3 +73,36 @@ async fn a_launch_whose_turn_comes_too_late_is_left_and_the_run_says_what_it_did
     assert_eq!(launches.iter().filter(|d| **d == Done::Left).count(), 3, "{launches:?}");
     assert!(world.look.control().await.unwrap().runs.contains_key("poll-and-scale"));
 }
+
+#[tokio::test]
+async fn what_was_short_is_tried_once_and_then_twice_as_often_with_each_success() {
+    let mut policy = quick_policy();
+    policy["nodes"]["max"] = json!(20);
+    policy["size"] = json!([policy["size"][0]]);
+    let world = World::with(policy, ec2::Config::default()).await;
+    for _ in 0..15 {
+        world.submit(alone()).await;
+    }
+    let short = |short: bool| {
+        let shortages = if short { json!([{}]) } else { json!([]) };
+        world.ec2.set_faults(serde_json::from_value(json!({"shortages": shortages})).unwrap());
+    };
+    let launches = async || -> (usize, usize) {
+        let answer = world.poll().await.unwrap();
+        let outcomes = answer.actions.iter().filter(|a| a.action == "launch").map(|a| a.outcome);
+        let outcomes: Vec<Done> = outcomes.collect();
+        let of = |done: Done| outcomes.iter().filter(|d| **d == done).count();
+        (of(Done::Yes), of(Done::Failed))
+    };
+    short(true);
+    assert!(launches().await.1 > 0, "it is short");
+    assert_eq!(launches().await, (0, 0), "it waits");
+    world.pass(world.policy.shortage.ttl_s + 1);
+    assert_eq!(launches().await, (0, 1), "its waiting is over: one is tried");
+    short(false);
+    world.pass(2 * world.policy.shortage.ttl_s + 1);
+    for most in [1, 2, 4, 8] {
+        assert_eq!(launches().await, (most, 0));
+        world.pass(60);
+    }
+}

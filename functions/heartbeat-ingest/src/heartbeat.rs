@@ -4,7 +4,7 @@ use crate::{Ingest, RACES, internal, unwritten};
 use shared::events::Subject;
 use shared::http::{Proven, Refusal, standing, wrong_incarnation};
 use shared::ids::NodeId;
-use shared::model::{Caller, Intent, NodeRecord, NodeStatus};
+use shared::model::{Caller, NodeRecord, NodeStatus};
 use shared::store::{Pulse, WriteError};
 use shared::time::Time;
 use shared::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
@@ -28,6 +28,7 @@ impl Ingest {
         let known = self.known(now).await?;
         let beat = self.beat(&known, now);
         let busy = heartbeat.busy.unwrap_or(false);
+        let mut lease_expires_at = beat.lease_expires_at;
         for _ in 0..RACES {
             let record = match &heartbeat.incarnation {
                 Some(incarnation) => {
@@ -38,7 +39,7 @@ impl Ingest {
                         boot_id: &heartbeat.boot_id,
                         busy,
                         now,
-                        lease_expires_at: beat.lease_expires_at,
+                        lease_expires_at,
                     };
                     match self.store.pulse(&pulse).await.map_err(internal)? {
                         Ok(record) => return self.answer(record, heartbeat, &beat, now).await,
@@ -48,10 +49,17 @@ impl Ingest {
                 None => self.store.node(node_id.slot()).await.map_err(internal)?,
             };
             let record = standing(record, node_id, proven)?;
-            let after = match self.unsteady(&record, heartbeat, beat.lease_expires_at, now)? {
-                // Nothing but the pulse is new, and that is not newer: clocks of two processes.
-                None => return self.answer(record, heartbeat, &beat, now).await,
-                Some(after) => after,
+            let Some(after) = self.unsteady(&record, heartbeat, lease_expires_at, now)? else {
+                match record.contact() {
+                    // This call came twice, or early, and leases are shorter by now: the node may have been told
+                    // to call by the end of the one it has.
+                    Some(c) if c.last_ping_at < now && c.lease_expires_at > lease_expires_at => {
+                        lease_expires_at = c.lease_expires_at;
+                        continue;
+                    }
+                    // Nothing but the pulse is new, and that is not newer: clocks of two processes.
+                    _ => return self.answer(record, heartbeat, &beat, now).await,
+                }
             };
             match self.store.write(Some(&record), &after, Vec::new()).await {
                 Ok(written) => {
@@ -134,10 +142,7 @@ impl Ingest {
     /// EC2 said it will take the instance away: a drain with that deadline.
     async fn interrupted(&self, record: NodeRecord, heartbeat: &Heartbeat, now: Time) -> Result<NodeRecord, Refusal> {
         let Some(by) = heartbeat.interrupt_at else { return Ok(record) };
-        if record.life().is_none_or(|l| l.intent == Intent::Drain && l.drain_by_at.is_some()) {
-            return Ok(record);
-        }
-        let Ok(after) = record.with_intent(Intent::Drain, Some(by), now) else { return Ok(record) };
+        let Some(after) = record.interrupted(by, now) else { return Ok(record) };
         match self.store.write(Some(&record), &after, Vec::new()).await {
             Ok(written) => Ok(written),
             // The agent says it again.

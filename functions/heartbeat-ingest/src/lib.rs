@@ -50,8 +50,17 @@ impl Known {
     /// Seconds between a working node's heartbeats, before jitter: slower for a large fleet, so
     /// that its cost is bounded.
     fn interval_s(&self) -> f64 {
-        let policy = &self.policy.heartbeat;
-        (policy.ttl_s as f64).max(self.in_use as f64 / policy.max_per_second)
+        (self.policy.heartbeat.ttl_s as f64).max(self.least_s())
+    }
+
+    /// The same of a node without allocs: sooner, but not in a large fleet.
+    fn idle_s(&self) -> f64 {
+        (self.policy.heartbeat.idle_s as f64).max(self.least_s()).min(self.interval_s())
+    }
+
+    /// Seconds between two calls of one node, if all call as often as all may.
+    fn least_s(&self) -> f64 {
+        self.in_use as f64 / self.policy.heartbeat.max_per_second
     }
 }
 
@@ -80,7 +89,7 @@ impl Beat {
         Self {
             jitter,
             interval_s,
-            idle_s: (known.policy.heartbeat.idle_s as f64).min(interval_s),
+            idle_s: known.idle_s(),
             lease_expires_at: now + Span::from_ms(lease_ms) + Span::from_s(known.policy.heartbeat.grace_s),
         }
     }
@@ -204,5 +213,17 @@ mod tests {
         let [long, short] = [LONGEST, 1.0].map(|jitter| Beat::new(&known, jitter, now));
         let told = now + Span::from_ms((long.next_s(false) * 1000.0) as i64);
         assert!(short.lease_expires_at >= told + Span::from_s(10), "{short:?}");
+    }
+
+    #[test]
+    fn a_large_fleet_calls_less_often_also_where_it_is_idle() {
+        let mut document = example_json();
+        document["heartbeat"] = serde_json::json!({"ttl_s": 60, "idle_s": 10, "max_per_second": 10});
+        let next = |in_use| {
+            let known = Known { policy: Policy::from_json(&document).unwrap(), in_use };
+            let beat = Beat::new(&known, 1.0, Time::from_ms(0));
+            [beat.next_s(true), beat.next_s(false)]
+        };
+        assert_eq!([next(1), next(300), next(5000)], [[10.0, 60.0], [30.0, 60.0], [500.0, 500.0]]);
     }
 }

@@ -17,7 +17,6 @@ pub use plan::{Action, Plan, Planned, plan};
 
 use serde_json::Value;
 use shared::cloud::{Cloud, LaunchSettings};
-use shared::model::Intent;
 use shared::observation::Observation;
 use shared::run::{ActionAnswer, ObserveError, RunAnswer, RunClock};
 use shared::store::{Memory, Store, WriteError};
@@ -90,11 +89,10 @@ fn interrupted(input: &Value) -> Option<&str> {
 
 async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Result<(), ObserveError> {
     for record in store.nodes().await? {
-        let Some(life) = record.life().filter(|l| l.instance_id.as_deref() == Some(instance_id)) else { continue };
-        if life.intent == Intent::Drain && life.drain_by_at.is_some() {
+        if record.life().is_none_or(|l| l.instance_id.as_deref() != Some(instance_id)) {
             continue;
         }
-        let Ok(drained) = record.with_intent(Intent::Drain, Some(now + SPOT_WARNING), now) else { continue };
+        let Some(drained) = record.interrupted(now + SPOT_WARNING, now) else { continue };
         // A lost race is left to its agent, whose next heartbeat says the same.
         if let Err(WriteError::Db(e)) = store.write(Some(&record), &drained, Vec::new()).await {
             return Err(e.into());

@@ -136,7 +136,7 @@ fn one<'a>(
         return;
     }
     match handle.state {
-        HandleState::Gone => plan.add(Action::ForgetHandle(handle.clone()), "destroyed a day ago"),
+        HandleState::Gone => plan.add(Action::ForgetHandle(handle.clone()), "destroyed a while ago"),
         HandleState::Destroying => plan.add(later(tomorrow), "waits for its node's report"),
         HandleState::Unknown => plan.add(later(tomorrow), "nobody ordered it: waits for a later report"),
         HandleState::Creating | HandleState::Live => match handle.alloc_id {

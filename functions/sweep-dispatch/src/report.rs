@@ -22,6 +22,9 @@ use std::sync::atomic::Ordering;
 
 /// The longest handle name that is looked at, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
+/// How long a tombstone stays: far longer than a request may be under way. Every report of a busy node reads
+/// those of its node.
+const TOMBSTONE: Span = Span::from_s(3600);
 
 /// What a report changes.
 #[derive(Default)]
@@ -97,8 +100,14 @@ impl Sweep {
             // An equal number is a repeat: what it changes was changed, or is changed now. A higher
             // one came in between: then this one may no longer judge anything.
             Err(WriteError::Conflict(_)) => {
-                let stored = self.store.node(record.slot).await?.and_then(|r| r.contact().map(|c| c.handle_report_no));
-                if stored != Some(report.report_no) {
+                let stored = self.store.node(record.slot).await?;
+                let repeats = |r: NodeRecord| {
+                    let same = r.node_id() == Some(node_id);
+                    same && r
+                        .contact()
+                        .is_some_and(|c| c.incarnation == report.incarnation && c.handle_report_no == report.report_no)
+                };
+                if !stored.is_some_and(repeats) {
                     return Err(WriteError::CONFLICT);
                 }
             }
@@ -110,7 +119,7 @@ impl Sweep {
         for row in verdict.gone.iter().chain(&verdict.dropped) {
             let after = Handle {
                 state: HandleState::Gone,
-                due_at: now + Span::from_s(MAX_DUE_S),
+                due_at: now + TOMBSTONE,
                 expires_at: Some((now + Span::from_s(2 * MAX_DUE_S)).as_epoch_s()),
                 ..(*row).clone()
             };
@@ -235,7 +244,10 @@ fn judge<'a>(
             }
             // The missing clock runs only across accepted reports while the node is ready.
             HandleState::Live if proves_absence && ready && !row.keep => {
-                let more = row.missing_seen_at.map_or(0, |at| now.since(at).as_ms().max(0));
+                // The time between two reports counts as far as it is usual: in a longer one the node was not
+                // ready, or not heard.
+                let usual_ms = Span::from_s(policy.sweep.report_s.saturating_mul(2)).as_ms();
+                let more = row.missing_seen_at.map_or(0, |at| now.since(at).as_ms().clamp(0, usual_ms));
                 let missing = row.missing_ms.unwrap_or(0).saturating_add(more);
                 if Span::from_ms(missing) >= Span::from_s(policy.sweep.missing_grace_s) && row.missing_ms.is_some() {
                     verdict.dropped.push(row);
@@ -257,13 +269,15 @@ fn judge<'a>(
                 verdict.twice_unknown.push(row);
             }
             HandleState::Unknown if proves_absence => verdict.gone.push(row),
-            // Back from the dead: the report is newer than the one that buried it.
-            HandleState::Gone if present && report.as_of >= row.seq && row.keep => {
+            // Back from the dead: the report is newer than the one that buried it. What was only missing (its
+            // disk was away) is as it was, and looked at again.
+            HandleState::Gone if present && report.as_of >= row.seq && (row.keep || row.missing_ms.is_some()) => {
                 let after = Handle {
                     state: HandleState::Live,
                     missing_ms: None,
                     missing_seen_at: None,
                     expires_at: None,
+                    due_at: now,
                     ..row.clone()
                 };
                 verdict.appeared.push((row, after));
@@ -352,5 +366,40 @@ mod tests {
         let (rows, none) = ([live], HandleReport { handles: Vec::new(), ..report(5) });
         let verdict = judge(&rows, &none, node_id, &policy, true, now);
         assert!(verdict.missing.is_empty() && !verdict.is_quiet(&rows), "it is looked at again once it is let go");
+    }
+
+    #[test]
+    fn what_was_away_with_its_disk_is_missing_by_the_reports_and_is_as_it_was_when_it_comes_back() {
+        let node_id: NodeId = "1-01MCC5RM2T2R0A7YCXD2XH3WEW".parse().unwrap();
+        let found = |handle: &str| ReportedHandle {
+            handle: handle.to_owned(),
+            kind: HandleKind::Volume,
+            label: Some(node_id.to_string()),
+        };
+        let report =
+            |handles| HandleReport { incarnation: String::new(), report_no: 9, as_of: 5, complete: true, handles };
+        let mut document = example_json();
+        document["sweep"] = serde_json::json!({"report_s": 30, "missing_grace_s": 100});
+        let policy = Policy::from_json(&document).unwrap();
+        let at = Time::from_ms;
+        let live = Handle::new(node_id, "cache:data".to_owned(), HandleKind::Volume, HandleState::Live, 5, at(1));
+        let mut row = live.clone();
+        // Missed, away for an hour, and missed three times more: at most a minute counts between two reports.
+        let mut dropped = Vec::new();
+        for ms in [0, 3_600_000, 3_630_000, 3_660_000] {
+            let (rows, report) = ([row.clone()], report(Vec::new()));
+            let verdict = judge(&rows, &report, node_id, &policy, true, at(ms));
+            dropped.push(verdict.dropped.len());
+            row = verdict.missing.first().map_or(row.clone(), |(_, after)| after.clone());
+        }
+        assert_eq!((dropped, row.missing_ms), (vec![0, 0, 0, 1], Some(90_000)));
+        let gone = Handle { state: HandleState::Gone, due_at: at(9_000_000), expires_at: Some(9), ..row };
+        let (rows, back) = ([gone.clone()], report(vec![found("cache:data")]));
+        let verdict = judge(&rows, &back, node_id, &policy, true, at(4_000_000));
+        let after: Vec<Handle> = verdict.appeared.into_iter().map(|(_, after)| after).collect();
+        assert_eq!((verdict.back.len(), after), (0, vec![Handle { due_at: at(4_000_000), ..live }]));
+        // What was destroyed, and is there again, is destroyed again.
+        let rows = [Handle { missing_ms: None, missing_seen_at: None, ..gone }];
+        assert_eq!(judge(&rows, &back, node_id, &policy, true, at(4_000_000)).back.len(), 1);
     }
 }

@@ -644,6 +644,13 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("intent {intent}")))
     }
 
+    /// Drained by that moment at the latest, for its instance will be taken away then; `None` where it
+    /// is already, or is being terminated.
+    pub fn interrupted(&self, by: Time, now: Time) -> Option<Self> {
+        let drains = self.life().is_some_and(|l| l.intent == Intent::Drain && l.drain_by_at.is_some_and(|at| at <= by));
+        if drains { None } else { self.with_intent(Intent::Drain, Some(by), now).ok() }
+    }
+
     /// A live alloc more. Raises `seq`: the agent must know.
     pub fn with_alloc(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
         if !self.takes_work() {

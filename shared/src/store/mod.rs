@@ -340,6 +340,8 @@ impl Store {
                 Cond::Eq("boot_id", s(pulse.boot_id)),
                 busy,
                 Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
+                // No lease gets shorter.
+                Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),
                 Cond::In("state", vec![s("in_use"), s("shutting_down")]),
                 Cond::In("status", vec![s("syncing"), s("ready")]),
             ],
@@ -470,6 +472,11 @@ pub fn change_handle(before: &Handle, after: &Handle) -> Write {
     }
 }
 
+/// The check that a handle's row is as it was read.
+pub fn handle_unchanged(handle: &Handle) -> Write {
+    Write { key: handle_key(handle.node_id, &handle.handle), when: handle_as_read(handle), effect: Effect::Check }
+}
+
 /// A handle row deleted, only if nobody else changed it since it was read.
 pub fn delete_handle(before: &Handle) -> Write {
     Write { key: handle_key(before.node_id, &before.handle), when: handle_as_read(before), effect: Effect::Delete }
@@ -486,6 +493,7 @@ fn handle_as_read(handle: &Handle) -> Vec<Cond> {
         Cond::Eq("state", s(handle.state)),
         Cond::Eq("seq", n(handle.seq)),
         Cond::Eq("due_at", n(handle.due_at.as_ms())),
+        handle.missing_seen_at.map_or(Cond::Absent("missing_seen_at"), |at| Cond::Eq("missing_seen_at", n(at.as_ms()))),
         keep,
     ]
 }

@@ -83,6 +83,12 @@ struct Seen {
     launched_for: BTreeMap<NodeId, JobId>,
     /// Which job was the first of the queue when that was last looked at, and since when.
     first_since: Option<(JobId, Time)>,
+    /// How each process ended, and where.
+    exits: HashMap<(NodeId, AllocId), Option<i32>>,
+    /// When each alloc was told to stop.
+    stopped_at: HashMap<AllocId, Time>,
+    /// Since when each node is drained by its present deadline.
+    drained_at: HashMap<NodeId, Time>,
     /// Since when each alloc that came back awaits its judgement.
     back_since: BTreeMap<AllocId, Time>,
     /// When the tables were last restored.
@@ -145,6 +151,14 @@ fn time(row: &Item, name: &str) -> Option<Time> {
 /// Whether a job has ended.
 fn is_ended(row: &Item) -> bool {
     matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
+}
+
+/// The members of a job that have done their work.
+fn done(job: &Item) -> BTreeSet<u32> {
+    match job.get("done") {
+        Some(AttributeValue::Ns(members)) => members.iter().filter_map(|m| m.parse().ok()).collect(),
+        _ => BTreeSet::new(),
+    }
 }
 
 /// Whether an alloc is final.
@@ -394,13 +408,18 @@ impl Check {
         let acting =
             |c: &&Change| matches!(c.table, Table::Nodes | Table::Jobs | Table::Allocs) && !launching(c) && !warned(c);
         let Some(change) = changes.iter().find(acting) else { return };
-        let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
-        let limit = caller.began + Span::from_s(stale_after);
-        let limit = caller.held_up_until().map_or(limit, |until| until.max(limit));
-        if self.core.now() > limit + ACTION {
+        if self.is_too_late(caller) {
             let what = format!("{} began at {} and changed {:?}", caller.name(), caller.began, change.after);
             self.broken("invariant_nothing_is_done_by_an_old_observation", what);
         }
+    }
+
+    /// Whether what a run observed is too old to begin anything by it, and was for as long as an action takes.
+    fn is_too_late(&self, caller: &Caller) -> bool {
+        let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
+        let limit = caller.began + Span::from_s(stale_after);
+        let limit = caller.held_up_until().map_or(limit, |until| until.max(limit));
+        self.core.now() > limit + ACTION
     }
 
     /// Nothing a node sends changes another node's rows.

@@ -70,7 +70,7 @@ faults! {
     ListLoses = 0.003,
     /// many instances are left out at once, for some minutes
     ListCollapses = 0.002,
-    /// a list fails
+    /// a list, or a look at one instance, fails
     ListFails = 0.01,
     /// a call of EC2 that is no launch takes up to 20 s
     Ec2Slow = 0.005,

@@ -54,9 +54,15 @@ impl Real {
         matches!(self.instance.state, InstanceState::Pending | InstanceState::Running)
     }
 
-    /// Whether EC2 knows it, in whatever state.
+    /// Whether lists show it, in whatever state.
     pub fn is_listed(&self, now: Time) -> bool {
         !self.is_hidden(now) && self.untagged_at.is_none_or(|at| now < at)
+    }
+
+    /// Whether lists showed it at some moment since then.
+    pub fn was_listed(&self, since: Time, now: Time) -> bool {
+        let shown = self.listed_from.max(self.hidden_until.unwrap_or(since)).max(since);
+        shown <= now && self.untagged_at.is_none_or(|at| shown < at)
     }
 
     /// Whether lists leave it out, or did so a moment ago.
@@ -165,7 +171,7 @@ impl Ec2 {
         if slow && operation != "DescribeInstances" {
             caller.was_held_up(self.core.now());
         }
-        if operation == "DescribeInstances" && self.core.happens(Fault::ListFails) {
+        if operation.starts_with("DescribeInstance") && self.core.happens(Fault::ListFails) {
             return Err(CloudError::Unreachable { operation, detail: "it broke (simulated)".into() });
         }
         Ok(caller)

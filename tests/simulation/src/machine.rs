@@ -205,9 +205,14 @@ impl Machine {
             let Some(process) = self.processes.remove(id) else { continue };
             self.core.tell(|| self.name(), || format!("{id} exits with {}", process.exit_code));
             let ended = Ended { exit_code: Some(process.exit_code), message: None, log_tail: None };
-            self.disk.ended.insert(*id, ended);
+            self.end(*id, ended);
         }
         over
+    }
+
+    fn end(&mut self, id: AllocId, ended: Ended) {
+        self.check.ended(self.file.node_id, id, ended.exit_code);
+        self.disk.ended.insert(id, ended);
     }
 
     /// The agent sees what ended.
@@ -241,7 +246,7 @@ impl Machine {
         }
         if self.disk.started.contains_key(&id) {
             let ended = Ended { exit_code: None, message: Some("rebooted while it ran".into()), log_tail: None };
-            self.disk.ended.insert(id, ended.clone());
+            self.end(id, ended.clone());
             return Seen::Ended(ended);
         }
         Seen::Pending
@@ -278,7 +283,7 @@ impl Machine {
         self.processes.insert(id, Process { ends_at: now + Span::from_s(s), exit_code, told_code, stopping: false });
         self.protocol.observe(id, Seen::Running);
         self.write_ground();
-        self.check.started(self.file.node_id, id);
+        self.check.started(self.file.node_id, order);
     }
 
     fn stop(&mut self, order: &AllocOrder) {
@@ -298,7 +303,7 @@ impl Machine {
             Seen::Pending => {
                 let ended = Ended { exit_code: None, message: Some("not started".into()), log_tail: None };
                 self.disk.started.insert(id, (order.clone(), self.boot));
-                self.disk.ended.insert(id, ended.clone());
+                self.end(id, ended.clone());
                 Seen::Ended(ended)
             }
             seen => seen,

@@ -178,3 +178,21 @@ fn what_never_says_what_runs_on_it_is_given_up_while_it_is_heard_and_by_the_leas
     }
     assert_eq!(given.count(later, "lose_alloc"), 3, "{:?}", given.actions(later));
 }
+
+#[test]
+fn what_is_heard_again_says_what_became_of_its_work_before_it_is_given_up() {
+    let mut given = given(json!({"boot": {"timeout_s": 300}})).working(0);
+    let id = fixtures::alloc_id(0);
+    (given.seen.allocs[0].client, given.seen.allocs[0].unknown_since_at) = (ClientStatus::Unknown, Some(at(160)));
+    let heard = |status: NodeStatus, since: Option<Time>| {
+        let mut given = given.clone();
+        if let NodeState::InUse(node) = &mut given.seen.nodes[0].state {
+            (node.contact.status, node.contact.syncing_since_at) = (status, since);
+            node.contact.lease_expires_at = at(2000);
+        }
+        given.actions(at(160 + 600))
+    };
+    assert_eq!(heard(NodeStatus::Syncing, Some(at(758))), Vec::<String>::new(), "its report is under way");
+    assert_eq!(heard(NodeStatus::Down, None), [format!("lose_alloc alloc#{id}")]);
+    assert_eq!(heard(NodeStatus::Syncing, Some(at(100))), [format!("lose_alloc alloc#{id}")], "it never came");
+}

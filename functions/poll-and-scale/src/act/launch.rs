@@ -20,7 +20,7 @@ use shared::model::{NewLife, NodeRecord, Offering};
 use shared::run::Done;
 use shared::store::{Cond, Memory};
 use shared::time::{Span, Time};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,12 +43,20 @@ pub(crate) struct Pace {
     stopped: AtomicBool,
     /// What EC2 refused in this run: not asked for again.
     refused: std::sync::Mutex<BTreeSet<String>>,
+    /// How often what was short a while ago was asked for in this run.
+    tried: std::sync::Mutex<BTreeMap<String, u64>>,
 }
 
 impl Pace {
     pub(super) fn new(calls_per_second: f64) -> Self {
         let gap = Duration::from_secs_f64(1.0 / calls_per_second.max(0.01));
-        Self { gap, next: Mutex::new(None), stopped: AtomicBool::new(false), refused: std::sync::Mutex::default() }
+        Self {
+            gap,
+            next: Mutex::new(None),
+            stopped: AtomicBool::new(false),
+            refused: std::sync::Mutex::default(),
+            tried: std::sync::Mutex::default(),
+        }
     }
 
     /// Waits for a call's turn; `false`, at once, if that would come too late: then it is not taken.
@@ -73,6 +81,15 @@ impl Pace {
         refused.contains(&shortage_key(offering)) || refused.contains(&bad_request_key(&offering.size))
     }
 
+    /// Counts an attempt at what was short a while ago; whether it is one of the `most` of this run.
+    fn try_again(&self, key: String, most: u64) -> bool {
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = tried.entry(key).or_default();
+        let may = *n < most;
+        *n += u64::from(may);
+        may
+    }
+
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -88,12 +105,44 @@ impl Acting<'_> {
         self.pace.wait(self.latest_start()).await && !self.pace.is_stopped() && self.may_begin()
     }
 
+    /// How many attempts a run may make at an offering that was short: one when its waiting is over, and
+    /// twice as many after each that succeeded. `None`: it was not, or long ago.
+    fn attempts(&self, offering: &Offering) -> Option<u64> {
+        let memory = self.seen.control.memory(&shortage_key(offering));
+        let again_s = memory.wait_s?.max(AGAIN_S);
+        let recent = self.now().since(memory.until_at?) <= Span::from_s(again_s);
+        recent.then(|| memory.count.unwrap_or(1).max(1))
+    }
+
+    /// Whether an offering is to be tried in this run, and once more.
+    fn may_try(&self, offering: &Offering) -> bool {
+        !self.pace.is_refused(offering)
+            && self.attempts(offering).is_none_or(|most| self.pace.try_again(shortage_key(offering), most))
+    }
+
+    /// What was short is there again: the next run may try twice as many.
+    async fn remember_success(&self, offering: &Offering) {
+        let Some(most) = self.attempts(offering) else { return };
+        let before = self.seen.control.memory(&shortage_key(offering));
+        let more = most.saturating_mul(2);
+        let all = more >= u64::from(self.seen.policy.launch.max_per_run);
+        let wait_s = before.wait_s.filter(|_| !all);
+        let after = Memory { count: Some(more), wait_s, until_at: Some(self.now()), ..before.clone() };
+        if let Err(e) = self.store.remember(&before, &after).await
+            && !e.is_conflict()
+        {
+            tracing::warn!(key = after.key, error = %e, "a launch that succeeded was not noted");
+        }
+    }
+
     /// Claims the slot and launches the first of these that EC2 has.
     pub(super) async fn launch(&self, slot: Slot, offerings: &[Offering], reason: &str) -> Result<Done, ActError> {
         let in_time = self.may_call().await;
         let mut rest = offerings.iter();
-        let first = rest.find(|o| !self.pace.is_refused(o));
-        let (true, Some(first)) = (in_time, first) else { return Ok(Done::Left) };
+        if !in_time {
+            return Ok(Done::Left);
+        }
+        let Some(first) = rest.find(|o| self.may_try(o)) else { return Ok(Done::Left) };
         let now = self.now();
         let node_id = NodeId::new(slot, self.store.chance().ulid(now));
         let request = self.render(node_id, first);
@@ -106,14 +155,18 @@ impl Acting<'_> {
         loop {
             let error = match self.call(&record).await {
                 Ok(instance) => {
+                    if let Some(life) = record.life() {
+                        self.remember_success(&life.offering).await;
+                    }
                     self.bind(&record, &instance).await?;
                     return Ok(Done::Yes);
                 }
                 Err(error) => error,
             };
             self.remember_refusal(&record, &error).await;
-            let next = rest.find(|o| !self.pace.is_refused(o));
-            if let (LaunchError::Capacity(_), Some(next)) = (&error, next) {
+            let capacity = matches!(error, LaunchError::Capacity(_));
+            let next = if capacity { rest.find(|o| self.may_try(o)) } else { None };
+            if let Some(next) = next {
                 // The call's turn first: the claim is for the call, not for waiting.
                 if !self.may_call().await {
                     return self.refused(&record, error).await;
@@ -236,7 +289,8 @@ fn waiting(before: Memory, first_s: i64, again_s: i64, now: Time) -> (Memory, Me
         Some(wait) if recent => wait.saturating_mul(2).min(LONGEST_WAIT_S).max(first_s),
         _ => first_s,
     };
-    (before.clone(), Memory { wait_s: Some(wait_s), until_at: Some(now + Span::from_s(wait_s)), ..before })
+    let until_at = Some(now + Span::from_s(wait_s));
+    (before.clone(), Memory { wait_s: Some(wait_s), until_at, count: None, ..before })
 }
 
 #[cfg(test)]

@@ -49,10 +49,10 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
     let (id, node_id, now) = (alloc.alloc_id, alloc.node_id, view.now);
     let lose = |reason: String| Some((Action::LoseAlloc(id, node_id), reason));
     let Some(record) = view.node(node_id) else { return lose(format!("node {node_id} is no more")) };
-    if window_over(alloc, now) {
-        return lose(format!("unknown for {} s", alloc.terms.lost_after_s));
-    }
     match record.status() {
+        // It is heard from again, and says in a moment what became of what it has.
+        Some(NodeStatus::Syncing) if !stuck_syncing(view, record) => {}
+        _ if window_over(alloc, now) => return lose(format!("unknown for {} s", alloc.terms.lost_after_s)),
         Some(status @ (NodeStatus::Disconnected | NodeStatus::Down)) => match alloc.client {
             // What runs there runs on, maybe: a job that regroups waits for it all the same.
             _ if alloc.desired == Desired::Stop && !regroups(view, alloc) => {
@@ -66,9 +66,7 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
             ClientStatus::Unknown => {}
             _ => return lose(format!("its node is {status}, and it does not wait")),
         },
-        Some(NodeStatus::Syncing) if stuck_syncing(view, record) => {
-            return lose("its node never said what runs on it".into());
-        }
+        Some(NodeStatus::Syncing) => return lose("its node never said what runs on it".into()),
         _ => {}
     }
     if alloc.desired == Desired::Stop {

@@ -1,7 +1,8 @@
 //! Allocs, and what runs on the machines.
 
 use super::{
-    Check, RUN, SLACK, alloc_id, count, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text, time,
+    Check, RUN, SLACK, alloc_id, count, done, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text,
+    time,
 };
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
@@ -10,15 +11,8 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use shared::ids::{AllocId, NodeId};
 use shared::store::{Item, Row, Table, alloc_key, handle_key, job_key, node_key};
 use shared::time::Span;
+use shared::wire::AllocOrder;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Whether a member of a job has done its work.
-fn is_done(job: &Item, member: u32) -> bool {
-    match job.get("done") {
-        Some(AttributeValue::Ns(members)) => members.iter().any(|m| m.parse() == Ok(member)),
-        _ => false,
-    }
-}
 
 impl Check {
     pub(super) fn alloc(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
@@ -31,6 +25,10 @@ impl Check {
                     seen.launched_for.remove(&node);
                 }
                 None => _ = seen.live.remove(&id),
+            }
+            let told = |row: Option<&Item>| row.is_some_and(|r| text(r, "desired") == Some("stop"));
+            if told(after) && !told(before) {
+                seen.stopped_at.insert(id, self.core.now());
             }
             if after.is_some_and(is_back) {
                 seen.back_since.entry(id).or_insert(self.core.now());
@@ -45,6 +43,7 @@ impl Check {
         self.invariant_heartbeat_before_updates(caller, model, after);
         self.invariant_only_silence_makes_unknown(model, before, after);
         self.invariant_an_end_calls_the_sweep(model, id, before, after);
+        self.invariant_an_end_is_as_it_was(id, before, after);
         if let Some(after) = after
             && before.is_none_or(|b| text(b, "client") != text(after, "client"))
         {
@@ -222,7 +221,8 @@ impl Check {
         }
     }
 
-    /// No run takes what a node has for lost while the node is there, ready, and heard from.
+    /// No run takes what a node has for lost while the node is there and heard from, and ready or about to
+    /// say what runs on it.
     fn invariant_what_a_ready_node_runs_is_not_lost(&self, model: &Model, before: &Item, after: &Item) {
         let lost = text(after, "client") == Some("lost") && !is_final(before);
         let Some(node) = node_id(before).filter(|_| lost && !self.forgets(time(before, "placed_at"))) else { return };
@@ -232,9 +232,33 @@ impl Check {
         let there = real.is_some_and(|r| r.is_up() && !r.was_hidden(now));
         let heard = time(record, "lease_expires_at").is_some_and(|until| until > now + SLACK);
         let ready = text(record, "state") == Some("in_use") && text(record, "status") == Some("ready");
-        if there && heard && ready {
+        // One that is heard again says in a moment what runs on it: for so long as a boot may take.
+        let syncing = text(record, "state") == Some("in_use") && text(record, "status") == Some("syncing");
+        let timeout_s = self.policies(RUN).iter().map(|p| p.boot.timeout_s).min().unwrap_or(0);
+        let stuck = time(record, "syncing_since_at").is_some_and(|at| now.since(at) + SLACK >= Span::from_s(timeout_s));
+        if there && heard && (ready || (syncing && !stuck)) {
             let what = format!("{before:?} on {record:?}");
             self.broken("invariant_what_a_ready_node_runs_is_not_lost", what);
+        }
+    }
+
+    /// A process ended, or will never start: with its exit code, if it has one.
+    pub fn ended(&self, node: NodeId, id: AllocId, exit_code: Option<i32>) {
+        lock(&self.seen).exits.insert((node, id), exit_code);
+    }
+
+    /// An alloc is complete if its process ended with 0, and failed only if it ended otherwise.
+    fn invariant_an_end_is_as_it_was(&self, id: AllocId, before: Option<&Item>, after: Option<&Item>) {
+        let Some(after) = after.filter(|a| is_final(a) && before.is_none_or(|b| !is_final(b))) else { return };
+        let Some(node) = node_id(after) else { return };
+        let exit = lock(&self.seen).exits.get(&(node, id)).copied();
+        let right = match text(after, "client") {
+            Some("complete") => exit == Some(Some(0)),
+            Some("failed") => exit.is_some_and(|code| code != Some(0)),
+            _ => true,
+        };
+        if !right {
+            self.broken("invariant_an_end_is_as_it_was", format!("its process: {exit:?}: {after:?}"));
         }
     }
 
@@ -278,7 +302,7 @@ impl Check {
                 continue;
             };
             let drained = slot(after).and_then(|s| model.get(&node_key(s)));
-            if is_done(job, id.member) || drained.is_some_and(|r| text(r, "intent") == Some("drain")) {
+            if done(job).contains(&id.member) || drained.is_some_and(|r| text(r, "intent") == Some("drain")) {
                 continue;
             }
             let copies = set(job).into_iter().filter(|c| c.member == id.member);
@@ -318,14 +342,14 @@ impl Check {
         if placed.is_empty() {
             return;
         }
-        self.invariant_all_members_are_placed_at_once(changes, &placed);
+        self.invariant_all_members_are_placed_at_once(model, changes, &placed);
         for alloc in &placed {
             self.invariant_work_is_placed_on_ready_nodes_with_room(model, alloc, changes);
         }
     }
 
     /// A job's members are placed in one transaction, on as many different nodes.
-    fn invariant_all_members_are_placed_at_once(&self, changes: &[Change], placed: &[&Item]) {
+    fn invariant_all_members_are_placed_at_once(&self, model: &Model, changes: &[Change], placed: &[&Item]) {
         let rule = "invariant_all_members_are_placed_at_once";
         let jobs = changes.iter().filter(|c| c.table == Table::Jobs);
         for job in jobs {
@@ -343,7 +367,15 @@ impl Check {
                         && copies.len() == n
                         && set(before).iter().all(|a| !copies.contains_key(&a.copy))
                 }
-                Some("placed") => placed.len() == 1 && placed.iter().all(|a| a.contains_key("replaces")),
+                // A copy, of what is unknown, for a job of one that wants one.
+                Some("placed") => {
+                    let original = |a: &&Item| text(a, "replaces").and_then(|id| id.parse().ok());
+                    let unknown = |id: AllocId| {
+                        let row = model.get(&alloc_key(id));
+                        row.is_some_and(|r| text(r, "client") == Some("unknown") && is_true(r, "replace"))
+                    };
+                    placed.len() == 1 && n == 1 && placed.iter().all(|a| original(a).is_some_and(unknown))
+                }
                 _ => false,
             };
             let counted = count(after, "copies") == count(before, "copies") + placed.len() as i64;
@@ -404,10 +436,28 @@ impl Check {
     }
 
     /// A process of an alloc starts.
-    pub fn started(&self, node: NodeId, id: AllocId) {
+    pub fn started(&self, node: NodeId, order: &AllocOrder) {
+        let id = order.alloc_id;
         self.core.count("a process started");
+        self.invariant_a_node_is_told_what_was_submitted(order);
         self.invariant_an_alloc_starts_once(node, id);
         self.invariant_no_member_runs_twice_at_once(node, id);
+    }
+
+    /// What a node is told to run is what its job says.
+    fn invariant_a_node_is_told_what_was_submitted(&self, order: &AllocOrder) {
+        let Some(job) = self.row(&job_key(order.alloc_id.job_id)) else { return };
+        let list = |name: &str| -> Vec<String> {
+            let of = |v: &AttributeValue| v.as_s().cloned().unwrap_or_default();
+            job.get(name).and_then(|l| l.as_l().ok()).map(|l| l.iter().map(of).collect()).unwrap_or_default()
+        };
+        let number = |name: &str| count(&job, name).unsigned_abs();
+        let right = list("command") == order.command
+            && list("caches") == order.caches
+            && (number("kill_timeout_s"), number("timeout_s")) == (order.kill_timeout_s, order.timeout_s);
+        if !right {
+            self.broken("invariant_a_node_is_told_what_was_submitted", format!("{order:?} of {job:?}"));
+        }
     }
 
     /// The process of an alloc starts at most once, whatever its node forgets: a second run is

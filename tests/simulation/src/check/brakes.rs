@@ -7,7 +7,7 @@ use crate::ec2::Real;
 use crate::model::{Change, Model};
 use shared::policy::Policy;
 use shared::store::{Item, Row, Table};
-use shared::time::Span;
+use shared::time::{Span, Time};
 
 /// Between what a run observed and what is there when it acts, so many may have come and gone.
 pub(super) const MOVED: usize = 3;
@@ -19,6 +19,18 @@ struct Brake {
     fraction: f64,
     /// `None`: until an operator lets go.
     hold_s: Option<i64>,
+}
+
+/// Whether a brake's memory was not over when the run looked.
+fn is_recent(row: &Row, now: Time) -> bool {
+    time(row, "until_at").is_some_and(|until| now < until + RUN)
+}
+
+/// Whether an operator let go of what was held since then. (The word may have ended since the run read it.)
+fn is_released(release: Option<&Row>, since: Option<Time>, now: Time) -> bool {
+    let Some(release) = release else { return false };
+    let holds = time(release, "until_at").is_some_and(|until| now < until + RUN);
+    holds && time(release, "since_at").zip(since).is_some_and(|(said, since)| said + SLACK >= since)
 }
 
 /// Whether a lease was over before the run began.
@@ -113,9 +125,8 @@ impl Check {
         }
         let now = self.core.now();
         let row = |kind: &str| model.get(&shared::store::control_key(&format!("{kind}#leases")));
-        let released =
-            row("release").and_then(|r| time(r, "until_at")).is_some_and(|until| now < until + Span::from_s(80));
-        let since = row("brake").and_then(|r| time(r, "since_at"));
+        let since = row("brake").filter(|r| is_recent(r, now)).and_then(|r| time(r, "since_at"));
+        let released = is_released(row("release"), since, now);
         let waited = since.is_some_and(|since| now.since(since) + SLACK >= Span::from_s(beat.blackout_s));
         let most = (beat.brake_fraction * all as f64).ceil() as usize + MOVED;
         self.core.count("all were silent, and some went");
@@ -145,11 +156,10 @@ impl Check {
         }
         let now = self.core.now();
         let row = |kind: &str| model.get(&shared::store::control_key(&format!("{kind}#{}", brake.name)));
-        // An operator's word may have ended since the run read it.
-        let released =
-            row("release").and_then(|r| time(r, "until_at")).is_some_and(|until| now < until + Span::from_s(80));
-        let held = row("brake").and_then(|r| time(r, "since_at")).zip(brake.hold_s);
-        let waited = held.is_some_and(|(since, hold_s)| now.since(since) + SLACK >= Span::from_s(hold_s));
+        // As the memory of this very trouble says: one of an earlier one is over.
+        let since = row("brake").filter(|r| is_recent(r, now)).and_then(|r| time(r, "since_at"));
+        let released = is_released(row("release"), since, now);
+        let waited = since.zip(brake.hold_s).is_some_and(|(since, s)| now.since(since) + SLACK >= Span::from_s(s));
         self.core.count(if waited { "a brake let go by itself" } else { "a brake was released" });
         if !released && !waited {
             let what = format!("{} takes {taken} of {all} ({})", caller.name(), brake.name);

@@ -1,7 +1,7 @@
 //! Launches and terminations.
 
 use super::{Check, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
-use crate::caller::Caller;
+use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::ec2::Real;
 use shared::cloud::{CLUSTER_TAG, InstanceState, LaunchRequest, NODE_TAG};
@@ -175,9 +175,18 @@ impl Check {
         if young || (!right && !self.forgets_life(real.node_id)) {
             self.broken(rule, format!("{} terminates {real:?}: {row:?}", caller.name()));
         }
+        self.invariant_no_orphan_is_judged_by_an_old_list(caller);
         if record.is_none() && real.instance.state == InstanceState::Running {
             self.core.count("an orphan was terminated");
             self.orphan(caller, real);
+        }
+    }
+
+    /// clean-stale-records terminates nothing by what it listed longer than `poll.stale_after_s` ago.
+    fn invariant_no_orphan_is_judged_by_an_old_list(&self, caller: &Caller) {
+        if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && self.is_too_late(caller) {
+            let what = format!("{} began at {}", caller.name(), caller.began);
+            self.broken("invariant_no_orphan_is_judged_by_an_old_list", what);
         }
     }
 

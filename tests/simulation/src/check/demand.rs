@@ -36,6 +36,7 @@ impl Check {
         // bound both.
         let known = |row: &&Row| node_id(row).is_some_and(|n| n == node_id(after).unwrap_or(n) || caller.knows(n));
         let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| is_up(r)).filter(known).collect();
+        self.invariant_a_run_launches_so_many(caller);
         self.invariant_the_fleet_stays_below_its_price(&up, after);
         self.invariant_a_size_stays_below_its_maximum(&up, after);
         self.invariant_no_more_is_launched_than_work_can_use(model, after);
@@ -59,6 +60,15 @@ impl Check {
         let waits = first.filter(|r| super::jobs::job_id(r) == Some(job));
         if let (true, Some(job), Some("ready")) = (settled, waits, text(before, "status")) {
             self.broken("invariant_nothing_is_launched_in_vain", format!("{before:?} was for {job:?}"));
+        }
+    }
+
+    /// A run launches at most `launch.max_per_run` nodes.
+    fn invariant_a_run_launches_so_many(&self, caller: &Caller) {
+        let most = self.policies(RUN).iter().map(|p| p.launch.max_per_run as usize).max().unwrap_or(0);
+        let n = caller.takes("launches");
+        if n > most {
+            self.broken("invariant_a_run_launches_so_many", format!("{} launches the {n}th of {most}", caller.name()));
         }
     }
 

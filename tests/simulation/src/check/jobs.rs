@@ -1,9 +1,8 @@
 //! Jobs.
 
-use super::{Check, alloc_id, count, is_ended, is_final, set, text};
+use super::{Check, alloc_id, count, done, is_ended, is_final, set, text};
 use crate::core::lock;
 use crate::model::{Change, Model};
-use aws_sdk_dynamodb::types::AttributeValue;
 use shared::ids::{AllocId, JobId};
 use shared::store::{Item, Table, alloc_key, job_key};
 use shared::time::Span;
@@ -85,6 +84,9 @@ impl Check {
         {
             self.broken(rule, format!("it would expire too soon: {after:?}"));
         }
+        if let Some(after) = after.filter(|a| text(a, "state") == Some("queued") && a.contains_key("done")) {
+            self.broken(rule, format!("it begins anew, and has members that are done: {after:?}"));
+        }
         if let (Some(after), true) = (after, after.is_some_and(|a| is_ended(a) == a.contains_key("queue"))) {
             self.broken(rule, format!("the queue index is wrong: {after:?}"));
         }
@@ -149,10 +151,7 @@ impl Check {
         let jobs: BTreeSet<JobId> = rows.filter_map(|r| job_id(r).or_else(|| Some(alloc_id(r)?.job_id))).collect();
         for id in jobs {
             let Some(job) = model.get(&job_key(id)).filter(|j| text(j, "state") == Some("placed")) else { continue };
-            let done = match job.get("done") {
-                Some(AttributeValue::Ns(members)) => members.iter().filter_map(|m| m.parse().ok()).collect(),
-                _ => BTreeSet::<u32>::new(),
-            };
+            let done = done(job);
             let wanted = |id: &AllocId| {
                 let row = model.get(&alloc_key(*id)).filter(|r| !is_final(r));
                 row.is_some_and(|r| text(r, "desired") == Some("run"))
@@ -191,14 +190,11 @@ impl Check {
         if text(after, "state") != Some("complete") || text(before, "state") == Some("complete") {
             return;
         }
-        let mut done: BTreeSet<String> = match before.get("done") {
-            Some(AttributeValue::Ns(members)) => members.iter().cloned().collect(),
-            _ => BTreeSet::new(),
-        };
+        let mut done = done(before);
         let complete = changes.iter().filter_map(|c| c.after.as_deref());
         let complete = complete.filter(|r| text(r, "client") == Some("complete") && text(r, "desired") == Some("run"));
         let complete = complete.filter_map(alloc_id);
-        done.extend(complete.map(|id| id.member.to_string()));
+        done.extend(complete.map(|id| id.member));
         if (done.len() as i64) < count(after, "nodes").max(1) {
             self.broken("invariant_complete_means_every_member", format!("{before:?} → {after:?}"));
         }

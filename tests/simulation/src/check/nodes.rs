@@ -41,11 +41,15 @@ impl Check {
         self.invariant_a_nodes_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {
             self.invariant_what_is_being_terminated_stays_so(before, after);
+            self.drained(caller, before, after);
             self.invariant_no_lease_expires_early(before, after);
             self.invariant_the_gate_opens_only_with_a_complete_report(caller, before, after);
             self.shut_down(caller, model, before, after);
             self.invariant_only_what_is_over_is_cleaned(model, before, after);
             self.invariant_absence_is_proven_twice(caller, before, after, again);
+            if text(after, "status") == Some("syncing") && !after.contains_key("syncing_since_at") {
+                self.broken("invariant_waiting_has_an_end", format!("it waits since never: {after:?}"));
+            }
             let status = text(after, "status");
             if status != text(before, "status") {
                 self.core.count(match status {
@@ -305,7 +309,7 @@ impl Check {
         }
         let now = self.core.now();
         // As EC2 knows it now, or when the run looked.
-        let over = |r: &Real| !r.is_live() && (r.is_listed(now) || r.is_listed(now - RUN));
+        let over = |r: &Real| !r.is_live() && r.was_listed(now - RUN, now);
         let of_this = |r: &Real| match text(before, "instance_id") {
             Some(id) => r.instance.instance_id == id,
             None => r.node_id == node,

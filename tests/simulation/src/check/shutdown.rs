@@ -1,7 +1,7 @@
 //! Shutting nodes down: each reason there is, and nothing without one.
 
 use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, set, text, time};
-use crate::caller::Caller;
+use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::Model;
 use shared::ids::{AllocId, JobId};
@@ -62,15 +62,45 @@ impl Check {
         }
     }
 
-    /// What is on a node at its drain's deadline was told to stop before; looked at when no run was
-    /// late for a while.
+    /// Remembers since when a node is drained by its deadline.
+    pub(super) fn drained(&self, caller: &Caller, before: &Item, after: &Item) {
+        let by = |row: &Item| time(row, "drain_by_at");
+        if let (true, Some(node)) = (by(before) != by(after), node_id(after)) {
+            lock(&self.seen).drained_at.insert(node, self.core.now());
+            self.invariant_an_interruption_is_ec2s_word(caller, before, after);
+        }
+    }
+
+    /// Nobody but an operator and EC2 sets a drain's deadline, and EC2's is not before it takes the instance.
+    fn invariant_an_interruption_is_ec2s_word(&self, caller: &Caller, before: &Item, after: &Item) {
+        let Some(by) = time(after, "drain_by_at").filter(|_| caller.kind != Kind::Operator) else { return };
+        let taken_at = text(before, "instance_id").and_then(|id| self.ec2()?.one(id)?.taken_at);
+        if taken_at.is_none_or(|at| by + SLACK < at) {
+            self.broken("invariant_an_interruption_is_ec2s_word", format!("taken at {taken_at:?}: {after:?}"));
+        }
+    }
+
+    /// What is on a node at its drain's deadline was told to stop its kill time-out before, or as soon as
+    /// the drain was known; looked at when no run was late for a while.
     fn invariant_a_drain_gives_time_to_stop(&self, model: &Model, before: &Item) {
+        let (Some(by), Some(node)) = (time(before, "drain_by_at"), node_id(before)) else { return };
         if !self.core.is_healed_for(Span::from_s(900)) {
             return;
         }
-        let wanted = |id: &AllocId| model.get(&alloc_key(*id)).is_some_and(|a| text(a, "desired") == Some("run"));
-        if set(before).iter().any(wanted) {
-            self.broken("invariant_a_drain_gives_time_to_stop", format!("{before:?}"));
+        let seen = lock(&self.seen);
+        let known = seen.drained_at.get(&node).copied();
+        let in_time = |id: &AllocId| {
+            let Some(alloc) = model.get(&alloc_key(*id)) else { return true };
+            let told = seen.stopped_at.get(id).filter(|_| text(alloc, "desired") == Some("stop"));
+            // A run's period, and that of a schedule that is late.
+            let soon = known.map(|at| at + Span::from_s(90));
+            let latest = (by - Span::from_s(count(alloc, "kill_timeout_s"))).max(soon.unwrap_or(by)) + SLACK;
+            told.is_some_and(|at| *at <= latest)
+        };
+        let late: Vec<AllocId> = set(before).into_iter().filter(|id| !in_time(id)).collect();
+        drop(seen);
+        if !late.is_empty() {
+            self.broken("invariant_a_drain_gives_time_to_stop", format!("{late:?} on {before:?}"));
         }
     }
 
