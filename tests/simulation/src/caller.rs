@@ -47,8 +47,8 @@ pub struct Caller {
     pub began: Time,
     /// Until when a call of its own was last held up.
     held_up_until: Mutex<Option<Time>>,
-    /// How much it took away, by brake.
-    taken: Mutex<HashMap<&'static str, usize>>,
+    /// How much it took away, by brake, and what else is counted.
+    taken: Mutex<HashMap<String, usize>>,
     /// Whether it was shown a node whose lease was not over.
     heard: AtomicBool,
     /// The records it wrote.
@@ -178,14 +178,14 @@ impl Caller {
     }
 
     /// How much it took away so far.
-    pub fn taken(&self, brake: &'static str) -> usize {
+    pub fn taken(&self, brake: &str) -> usize {
         lock(&self.taken).get(brake).copied().unwrap_or(0)
     }
 
-    /// Counts something it took away; how much that makes.
-    pub fn takes(&self, brake: &'static str) -> usize {
+    /// Counts something it took away, or took; how much that makes.
+    pub fn takes(&self, what: &str) -> usize {
         let mut taken = lock(&self.taken);
-        let n = taken.entry(brake).or_default();
+        let n = taken.entry(what.to_owned()).or_default();
         *n += 1;
         *n
     }

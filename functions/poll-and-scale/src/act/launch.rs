@@ -155,11 +155,11 @@ impl Acting<'_> {
         loop {
             let error = match self.call(&record).await {
                 Ok(instance) => {
+                    let bound = self.bind(&record, &instance).await;
                     if let Some(life) = record.life() {
                         self.remember_success(&life.offering).await;
                     }
-                    self.bind(&record, &instance).await?;
-                    return Ok(Done::Yes);
+                    return bound.map(|()| Done::Yes);
                 }
                 Err(error) => error,
             };

@@ -1,9 +1,10 @@
 //! Launches and terminations.
 
-use super::{Check, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
+use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::ec2::Real;
+use crate::model::Model;
 use shared::cloud::{CLUSTER_TAG, InstanceState, LaunchRequest, NODE_TAG};
 use shared::ids::NodeId;
 use shared::store::{POLICY, Table, node_key};
@@ -12,6 +13,9 @@ use shared::wire::NodeFile;
 
 /// How far a scan may be behind.
 const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
+
+/// For how long after its waiting what was short is tried with care, at least.
+const AGAIN: Span = Span::from_s(900);
 
 /// How long after its time a slow write is committed at most.
 const COMMITS: Span = Span::from_s(25);
@@ -39,6 +43,7 @@ impl Check {
         let offering = &request.offering;
         let place = offering.subnet_id.as_deref().unwrap_or("any");
         let shortage = format!("shortage#{}#{}#{place}", offering.market, offering.instance_type);
+        self.invariant_what_was_short_is_tried_by_few(caller, &model, &shortage);
         let bad = format!("bad_request#{}", offering.size);
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some(POLICY));
         let version = policy.and_then(|p| number(p, "version"));
@@ -57,6 +62,21 @@ impl Check {
                     format!("{} launches {offering:?}, and {row:?}", caller.name()),
                 );
             }
+        }
+    }
+
+    /// Of what was short until a while ago a run tries one, and twice as many after each success.
+    fn invariant_what_was_short_is_tried_by_few(&self, caller: &Caller, model: &Model, shortage: &str) {
+        let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some(shortage)) else { return };
+        let now = self.core.now();
+        let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
+        // As far as the run could know of it.
+        let known = time(row, "since_at").is_some_and(|since| since + SLACK + COMMITS + BEHIND < caller.began);
+        let n = caller.takes(shortage);
+        let most = count(row, "count").max(1);
+        if recent && known && row.contains_key("wait_s") && n as i64 > most {
+            let what = format!("{} tries the {n}th of {most}: {row:?}", caller.name());
+            self.broken("invariant_what_was_short_is_tried_by_few", what);
         }
     }
 
