@@ -168,6 +168,8 @@ faults! {
     HandleVanishes = 0.001,
     /// something cannot be destroyed for a while
     HandleSticks = 0.05,
+    /// what an alloc makes on its node is listed only after up to twenty minutes
+    AppearsLate = 0.05,
     /// a listing of handles is not complete
     ListingPartial = 0.01,
     /// a node says what is not its to say

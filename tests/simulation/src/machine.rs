@@ -61,6 +61,8 @@ pub struct Machine {
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
+    /// What is not listed yet, until when, with its label.
+    appears: BTreeMap<String, (Time, Option<String>)>,
     heartbeat_at: Time,
     report_at: Time,
     handles_at: Time,
@@ -106,6 +108,7 @@ impl Machine {
             hangs_at: core.happens(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
             never_reports: core.happens(Fault::NeverReports),
             stuck: BTreeMap::new(),
+            appears: BTreeMap::new(),
             heartbeat_at: now,
             report_at: now,
             handles_at: now,
@@ -203,9 +206,15 @@ impl Machine {
         let over: Vec<AllocId> = self.processes.iter().filter(|(_, p)| p.ends_at <= now).map(|(id, _)| *id).collect();
         for id in &over {
             let Some(process) = self.processes.remove(id) else { continue };
+            self.appears.remove(&id.to_string());
             self.core.tell(|| self.name(), || format!("{id} exits with {}", process.exit_code));
             let ended = Ended { exit_code: Some(process.exit_code), message: None, log_tail: None };
             self.end(*id, ended);
+        }
+        let late: Vec<String> = self.appears.iter().filter(|(_, (at, _))| *at <= now).map(|(h, _)| h.clone()).collect();
+        for handle in late {
+            let label = self.appears.remove(&handle).and_then(|(_, label)| label);
+            self.disk.handles.insert(handle, label);
         }
         over
     }
@@ -274,7 +283,12 @@ impl Machine {
         self.core.tell(|| self.name(), || format!("starts {id} for {s} s"));
         self.disk.started.insert(id, (order.clone(), self.boot));
         let label = Some(self.file.node_id.to_string());
-        self.disk.handles.insert(id.to_string(), label.clone());
+        if self.core.happens(Fault::AppearsLate) {
+            let at = now + Span::from_s(self.core.of(Fault::AppearsLate, 10, 1200));
+            self.appears.insert(id.to_string(), (at, label.clone()));
+        } else {
+            self.disk.handles.insert(id.to_string(), label.clone());
+        }
         for cache in &order.caches {
             self.disk.handles.entry(format!("cache:{cache}")).or_insert_with(|| label.clone());
         }
@@ -372,6 +386,7 @@ impl Machine {
     async fn reboot(&mut self, s: i64) {
         self.boot += 1;
         self.processes.clear();
+        self.appears.clear();
         self.restart(s).await;
     }
 
@@ -403,7 +418,8 @@ impl Machine {
         let mut durable = self.disk.durable.clone().unwrap_or_else(|| {
             let mut durable = Durable::new(self.file.node_id, boot_id.clone());
             for (id, (order, boot)) in &self.disk.started {
-                let there = self.disk.handles.contains_key(&id.to_string());
+                let name = id.to_string();
+                let there = self.disk.handles.contains_key(&name) || self.appears.contains_key(&name);
                 if there && (*boot == self.boot || self.disk.ended.contains_key(id)) {
                     durable.allocs.insert(*id, LocalAlloc::new(order.clone()));
                 }

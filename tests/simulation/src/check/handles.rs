@@ -131,6 +131,10 @@ impl Check {
         if (was_gone != is_gone || missed) && as_of < count(before, "seq") {
             self.broken("invariant_no_report_judges_what_it_could_not_see", format!("as of {as_of}: {before:?}"));
         }
+        // What is still being made is not missed: it is marked first, when its time is over.
+        if is_gone && text(before, "state") == Some("creating") {
+            self.broken("invariant_no_report_judges_what_it_could_not_see", format!("it is being made: {before:?}"));
+        }
         if !is_gone || was_gone || self.forgets_life(*node) {
             return;
         }
