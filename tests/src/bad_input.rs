@@ -269,6 +269,16 @@ async fn a_repeated_heartbeat_shortens_no_lease() {
     let (status, body) = answer(&ingest.handle(&event, now).await);
     assert_eq!(status, 200, "{body}");
     assert_eq!(lease(&world).await, (until, now));
+    // A process whose clock is behind, and which still gives long leases, answers after that one.
+    world.pass(30);
+    assert_eq!(answer(&ingest.handle(&event, world.now()).await).0, 200);
+    let (short, pinged) = lease(&world).await;
+    let behind = world.now() - Span::from_s(2);
+    let (status, body) = answer(&world.ingest.handle(&event, behind).await);
+    let told = behind + Span::from_ms((body["next_heartbeat_s"].as_f64().unwrap() * 1000.0) as i64);
+    let (until, last) = lease(&world).await;
+    assert_eq!((status, last), (200, pinged + Span::from_ms(1)));
+    assert!(until > short && until > told, "{until} {short} {told}");
 }
 
 /// EC2 takes an instance in two minutes that an operator has an hour for.

@@ -6,7 +6,7 @@ use shared::http::{Proven, Refusal, standing, wrong_incarnation};
 use shared::ids::NodeId;
 use shared::model::{Caller, NodeRecord, NodeStatus};
 use shared::store::{Pulse, WriteError};
-use shared::time::Time;
+use shared::time::{Span, Time};
 use shared::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
 
 /// The longest of the caller's own words that are kept, in bytes.
@@ -28,7 +28,7 @@ impl Ingest {
         let known = self.known(now).await?;
         let beat = self.beat(&known, now);
         let busy = heartbeat.busy.unwrap_or(false);
-        let mut lease_expires_at = beat.lease_expires_at;
+        let (mut pinged_at, mut lease_expires_at) = (now, beat.lease_expires_at);
         for _ in 0..RACES {
             let record = match &heartbeat.incarnation {
                 Some(incarnation) => {
@@ -38,7 +38,7 @@ impl Ingest {
                         incarnation,
                         boot_id: &heartbeat.boot_id,
                         busy,
-                        now,
+                        now: pinged_at,
                         lease_expires_at,
                     };
                     match self.store.pulse(&pulse).await.map_err(internal)? {
@@ -50,14 +50,21 @@ impl Ingest {
             };
             let record = standing(record, node_id, proven)?;
             let Some(after) = self.unsteady(&record, heartbeat, lease_expires_at, now)? else {
+                let heard = matches!(record.status(), Some(NodeStatus::Syncing | NodeStatus::Ready));
                 match record.contact() {
                     // This call came twice, or early, and leases are shorter by now: the node may have been told
                     // to call by the end of the one it has.
-                    Some(c) if c.last_ping_at < now && c.lease_expires_at > lease_expires_at => {
+                    Some(c) if c.last_ping_at < pinged_at && c.lease_expires_at > lease_expires_at => {
                         lease_expires_at = c.lease_expires_at;
                         continue;
                     }
-                    // Nothing but the pulse is new, and that is not newer: clocks of two processes.
+                    // Another process, whose clock is ahead, took a call since, and gave a shorter lease than this
+                    // answer needs.
+                    Some(c) if heard && c.last_ping_at >= pinged_at && c.lease_expires_at < lease_expires_at => {
+                        pinged_at = c.last_ping_at + Span::from_ms(1);
+                        continue;
+                    }
+                    // Nothing but the pulse is new, and that is not newer.
                     _ => return self.answer(record, heartbeat, &beat, now).await,
                 }
             };

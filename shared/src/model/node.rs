@@ -485,7 +485,8 @@ impl NodeRecord {
         let contact = Contact {
             first_ping_at: self.contact().map_or(now, |c| c.first_ping_at),
             last_ping_at: self.contact().map_or(now, |c| c.last_ping_at.max(now)),
-            lease_expires_at,
+            // No lease gets shorter: a registration may come twice, and its node may have been told to call later.
+            lease_expires_at: self.contact().map_or(lease_expires_at, |c| c.lease_expires_at.max(lease_expires_at)),
             status: NodeStatus::Syncing,
             incarnation: incarnation.to_owned(),
             boot_id: caller.boot_id.to_owned(),

@@ -403,7 +403,8 @@ impl Check {
         let assigned = |row: Option<&Row>| row.is_some_and(|r| text(r, "state") == Some("assigned"));
         let launching = |c: &Change| assigned(c.before.as_ref());
         // A spot warning: done for what the event says and not for what was observed.
-        let intent = |row: Option<&Row>| row.and_then(|r| text(r, "intent")).map(ToOwned::to_owned);
+        let intent =
+            |row: Option<&Row>| row.map(|r| (text(r, "intent").map(ToOwned::to_owned), time(r, "drain_by_at")));
         let warned = |c: &Change| c.table == Table::Nodes && intent(c.before.as_ref()) != intent(c.after.as_ref());
         let acting =
             |c: &&Change| matches!(c.table, Table::Nodes | Table::Jobs | Table::Allocs) && !launching(c) && !warned(c);

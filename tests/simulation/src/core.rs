@@ -190,6 +190,8 @@ faults! {
     OperatorKeeps = 0.01,
     /// an operator changes what a size offers or costs
     OperatorRewritesSize = 0.01,
+    /// an operator changes how often nodes call and report
+    OperatorRewritesTimes = 0.01,
     /// a single write is committed, its answer lost, and the SDK sends it once more
     DbSentTwice = 0.003,
     /// a node is heard and hears nothing, for up to an hour

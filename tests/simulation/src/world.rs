@@ -463,6 +463,13 @@ impl World {
             if core.happens(Fault::OperatorRewrites) {
                 set(&mut changed, "/launch/user_data", json!(format!("echo {minutes}")));
             }
+            if core.happens(Fault::OperatorRewritesTimes) {
+                let ttl = [30, 60, 300, 900].get(core.of(Fault::OperatorRewritesTimes, 0, 3).unsigned_abs() as usize);
+                let ttl = ttl.copied().unwrap_or(60);
+                set(&mut changed, "/heartbeat/ttl_s", json!(ttl));
+                set(&mut changed, "/heartbeat/idle_s", json!((ttl / 3).max(10)));
+                set(&mut changed, "/sweep/report_s", json!(core.of(Fault::OperatorRewritesTimes, 30, 600)));
+            }
             if core.happens(Fault::OperatorDropsSize) {
                 let without: Vec<Value> = base
                     .get("size")
