@@ -130,7 +130,8 @@ impl Check {
         let waited = since.is_some_and(|since| now.since(since) + SLACK >= Span::from_s(beat.blackout_s));
         let most = (beat.brake_fraction * all as f64).ceil() as usize + MOVED;
         self.core.count("all were silent, and some went");
-        if !released && !(waited && taken <= most) {
+        let right = released || (waited && taken <= most);
+        if !right {
             let what = format!("{} takes the {taken}th of {all}, silent since {since:?}: {before:?}", caller.name());
             self.broken("invariant_when_all_are_silent_few_go_at_a_time", what);
         }
