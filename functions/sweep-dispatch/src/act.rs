@@ -7,7 +7,7 @@ use shared::ids::NodeId;
 use shared::model::{Handle, HandleState, MAX_DUE_S, NodeRecord};
 use shared::observation::Observation;
 use shared::run::{ActionAnswer, Done, RunClock};
-use shared::store::{DbError, RunRow, Store, WriteError, change, change_handle, delete_handle};
+use shared::store::{DbError, RunRow, Store, WriteError, change, change_handle, delete_handle, unchanged};
 use shared::time::{Span, Time};
 use std::collections::BTreeMap;
 
@@ -55,7 +55,13 @@ async fn perform(
             records.insert(handle.node_id, told);
             Ok(())
         }
-        Action::Wait(before, after) => store.apply(&change_handle(before, after)).await,
+        Action::Wait(before, after) => {
+            // What its node's record says, that its alloc is live above all, must still be so: what ends
+            // meanwhile is not put off.
+            let mut writes = vec![change_handle(before, after)];
+            writes.extend(records.get(&before.node_id).map(unchanged));
+            store.transact(&writes).await
+        }
         Action::ForgetHandle(handle) | Action::Purge(handle) => store.apply(&delete_handle(handle)).await,
     }
 }

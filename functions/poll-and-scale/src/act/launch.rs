@@ -110,7 +110,8 @@ impl Acting<'_> {
     fn attempts(&self, offering: &Offering) -> Option<u64> {
         let memory = self.seen.control.memory(&shortage_key(offering));
         let again_s = memory.wait_s?.max(AGAIN_S);
-        let recent = self.now().since(memory.until_at?) <= Span::from_s(again_s);
+        // At the run's beginning: what ends meanwhile would let all of the rest try.
+        let recent = self.seen.observed_at.since(memory.until_at?) <= Span::from_s(again_s);
         recent.then(|| memory.count.unwrap_or(1).max(1))
     }
 

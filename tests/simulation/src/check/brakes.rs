@@ -95,7 +95,10 @@ impl Check {
         let listed = |real: Real| real.is_listed(self.core.now()) || real.is_listed(self.core.now() - RUN);
         let listed = bound.and_then(|id| self.ec2()?.one(id)).is_some_and(listed);
         if cleaned && bound.is_some() && !listed {
-            let all = model.rows(Table::Nodes).filter(|r| up(r)).count();
+            // What it shut down itself it still counted.
+            let lately = |r: &Item| time(r, "modified_at").is_some_and(|at| self.core.now().since(at) < RUN);
+            let was_up = |r: &Item| up(r) || (text(r, "state") == Some("shutting_down") && lately(r));
+            let all = model.rows(Table::Nodes).filter(|r| was_up(r)).count();
             let stale = &policy.stale;
             let floor = stale.brake_min as usize;
             let hold_s = Some(stale.brake_hold_s);

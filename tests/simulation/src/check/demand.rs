@@ -1,7 +1,7 @@
 //! What is launched for whom, and what is refused.
 
 use super::brakes::MOVED;
-use super::{Check, INDEX, RUN, count, node_id, text, time};
+use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::Model;
@@ -40,6 +40,7 @@ impl Check {
         self.invariant_the_fleet_stays_below_its_price(&up, after);
         self.invariant_a_size_stays_below_its_maximum(&up, after);
         self.invariant_no_more_is_launched_than_work_can_use(model, after);
+        self.invariant_what_boots_is_counted(caller, model, after);
         if let (Some(node), Some(job)) = (node_id(after), wanted_for(after)) {
             lock(&self.seen).launched_for.insert(node, job);
         }
@@ -111,16 +112,51 @@ impl Check {
                 && super::set(row).is_empty()
                 && !super::is_true(row, "busy")
                 && text(row, "size") == size
+                && self.may_be_there(row)
                 && market.is_none_or(|m| text(row, "market") == Some(m))
                 // What a restored table forgot of a node may bar it.
                 && !self.forgets(time(row, "assigned_at"))
         };
-        let free = model.rows(Table::Nodes).filter(is_free).count();
+        let free: Vec<_> = model.rows(Table::Nodes).filter(is_free).map(|r| text(r, "node_id")).collect();
         let queued = lock(&self.seen).queued_lately(now - INDEX);
         // Some may have been heard from again since the run looked, or were wanted for copies.
-        if free >= queued.max(1) + MOVED {
-            let what = format!("{free} free nodes of this size, {queued} members queued: {after:?}");
+        if free.len() >= queued.max(1) + MOVED {
+            let what = format!("{queued} members queued, free of this size: {free:?}: {after:?}");
             self.broken("invariant_no_more_is_launched_than_work_can_use", what);
+        }
+    }
+
+    /// Whether a node's instance is not known to be gone.
+    fn may_be_there(&self, row: &Item) -> bool {
+        text(row, "instance_id")
+            .is_none_or(|id| self.ec2().and_then(|ec2| ec2.one(id)).is_some_and(|real| real.is_up()))
+    }
+
+    /// No node is launched for a job while a run was shown as many of the same kind that boot as there are
+    /// members queued and copies wanted. (Of those so young that nothing can be held against them.)
+    fn invariant_what_boots_is_counted(&self, caller: &Caller, model: &Model, after: &Item) {
+        let Some(job) = wanted_for(after).map(job_key) else { return };
+        let market = model.get(&job).and_then(|job| text(job, "market"));
+        let alike = |row: &&Row| {
+            ["size", "instance_type", "vcpus", "memory_mib", "scratch_gib", "gpus"]
+                .iter()
+                .all(|name| row.get(*name) == after.get(*name))
+                && market.is_none_or(|m| text(row, "market") == Some(m))
+        };
+        let boots = |row: &&Row| {
+            is_assigned(Some(row))
+                && matches!(text(row, "intent"), None | Some("run"))
+                && time(row, "assigned_at")
+                    .is_some_and(|at| at + SLACK < caller.began && self.core.now().since(at) < RUN)
+                && self.may_be_there(row)
+                && node_id(row).is_some_and(|n| caller.knows(n))
+        };
+        let booting = model.rows(Table::Nodes).filter(boots).filter(alike).count();
+        let copies = model.rows(Table::Allocs).filter(|a| text(a, "client") == Some("unknown")).count();
+        let queued = lock(&self.seen).queued_lately(self.core.now() - INDEX);
+        if booting >= queued.max(1) + copies {
+            let what = format!("{booting} boot, {queued} members queued, {copies} copies: {after:?}");
+            self.broken("invariant_what_boots_is_counted", what);
         }
     }
 
@@ -152,7 +188,7 @@ impl super::Seen {
     }
 }
 
-fn decimal(row: &Item, name: &str) -> f64 {
+pub(super) fn decimal(row: &Item, name: &str) -> f64 {
     match row.get(name) {
         Some(aws_sdk_dynamodb::types::AttributeValue::N(n)) => n.parse().unwrap_or(0.0),
         _ => 0.0,

@@ -20,6 +20,7 @@ impl Check {
         self.invariant_only_what_is_over_is_marked(caller, model, before, after);
         self.invariant_no_report_judges_what_it_could_not_see(caller, before, after);
         self.invariant_every_handle_is_looked_at(after);
+        self.invariant_what_is_over_is_not_put_off(model, before, after);
         self.invariant_rows_are_made_for_current_lives(model, before, after);
         self.invariant_rows_go_only_with_their_lives(model, before, after);
         let (from, to) = (before.and_then(|b| text(b, "state")), after.and_then(|a| text(a, "state")));
@@ -75,8 +76,9 @@ impl Check {
             }
         }
         self.invariant_an_unused_cache_is_kept_for_a_while(model, before);
-        // What a failed one left is kept for a while, for people to look at.
-        if let Some(alloc) = alloc
+        // What a failed one left is kept for a while, for people to look at. (The handles may be restored to
+        // another moment.)
+        if let Some(alloc) = alloc.filter(|a| !self.forgets(time(a, "placed_at")))
             && text(alloc, "client") == Some("failed")
             && let Some(policy) = self.present_policy()
         {
@@ -146,6 +148,21 @@ impl Check {
                 "invariant_no_report_judges_what_it_could_not_see",
                 format!("{} let go of {before:?}, which is there", caller.name()),
             );
+        }
+    }
+
+    /// What is on a node because of an alloc that has ended is not put off, but for the time that what a
+    /// failed one left is kept.
+    fn invariant_what_is_over_is_not_put_off(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        let there = matches!(text(after, "state"), Some("creating" | "live")) && !is_true(after, "keep");
+        let alloc = alloc_id(after).and_then(|id| model.get(&alloc_key(id))).filter(|a| node_id(a) == node_id(after));
+        let Some(alloc) = alloc.filter(|a| there && is_final(a) && !self.forgets(time(a, "placed_at"))) else { return };
+        let failed = text(alloc, "client") == Some("failed");
+        let keep_s = self.present_policy().map_or(0, |p| p.sweep.failed_keep_s);
+        let most = self.core.now() + SLACK + Span::from_s(if failed { keep_s } else { 0 });
+        if time(after, "due_at") > time(before, "due_at") && time(after, "due_at").is_none_or(|at| at > most) {
+            self.broken("invariant_what_is_over_is_not_put_off", format!("{before:?} → {after:?} of {alloc:?}"));
         }
     }
 

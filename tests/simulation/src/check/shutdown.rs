@@ -5,8 +5,9 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::model::Model;
 use shared::ids::{AllocId, JobId};
-use shared::policy::Policy;
-use shared::store::{Item, Table, alloc_key};
+use shared::model::Market;
+use shared::policy::{Fallback, Policy, Size};
+use shared::store::{Item, Table, alloc_key, control_key};
 use shared::time::{Span, Time};
 
 /// Why a node may be shut down, as its record says.
@@ -30,7 +31,7 @@ impl Check {
             return;
         }
         self.invariant_a_shutdown_has_its_reason(caller, model, before);
-        self.invariant_the_minimum_stays(model, before);
+        self.invariant_the_minimum_stays(caller, model, before);
         self.invariant_the_first_job_keeps_its_nodes(model, before);
         self.invariant_nothing_is_launched_in_vain(model, before);
     }
@@ -81,10 +82,11 @@ impl Check {
     }
 
     /// What is on a node at its drain's deadline was told to stop its kill time-out before, or as soon as
-    /// the drain was known; looked at when no run was late for a while.
+    /// the drain was known; looked at when no run was late for a while. (What is silent is not told.)
     fn invariant_a_drain_gives_time_to_stop(&self, model: &Model, before: &Item) {
         let (Some(by), Some(node)) = (time(before, "drain_by_at"), node_id(before)) else { return };
-        if !self.core.is_healed_for(Span::from_s(900)) {
+        let silent = matches!(text(before, "status"), Some("disconnected" | "down"));
+        if silent || !self.core.is_healed_for(Span::from_s(900)) {
             return;
         }
         let seen = lock(&self.seen);
@@ -267,15 +269,27 @@ impl Check {
     }
 
     /// Idle nodes are surplus only above `nodes.min`, unless they are in the way: of queued work, or
-    /// of cheaper ones below a price.
-    fn invariant_the_minimum_stays(&self, model: &Model, before: &Item) {
+    /// of cheaper ones that may be launched, below a price.
+    fn invariant_the_minimum_stays(&self, caller: &Caller, model: &Model, before: &Item) {
         let policies = self.policies(RUN);
         let wanted = |p: &Policy| text(before, "size").is_some_and(|size| p.size_named(size).is_some());
         if text(before, "status") != Some("ready") || !policies.iter().all(|p| wanted(p)) {
             return;
         }
-        let in_the_way = policies.iter().any(|p| !p.nodes.max_price_per_hour.is_zero())
-            || lock(&self.seen).queued_lately(self.core.now() - super::INDEX) > 0;
+        // Of a size that is cheaper, and of which there may be more.
+        let price = super::demand::decimal(before, "price_per_hour");
+        let of_size = |name: &str| {
+            let rows = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned"));
+            rows.filter(|r| text(r, "size") == Some(name)).count()
+        };
+        let cheaper =
+            |s: &Size| f64::from(s.price_per_hour) < price && s.max.is_none_or(|max| of_size(&s.name) < max as usize);
+        let dear = |p: &Policy| {
+            let to_be_had = |s: &&Size| cheaper(s) && !was_short(caller, model, p, s);
+            !p.nodes.max_price_per_hour.is_zero() && p.size.iter().any(|s| to_be_had(&s))
+        };
+        let in_the_way =
+            policies.iter().any(|p| dear(p)) || lock(&self.seen).queued_lately(self.core.now() - super::INDEX) > 0;
         if in_the_way {
             return;
         }
@@ -290,4 +304,21 @@ impl Check {
             self.broken("invariant_the_minimum_stays", format!("{usable} are left of {min}: {before:?}"));
         }
     }
+}
+
+/// Whether EC2 had none of a size in any way when a run began, by what is remembered of it.
+fn was_short(caller: &Caller, model: &Model, policy: &Policy, size: &Size) -> bool {
+    let markets = [size.market, Market::OnDemand];
+    let markets = markets.iter().take(if size.fallback == Fallback::OnDemand { 2 } else { 1 });
+    let any = vec!["any".to_owned()];
+    let places = if policy.launch.subnets.is_empty() { &any } else { &policy.launch.subnets };
+    let is_short = |market: &Market, place: &String| {
+        let key = format!("shortage#{market}#{}#{place}", size.instance_type);
+        model.get(&control_key(&key)).is_some_and(|row| {
+            let until = time(row, "until_at");
+            let since = until.map(|until| until - Span::from_s(count(row, "wait_s")));
+            until.is_some_and(|at| at > caller.began) && since.is_some_and(|at| at < caller.began)
+        })
+    };
+    markets.into_iter().all(|market| places.iter().all(|place| is_short(market, place)))
 }
