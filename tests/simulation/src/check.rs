@@ -53,6 +53,8 @@ pub struct Ground {
     pub handles: BTreeSet<String>,
     /// When it was last told to call again.
     pub next_call_at: Option<Time>,
+    /// When it was last answered.
+    pub answered_at: Option<Time>,
     /// Whether it said that it is busy, when it was last answered.
     pub said_busy: bool,
 }
@@ -316,6 +318,7 @@ impl Check {
             running: BTreeSet::new(),
             handles: BTreeSet::new(),
             next_call_at: None,
+            answered_at: None,
             said_busy: false,
         };
         let ground = Arc::new(Mutex::new(ground));

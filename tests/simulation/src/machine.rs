@@ -494,6 +494,7 @@ impl Machine {
                 // A slow answer is what the grace is for.
                 let mut ground = lock(&self.ground);
                 ground.next_call_at = Some(asked_at + Span::from_ms(ms));
+                ground.answered_at = Some(self.core.now());
                 ground.said_busy = beat.busy == Some(true);
                 drop(ground);
                 if registered || answer.must_report {

@@ -48,12 +48,14 @@ impl Check {
         if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
         }
-        // By what the node itself knows: what it said, and when it was told to call again.
+        // By what the node itself knows: what it said, and when it was told to call again. (Heartbeats have
+        // no numbers: what an older one says that comes late is believed until the next.)
         let ground =
             node_id(before).filter(|_| !self.forgets(time(before, "assigned_at"))).and_then(|n| self.ground(n));
         let said = ground.is_some_and(|g| {
             let ground = lock(&g);
-            ground.said_busy && ground.next_call_at.is_some_and(|at| at > now + SLACK)
+            let is_last = time(before, "last_ping_at").zip(ground.answered_at).is_some_and(|(p, a)| p <= a + SLACK);
+            ground.said_busy && is_last && ground.next_call_at.is_some_and(|at| at > now + SLACK)
         });
         if said && !deadline && !stuck {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("it said it is busy: {before:?}"));
