@@ -14,7 +14,7 @@ use crate::model::{
 use crate::policy::Policy;
 use crate::store::{
     Cond, Store, Write, WriteError, change, change_handle, delete_handle, handle_unchanged, make_handle, no_job,
-    no_live_allocs, unchanged, usable_handle,
+    no_live_allocs, unchanged,
 };
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -251,10 +251,7 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Keep, now: Time) -> Res
                 // Used again: it is not unused from some earlier look on.
                 let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
                 let due_at = row.due_at.max(now + keep.creating);
-                let used = Handle { seq, deadline_at, due_at, ..row.clone() };
-                let mut write = change_handle(&row, &used);
-                write.when = usable_handle(&row);
-                write
+                change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
             }
             // Being destroyed: the job is left for the next run.
             Some(_) => return Err(WriteError::CONFLICT),

@@ -498,11 +498,6 @@ fn handle_as_read(handle: &Handle) -> Vec<Cond> {
     ]
 }
 
-/// The condition that a handle is there and may be used.
-pub fn usable_handle(handle: &Handle) -> Vec<Cond> {
-    vec![Cond::In("state", vec![s(HandleState::Creating), s(HandleState::Live)]), Cond::Eq("seq", n(handle.seq))]
-}
-
 /// A node record's row deleted, only if it is as it was read.
 pub fn delete_node(record: &NodeRecord) -> Write {
     Write { key: node_key(record.slot), when: vec![as_read(record)], effect: Effect::Delete }

@@ -5,6 +5,7 @@
 
 use crate::core::{START, lock};
 use shared::ids::{NodeId, Slot};
+use shared::model::Offering;
 use shared::time::Time;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -55,6 +56,8 @@ pub struct Caller {
     wrote: Mutex<HashSet<Slot>>,
     /// The launches that EC2 refused it.
     refused: Mutex<HashSet<NodeId>>,
+    /// What EC2 told it that it has none of, by the key it is remembered by, and when.
+    short: Mutex<HashMap<String, Time>>,
     /// The instances whose records it saw, or made, shutting down.
     shut_down: Mutex<HashSet<String>>,
 }
@@ -79,6 +82,7 @@ impl Caller {
             heard: AtomicBool::new(false),
             wrote: Mutex::default(),
             refused: Mutex::default(),
+            short: Mutex::default(),
             shut_down: Mutex::default(),
         })
     }
@@ -167,6 +171,16 @@ impl Caller {
         lock(&self.refused).contains(&node)
     }
 
+    /// EC2 told it that it has none of this offering.
+    pub fn was_short(&self, offering: &Offering, now: Time) {
+        lock(&self.short).insert(shortage_key(offering), now);
+    }
+
+    /// What EC2 told it that it has none of, by the key it is remembered by, and when.
+    pub fn shortages(&self) -> Vec<(String, Time)> {
+        lock(&self.short).iter().map(|(key, at)| (key.clone(), *at)).collect()
+    }
+
     /// It saw this instance's record shutting down, or made it so.
     pub fn shuts_down(&self, instance_id: &str) {
         lock(&self.shut_down).insert(instance_id.to_owned());
@@ -189,4 +203,10 @@ impl Caller {
         *n += 1;
         *n
     }
+}
+
+/// The key by which it is remembered that EC2 has none of an offering.
+pub fn shortage_key(offering: &Offering) -> String {
+    let place = offering.subnet_id.as_deref().unwrap_or("any");
+    format!("shortage#{}#{}#{place}", offering.market, offering.instance_type)
 }

@@ -425,6 +425,7 @@ impl Cloud for Seen {
         let slow = core.happens(Fault::LaunchSlow);
         let lands_ms = if slow { core.of(Fault::LaunchSlow, 5_000, 35_000) } else { core.between(50, 1500) };
         let node_id = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());
+        let offering = request.offering.clone();
         let (landing, request, token) = (Arc::clone(ec2), request.clone(), client_token.to_owned());
         let under_way = Arc::clone(&caller);
         let landed = tokio::spawn(async move {
@@ -450,6 +451,9 @@ impl Cloud for Seen {
             && !matches!(error, LaunchError::Lost(_) | LaunchError::Throttled(_))
         {
             caller.was_refused(node);
+        }
+        if let Err(LaunchError::Capacity(_)) = &result {
+            caller.was_short(&offering, core.now());
         }
         caller.point().await;
         if result.is_ok() && core.happens(Fault::LaunchAnswerLost) {

@@ -315,7 +315,11 @@ impl Functions {
                 }
                 _ => sweep_dispatch::tick(&self.store, input, clock).await,
             };
+            let done = answer.is_ok();
             self.ran(function, answer);
+            if done {
+                self.check.invariant_a_shortage_is_remembered(&caller);
+            }
         };
         let work = core.invariant_nothing_panics(function, caller.run(self.until_stopped(work)));
         match tokio::time::timeout(budget, work).await {

@@ -184,15 +184,18 @@ fn what_is_heard_again_says_what_became_of_its_work_before_it_is_given_up() {
     let mut given = given(json!({"boot": {"timeout_s": 300}})).working(0);
     let id = fixtures::alloc_id(0);
     (given.seen.allocs[0].client, given.seen.allocs[0].unknown_since_at) = (ClientStatus::Unknown, Some(at(160)));
-    let heard = |status: NodeStatus, since: Option<Time>| {
+    let heard = |status: NodeStatus, since: Option<Time>, s: i64| {
         let mut given = given.clone();
         if let NodeState::InUse(node) = &mut given.seen.nodes[0].state {
             (node.contact.status, node.contact.syncing_since_at) = (status, since);
             node.contact.lease_expires_at = at(2000);
         }
-        given.actions(at(160 + 600))
+        given.actions(at(160 + s))
     };
-    assert_eq!(heard(NodeStatus::Syncing, Some(at(758))), Vec::<String>::new(), "its report is under way");
-    assert_eq!(heard(NodeStatus::Down, None), [format!("lose_alloc alloc#{id}")]);
-    assert_eq!(heard(NodeStatus::Syncing, Some(at(100))), [format!("lose_alloc alloc#{id}")], "it never came");
+    let lost = [format!("lose_alloc alloc#{id}")];
+    assert_eq!(heard(NodeStatus::Syncing, Some(at(758)), 600), Vec::<String>::new(), "its report is under way");
+    assert_eq!(heard(NodeStatus::Down, None, 600), lost);
+    assert_eq!(heard(NodeStatus::Syncing, Some(at(100)), 600), lost, "it never came");
+    assert_eq!(heard(NodeStatus::Syncing, Some(at(758)), 719), Vec::<String>::new());
+    assert_eq!(heard(NodeStatus::Syncing, Some(at(758)), 720), lost, "not for two runs");
 }

@@ -18,7 +18,7 @@ use shared::events::Subject;
 use shared::ids::{NodeId, Slot};
 use shared::model::{NewLife, NodeRecord, Offering};
 use shared::run::Done;
-use shared::store::{Cond, Memory};
+use shared::store::{Cond, Memory, WriteError};
 use shared::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -270,14 +270,27 @@ impl Acting<'_> {
             LaunchError::Spent(_) | LaunchError::Lost(_) => return,
         };
         let after = (after.0, Memory { message: Some(error.to_string()), since_at: Some(now), ..after.1 });
-        // Another launch of this run may have written it first: once is enough.
-        if let Err(e) = self.store.remember(&after.0, &after.1).await
+        let written = match self.store.remember(&after.0, &after.1).await {
+            Err(e) if e.is_conflict() => self.remember_over(&after.1).await,
+            other => other.map(|_| ()),
+        };
+        if let Err(e) = written
             && !e.is_conflict()
         {
             tracing::warn!(key = after.1.key, error = %e, "a refusal was not remembered");
         }
         let action = if matches!(error, LaunchError::BadRequest(_)) { "warn" } else { "hold_back" };
         self.tell(&Subject::Slot(record.slot), action, &format!("{}: {error}", life.offering.size)).await;
+    }
+
+    /// A launch that succeeded wrote first, of this run or of another: the refusal is news all the same.
+    /// Another refusal that holds is enough.
+    async fn remember_over(&self, after: &Memory) -> Result<(), WriteError> {
+        let before = self.store.memory(&after.key).await?;
+        if before.until_at.is_some_and(|until| until > self.now()) {
+            return Ok(());
+        }
+        self.store.remember(&before, after).await.map(|_| ())
     }
 }
 

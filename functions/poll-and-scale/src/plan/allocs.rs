@@ -45,13 +45,17 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
 }
 
+/// How much longer than its window an unknown alloc waits for a node that is heard from again.
+const STRETCH: Span = Span::from_s(2 * PERIOD_S);
+
 fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
     let (id, node_id, now) = (alloc.alloc_id, alloc.node_id, view.now);
     let lose = |reason: String| Some((Action::LoseAlloc(id, node_id), reason));
     let Some(record) = view.node(node_id) else { return lose(format!("node {node_id} is no more")) };
     match record.status() {
-        // It is heard from again, and says in a moment what became of what it has.
-        Some(NodeStatus::Syncing) if !stuck_syncing(view, record) => {}
+        // It is heard from again, and says in a moment what became of what it has: a window that ends
+        // meanwhile is stretched by two runs, not more.
+        Some(NodeStatus::Syncing) if !stuck_syncing(view, record) && !window_over(alloc, now - STRETCH) => {}
         _ if window_over(alloc, now) => return lose(format!("unknown for {} s", alloc.terms.lost_after_s)),
         Some(status @ (NodeStatus::Disconnected | NodeStatus::Down)) => match alloc.client {
             // What runs there runs on, maybe: a job that regroups waits for it all the same.

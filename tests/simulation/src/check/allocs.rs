@@ -232,11 +232,14 @@ impl Check {
         let there = real.is_some_and(|r| r.is_up() && !r.was_hidden(now));
         let heard = time(record, "lease_expires_at").is_some_and(|until| until > now + SLACK);
         let ready = text(record, "state") == Some("in_use") && text(record, "status") == Some("ready");
-        // One that is heard again says in a moment what runs on it: for so long as a boot may take.
+        // One that is heard again says in a moment what runs on it: for so long as a boot may take, and what
+        // is unknown waits for it two minutes longer than otherwise.
         let syncing = text(record, "state") == Some("in_use") && text(record, "status") == Some("syncing");
         let timeout_s = self.policies(RUN).iter().map(|p| p.boot.timeout_s).min().unwrap_or(0);
         let stuck = time(record, "syncing_since_at").is_some_and(|at| now.since(at) + SLACK >= Span::from_s(timeout_s));
-        if there && heard && (ready || (syncing && !stuck)) {
+        let waits = Span::from_s(count(before, "lost_after_s")) + Span::from_s(120);
+        let over = time(before, "unknown_since_at").is_some_and(|at| now.since(at) + SLACK >= waits);
+        if there && heard && (ready || (syncing && !stuck && !over)) {
             let what = format!("{before:?} on {record:?}");
             self.broken("invariant_what_a_ready_node_runs_is_not_lost", what);
         }

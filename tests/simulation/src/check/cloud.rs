@@ -1,13 +1,13 @@
 //! Launches and terminations.
 
 use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
-use crate::caller::{Caller, Kind};
-use crate::core::lock;
+use crate::caller::{Caller, Kind, shortage_key};
+use crate::core::{Fault, lock};
 use crate::ec2::Real;
 use crate::model::Model;
 use shared::cloud::{CLUSTER_TAG, InstanceState, LaunchRequest, NODE_TAG};
 use shared::ids::NodeId;
-use shared::store::{POLICY, Table, node_key};
+use shared::store::{POLICY, Table, control_key, node_key};
 use shared::time::Span;
 use shared::wire::NodeFile;
 
@@ -41,8 +41,7 @@ impl Check {
             return;
         }
         let offering = &request.offering;
-        let place = offering.subnet_id.as_deref().unwrap_or("any");
-        let shortage = format!("shortage#{}#{}#{place}", offering.market, offering.instance_type);
+        let shortage = shortage_key(offering);
         self.invariant_what_was_short_is_tried_by_few(caller, &model, &shortage);
         let bad = format!("bad_request#{}", offering.size);
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some(POLICY));
@@ -61,6 +60,22 @@ impl Check {
                     "invariant_no_launch_while_a_refusal_holds",
                     format!("{} launches {offering:?}, and {row:?}", caller.name()),
                 );
+            }
+        }
+    }
+
+    /// What EC2 has none of is remembered when the run that was told so is over, whatever else it wrote
+    /// there. (Where writes fail, the next refusal is.)
+    pub fn invariant_a_shortage_is_remembered(&self, caller: &Caller) {
+        let may_fail = [Fault::DbThrottles, Fault::DbFails, Fault::DbContended, Fault::DbAnswerLost, Fault::Restored];
+        if may_fail.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
+            return;
+        }
+        for (key, told_at) in caller.shortages() {
+            let until = self.row(&control_key(&key)).and_then(|row| time(&row, "until_at"));
+            if until.is_none_or(|until| until <= told_at + SLACK) {
+                let what = format!("{} was told at {told_at} of {key}, until {until:?}", caller.name());
+                self.broken("invariant_a_shortage_is_remembered", what);
             }
         }
     }
