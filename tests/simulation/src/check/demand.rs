@@ -22,6 +22,12 @@ fn wanted_for(row: &Item) -> Option<JobId> {
     text(row, "reason").and_then(|r| r.strip_prefix("job ")?.split(' ').next()?.parse().ok())
 }
 
+/// Whether two nodes are of one size, as it was when each was launched.
+fn alike(one: &Item, other: &Item) -> bool {
+    let what = ["size", "instance_type", "vcpus", "memory_mib", "scratch_gib", "gpus"];
+    what.iter().all(|name| one.get(*name) == other.get(*name))
+}
+
 fn is_up(row: &Item) -> bool {
     !matches!(text(row, "state"), Some("cleaned") | None)
 }
@@ -102,7 +108,6 @@ impl Check {
         // A size that falls back has nodes that a job of one market cannot use.
         let market = model.get(&job).and_then(|job| text(job, "market"));
         let now = self.core.now();
-        let size = text(after, "size");
         let is_free = |row: &&Row| {
             matches!(text(row, "state"), Some("assigned" | "in_use"))
                 && matches!(text(row, "status"), None | Some("ready"))
@@ -111,7 +116,7 @@ impl Check {
                 && time(row, "lease_expires_at").is_none_or(|until| until > now)
                 && super::set(row).is_empty()
                 && !super::is_true(row, "busy")
-                && text(row, "size") == size
+                && alike(row, after)
                 && self.may_be_there(row)
                 && market.is_none_or(|m| text(row, "market") == Some(m))
                 // What a restored table forgot of a node may bar it.
@@ -137,12 +142,6 @@ impl Check {
     fn invariant_what_boots_is_counted(&self, caller: &Caller, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         let market = model.get(&job).and_then(|job| text(job, "market"));
-        let alike = |row: &&Row| {
-            ["size", "instance_type", "vcpus", "memory_mib", "scratch_gib", "gpus"]
-                .iter()
-                .all(|name| row.get(*name) == after.get(*name))
-                && market.is_none_or(|m| text(row, "market") == Some(m))
-        };
         let boots = |row: &&Row| {
             is_assigned(Some(row))
                 && matches!(text(row, "intent"), None | Some("run"))
@@ -151,7 +150,8 @@ impl Check {
                 && self.may_be_there(row)
                 && node_id(row).is_some_and(|n| caller.knows(n))
         };
-        let booting = model.rows(Table::Nodes).filter(boots).filter(alike).count();
+        let of_kind = |row: &&Row| alike(row, after) && market.is_none_or(|m| text(row, "market") == Some(m));
+        let booting = model.rows(Table::Nodes).filter(boots).filter(of_kind).count();
         let copies = model.rows(Table::Allocs).filter(|a| text(a, "client") == Some("unknown")).count();
         let queued = lock(&self.seen).queued_lately(self.core.now() - INDEX);
         if booting >= queued.max(1) + copies {
