@@ -69,9 +69,10 @@ const LONGEST: f64 = 1.5;
 
 /// When the node calls next, and until when it is believed alive.
 ///
-/// The lease lasts as long as a node with work is told to wait, and the grace; also an idle node's, which
-/// calls sooner: whether it is idle is known only after the one write that renews the lease. No lease gets
-/// shorter, so it outlasts what any earlier answer told, whichever of them the node heard.
+/// The lease is as long as a working node's longest interval, although an idle node calls sooner and
+/// chance may make it shorter: whether it is idle is known only after the one write that renews the
+/// lease; and no lease gets shorter, for a heartbeat may come twice and an answer may be lost, so one
+/// that chance made shorter than the last would cost an idle node a second write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat {
     jitter: f64,
@@ -84,7 +85,7 @@ impl Beat {
     /// `jitter` is between 1 and [`LONGEST`].
     fn new(known: &Known, jitter: f64, now: Time) -> Self {
         let interval_s = known.interval_s();
-        let lease_ms = (interval_s * jitter * 1000.0).min(1e12) as i64;
+        let lease_ms = (interval_s * LONGEST * 1000.0).min(1e12) as i64;
         Self {
             jitter,
             interval_s,
@@ -204,16 +205,14 @@ mod tests {
     use shared::policy::example_json;
 
     #[test]
-    fn a_lease_lasts_until_the_next_call_and_its_grace() {
+    fn a_lease_outlasts_whatever_a_node_is_told_and_chance_makes_none_shorter() {
         let mut document = example_json();
         document["heartbeat"] = serde_json::json!({"ttl_s": 300, "grace_s": 10});
         let known = Known { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
         let now = Time::from_ms(0);
-        for jitter in [1.0, LONGEST] {
-            let beat = Beat::new(&known, jitter, now);
-            let told = now + Span::from_ms((beat.next_s(false) * 1000.0) as i64);
-            assert_eq!(beat.lease_expires_at, told + Span::from_s(10));
-        }
+        let [long, short] = [LONGEST, 1.0].map(|jitter| Beat::new(&known, jitter, now));
+        let told = now + Span::from_ms((long.next_s(false) * 1000.0) as i64);
+        assert_eq!([long, short].map(|beat| beat.lease_expires_at), [told + Span::from_s(10); 2]);
     }
 
     #[test]
