@@ -69,7 +69,10 @@ impl Check {
         let mut seen = lock(&self.seen);
         match (is_up(before), is_up(after)) {
             (false, true) => seen.up += 1,
-            (true, false) => seen.up = seen.up.saturating_sub(1),
+            (true, false) => {
+                seen.up = seen.up.saturating_sub(1);
+                seen.over.extend(before.and_then(node_id));
+            }
             _ => return,
         }
         if !is_up(after) {
