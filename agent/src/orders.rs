@@ -32,10 +32,9 @@ pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder]) -> Applied {
             if order.desired == Desired::Stop {
                 alloc.order.desired = Desired::Stop;
             }
-            // Ended here in a history that a restored table does not know: nothing else will say so.
-            if alloc.dropped {
-                applied = Applied::SomeMissing;
-            }
+            // Placed once more after a restore, while what ran under its id in the history that is undone
+            // is stopped here.
+            alloc.relisted |= alloc.dropped;
         } else if order.client == ClientStatus::Pending && order.placed_seq > known.wiped_at {
             // Also with desired = stop: it is then ended without being started, and reported.
             known.allocs.insert(order.alloc_id, LocalAlloc::new(order.clone()));
@@ -50,6 +49,7 @@ pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder]) -> Applied {
         let unlisted = !orders.iter().any(|o| o.alloc_id == *id);
         if unlisted && seq >= alloc.order.placed_seq {
             alloc.dropped = true;
+            alloc.relisted = false;
         }
     }
     known.as_of = seq;

@@ -77,12 +77,16 @@ pub struct LocalAlloc {
     /// The control plane no longer lists it: stop it, tell nobody, forget it.
     #[serde(default)]
     pub dropped: bool,
+    /// It was dropped and is listed again (a table was restored): told as long as it runs, and missing
+    /// from a complete report, so lost, only once it has ended.
+    #[serde(default)]
+    pub relisted: bool,
 }
 
 impl LocalAlloc {
     /// As ordered just now.
     pub const fn new(order: AllocOrder) -> Self {
-        Self { order, stop: None, dropped: false }
+        Self { order, stop: None, dropped: false, relisted: false }
     }
 
     /// Why it has to stop, if it has to.
@@ -263,9 +267,7 @@ impl Node {
         }
         if seen == Seen::Gone {
             self.forget(id);
-            // What is under way may still list it: not the report that says so.
-            self.in_flight = None;
-            self.complete_due = true;
+            self.tell_missing();
             return true;
         }
         self.seen.insert(id, seen);
@@ -317,7 +319,8 @@ impl Node {
     /// The allocs that a report made now would list.
     fn to_say(&self) -> impl Iterator<Item = AllocId> {
         let changed = |id: &AllocId| self.delivered_status(*id) != self.seen(*id).client();
-        let listed = self.durable.allocs.iter().filter(move |(id, a)| !a.dropped && (self.complete_due || changed(id)));
+        let told = |a: &LocalAlloc| !a.dropped || a.relisted;
+        let listed = self.durable.allocs.iter().filter(move |(id, a)| told(a) && (self.complete_due || changed(id)));
         listed.map(|(id, _)| *id)
     }
 
@@ -390,10 +393,20 @@ impl Node {
 
     fn forget_dropped(&mut self) {
         let over = |id: &AllocId| matches!(self.seen(*id), Seen::Ended(_));
-        let gone = self.durable.allocs.iter().filter(|(id, a)| a.dropped && over(id)).map(|(id, _)| *id);
-        for id in gone.collect::<Vec<_>>() {
+        let gone = self.durable.allocs.iter().filter(|(id, a)| a.dropped && over(id)).map(|(id, a)| (*id, a.relisted));
+        for (id, relisted) in gone.collect::<Vec<_>>() {
             self.forget(id);
+            if relisted {
+                self.tell_missing();
+            }
         }
+    }
+
+    /// A complete report is due. What is under way may still list what is missing: not the report that
+    /// says so.
+    fn tell_missing(&mut self) {
+        self.in_flight = None;
+        self.complete_due = true;
     }
 
     fn forget(&mut self, id: AllocId) {

@@ -301,3 +301,35 @@ fn what_a_restored_table_forgot_is_told_again() {
     node.on_heartbeat(&answer(6, Some(vec![order(0, 5)])));
     assert_eq!(node.report().unwrap().allocs[0].client, ClientStatus::Running);
 }
+
+#[test]
+fn what_is_placed_again_while_it_is_stopped_is_lost_once_it_has_ended() {
+    let mut node = settled();
+    node.observe(alloc_id(0), Seen::Running);
+    node.report().unwrap();
+    node.on_report(&taken(5, &[alloc_id(0)]));
+    // A restored table does not know it, and gives its id a second time.
+    node.on_heartbeat(&answer(6, Some(vec![])));
+    node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(8, Some(vec![order(0, 8)])) });
+    assert!(matches!(node.work().as_slice(), [Work::Stop(..)]));
+    let report = node.report().unwrap();
+    assert!(report.complete && report.as_of == 8);
+    assert_eq!(report.allocs.iter().map(|a| a.client).collect::<Vec<_>>(), [ClientStatus::Running], "it is here");
+    node.observe(alloc_id(0), ended(143));
+    let report = node.report().unwrap();
+    assert!(report.complete && report.allocs.is_empty(), "and now it is not: {report:?}");
+    assert_eq!(node.unfinished(), []);
+}
+
+#[test]
+fn what_is_placed_again_and_dropped_again_is_forgotten_untold() {
+    let mut node = settled();
+    node.observe(alloc_id(0), Seen::Running);
+    node.report().unwrap();
+    node.on_report(&taken(5, &[alloc_id(0)]));
+    node.on_heartbeat(&answer(6, Some(vec![])));
+    node.on_heartbeat(&answer(8, Some(vec![order(0, 8)])));
+    node.on_heartbeat(&answer(9, Some(vec![])));
+    node.observe(alloc_id(0), ended(143));
+    assert!(!node.has_report());
+}

@@ -95,6 +95,8 @@ struct Seen {
     drained_at: HashMap<NodeId, Time>,
     /// Since when each alloc that came back awaits its judgement.
     back_since: BTreeMap<AllocId, Time>,
+    /// What each brake remembered before it was last written over, by whom, and when.
+    brakes: HashMap<String, (u64, Time, Row)>,
     /// When the tables were last restored.
     restored_at: Option<Time>,
 }

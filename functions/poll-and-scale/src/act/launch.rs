@@ -284,10 +284,11 @@ impl Acting<'_> {
     }
 
     /// A launch that succeeded wrote first, of this run or of another: the refusal is news all the same.
-    /// Another refusal that holds is enough.
+    /// Another refusal that holds is enough. (Told apart by the count that only a success leaves: the time
+    /// it wrote is another run's clock.)
     async fn remember_over(&self, after: &Memory) -> Result<(), WriteError> {
         let before = self.store.memory(&after.key).await?;
-        if before.until_at.is_some_and(|until| until > self.now()) {
+        if before.count.is_none() && before.until_at.is_some_and(|until| until > self.now()) {
             return Ok(());
         }
         self.store.remember(&before, after).await.map(|_| ())

@@ -6,7 +6,7 @@ use crate::core::lock;
 use crate::ec2::Real;
 use crate::model::{Change, Model};
 use shared::policy::Policy;
-use shared::store::{Item, Row, Table};
+use shared::store::{Item, Row, Table, control_key};
 use shared::time::{Span, Time};
 
 /// Between what a run observed and what is there when it acts, so many may have come and gone.
@@ -33,6 +33,11 @@ fn is_released(release: Option<&Row>, since: Option<Time>, now: Time) -> bool {
     holds && time(release, "since_at").zip(since).is_some_and(|(said, since)| said + SLACK >= since)
 }
 
+/// The operator's word on a brake.
+fn release<'m>(model: &'m Model, name: &str) -> Option<&'m Row> {
+    model.get(&control_key(&format!("release#{name}")))
+}
+
 /// Whether a lease was over before the run began.
 fn is_long_over(caller: &Caller, row: &Item) -> bool {
     time(row, "lease_expires_at").is_some_and(|at| at + SLACK < caller.began)
@@ -52,6 +57,13 @@ impl Check {
         let (Some(before), after) = (change.before.as_deref(), change.after.as_deref()) else { return };
         let Some(policy) = self.present_policy() else { return };
         match (&caller.kind, change.table) {
+            (Kind::Run(_), Table::Control) => {
+                if let (Some(name), Some(row)) =
+                    (text(before, "key").and_then(|k| k.strip_prefix("brake#")), &change.before)
+                {
+                    lock(&self.seen).brakes.insert(name.to_owned(), (caller.number, self.core.now(), row.clone()));
+                }
+            }
             (Kind::Run(_), Table::Nodes) => self.node_brakes(caller, model, &policy, before, after),
             (Kind::Node { what: "handles", node, .. }, Table::Handles) => {
                 let state = |row: Option<&Item>| row.and_then(|r| text(r, "state")).unwrap_or("").to_owned();
@@ -127,9 +139,8 @@ impl Check {
             return;
         }
         let now = self.core.now();
-        let row = |kind: &str| model.get(&shared::store::control_key(&format!("{kind}#leases")));
-        let since = row("brake").filter(|r| is_recent(r, now)).and_then(|r| time(r, "since_at"));
-        let released = is_released(row("release"), since, now);
+        let since = self.held_since(caller, model, "leases");
+        let released = is_released(release(model, "leases"), since, now);
         let waited = since.is_some_and(|since| now.since(since) + SLACK >= Span::from_s(beat.blackout_s));
         let most = (beat.brake_fraction * all as f64).ceil() as usize + MOVED;
         self.core.count("all were silent, and some went");
@@ -138,6 +149,16 @@ impl Check {
             let what = format!("{} takes the {taken}th of {all}, silent since {since:?}: {before:?}", caller.name());
             self.broken("invariant_when_all_are_silent_few_go_at_a_time", what);
         }
+    }
+
+    /// Since when a brake holds, as the memory of this very trouble says: one of an earlier one is over.
+    /// (As it was when the run may have read it, where another run began a new one since.)
+    fn held_since(&self, caller: &Caller, model: &Model, name: &str) -> Option<Time> {
+        let now = self.core.now();
+        let seen = lock(&self.seen);
+        let earlier = seen.brakes.get(name).filter(|(by, at, _)| *by != caller.number && *at >= caller.began);
+        let rows = model.get(&control_key(&format!("brake#{name}"))).into_iter().chain(earlier.map(|(.., row)| row));
+        rows.filter(|r| is_recent(r, now)).filter_map(|r| time(r, "since_at")).min()
     }
 
     /// An orphan is about to be terminated.
@@ -159,10 +180,8 @@ impl Check {
             return;
         }
         let now = self.core.now();
-        let row = |kind: &str| model.get(&shared::store::control_key(&format!("{kind}#{}", brake.name)));
-        // As the memory of this very trouble says: one of an earlier one is over.
-        let since = row("brake").filter(|r| is_recent(r, now)).and_then(|r| time(r, "since_at"));
-        let released = is_released(row("release"), since, now);
+        let since = self.held_since(caller, model, brake.name);
+        let released = is_released(release(model, brake.name), since, now);
         let waited = since.zip(brake.hold_s).is_some_and(|(since, s)| now.since(since) + SLACK >= Span::from_s(s));
         self.core.count(if waited { "a brake let go by itself" } else { "a brake was released" });
         if !released && !waited {

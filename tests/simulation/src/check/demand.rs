@@ -4,6 +4,7 @@ use super::brakes::MOVED;
 use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
+use crate::ec2::Real;
 use crate::model::Model;
 use shared::ids::JobId;
 use shared::policy::Policy;
@@ -131,10 +132,14 @@ impl Check {
         }
     }
 
-    /// Whether a node's instance is not known to be gone.
+    /// Whether a node's instance is not known to be gone. (Where the answer to its launch was lost, lists
+    /// show by its tag what became of it.)
     fn may_be_there(&self, row: &Item) -> bool {
-        text(row, "instance_id")
-            .is_none_or(|id| self.ec2().and_then(|ec2| ec2.one(id)).is_some_and(|real| real.is_up()))
+        let Some(ec2) = self.ec2() else { return true };
+        match text(row, "instance_id") {
+            Some(id) => ec2.one(id).is_some_and(|real| real.is_up()),
+            None => ec2.real().iter().filter(|real| node_id(row) == Some(real.node_id)).all(Real::is_up),
+        }
     }
 
     /// No node is launched for a job while a run was shown as many of the same kind that boot as there are
