@@ -15,6 +15,7 @@ mod contract;
 mod crashes;
 mod end_to_end;
 mod node;
+mod old_reads;
 mod races;
 mod scenarios;
 mod second_opinions;

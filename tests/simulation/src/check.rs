@@ -21,6 +21,7 @@ use crate::core::{Core, lock};
 use crate::ec2::{Ec2, Real};
 use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
+use demand::Lately;
 use shared::ids::{AllocId, JobId, NodeId, Slot};
 use shared::policy::Policy;
 use shared::store::{Item, Key, POLICY, Row, Table, Write, alloc_key, handle_key, job_key, node_key, to_json};
@@ -65,8 +66,10 @@ struct Seen {
     up: usize,
     /// The policies lately, with since when, the present one last.
     policies: VecDeque<(Time, Arc<Policy>)>,
-    /// How many members were queued lately, with since when.
-    queued: VecDeque<(Time, usize)>,
+    /// How many members were queued lately.
+    queued: Lately,
+    /// How many allocs were unknown lately.
+    unknown: Lately,
     /// Every life there ever was.
     lives: HashSet<NodeId>,
     /// Lives whose records were cleaned.
@@ -260,7 +263,9 @@ impl Check {
         let members = queued.iter().map(|r| count(r, "nodes").max(1).unsigned_abs() as usize).sum();
         let now = self.core.now();
         seen.queued_since = queued.iter().filter_map(|r| Some((jobs::job_id(r)?, now))).collect();
-        seen.queued.push_back((self.core.now(), members));
+        seen.queued.set(now, members);
+        let unknown = model.rows(Table::Allocs).filter(|a| text(a, "client") == Some("unknown")).count();
+        seen.unknown.set(now, unknown);
         seen.wanted.clear();
         seen.live.clear();
         seen.back_since.clear();

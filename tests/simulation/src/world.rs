@@ -299,7 +299,9 @@ impl World {
         while !self.core.is_healed_for(end) {
             sleep(Duration::from_secs(120)).await;
             if self.core.is_healed() {
-                let spec = JobSpec { command: vec!["work".into(), "5".into()], vcpus: 1, ..JobSpec::default() };
+                // Of the least priority: what is before them in the queue has waited for longer.
+                let command = vec!["work".into(), "5".into()];
+                let spec = JobSpec { command, priority: 100, ..JobSpec::default() };
                 self.send(spec).await;
                 self.core.count("a small job came late");
             }

@@ -26,6 +26,8 @@ impl Check {
                 }
                 None => _ = seen.live.remove(&id),
             }
+            let unknown = |row: Option<&Item>| usize::from(row.is_some_and(|r| text(r, "client") == Some("unknown")));
+            seen.unknown.change(self.core.now(), unknown(before), unknown(after));
             let told = |row: Option<&Item>| row.is_some_and(|r| text(r, "desired") == Some("stop"));
             if told(after) && !told(before) {
                 seen.stopped_at.insert(id, self.core.now());

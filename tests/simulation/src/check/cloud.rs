@@ -8,7 +8,7 @@ use crate::model::Model;
 use shared::cloud::{CLUSTER_TAG, InstanceState, LaunchRequest, NODE_TAG};
 use shared::ids::NodeId;
 use shared::store::{POLICY, Table, control_key, node_key};
-use shared::time::Span;
+use shared::time::{Span, Time};
 use shared::wire::NodeFile;
 
 /// How far a scan may be behind.
@@ -48,7 +48,10 @@ impl Check {
         let version = policy.and_then(|p| number(p, "version"));
         for row in model.rows(Table::Control) {
             let Some(key) = text(row, "key") else { continue };
-            let known = time(row, "since_at").is_some_and(|since| since + SLACK + COMMITS + BEHIND < caller.began);
+            let known = |at: Time| at + SLACK + COMMITS + BEHIND < caller.began;
+            // A success wrote when it was.
+            let success = time(row, "until_at").filter(|_| row.contains_key("count"));
+            let known = time(row, "since_at").is_some_and(known) && success.is_none_or(known);
             let holds = match key {
                 "quota" | "backoff" | "boot_failures" => time(row, "until_at").is_some_and(|until| now + SLACK < until),
                 _ if key == shortage => time(row, "until_at").is_some_and(|until| now + SLACK < until),
@@ -86,7 +89,10 @@ impl Check {
         let now = self.core.now();
         let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
         // As far as the run could know of it.
-        let known = time(row, "since_at").is_some_and(|since| since + SLACK + COMMITS + BEHIND < caller.began);
+        let known = |at: Time| at + SLACK + COMMITS + BEHIND < caller.began;
+        // A success wrote when it was.
+        let success = time(row, "until_at").filter(|_| row.contains_key("count"));
+        let known = time(row, "since_at").is_some_and(known) && success.is_none_or(known);
         let n = caller.takes(shortage);
         let most = count(row, "count").max(1);
         if recent && known && row.contains_key("wait_s") && n as i64 > most {

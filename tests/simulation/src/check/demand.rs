@@ -9,7 +9,8 @@ use crate::model::Model;
 use shared::ids::JobId;
 use shared::policy::Policy;
 use shared::store::{Item, Row, Table, job_key};
-use shared::time::Span;
+use shared::time::{Span, Time};
+use std::collections::VecDeque;
 
 /// How long a node is given to be seen by every run.
 const SETTLED: Span = Span::from_s(90);
@@ -124,7 +125,7 @@ impl Check {
                 && !self.forgets(time(row, "assigned_at"))
         };
         let free: Vec<_> = model.rows(Table::Nodes).filter(is_free).map(|r| text(r, "node_id")).collect();
-        let queued = lock(&self.seen).queued_lately(now - INDEX);
+        let queued = lock(&self.seen).queued.since(now - INDEX);
         // Some may have been heard from again since the run looked, or were wanted for copies.
         if free.len() >= queued.max(1) + MOVED {
             let what = format!("{queued} members queued, free of this size: {free:?}: {after:?}");
@@ -157,8 +158,11 @@ impl Check {
         };
         let of_kind = |row: &&Row| alike(row, after) && market.is_none_or(|m| text(row, "market") == Some(m));
         let booting = model.rows(Table::Nodes).filter(boots).filter(of_kind).count();
-        let copies = model.rows(Table::Allocs).filter(|a| text(a, "client") == Some("unknown")).count();
-        let queued = lock(&self.seen).queued_lately(self.core.now() - INDEX);
+        let since = self.core.now() - INDEX;
+        let (queued, copies) = {
+            let seen = lock(&self.seen);
+            (seen.queued.since(since), seen.unknown.since(since))
+        };
         if booting >= queued.max(1) + copies {
             let what = format!("{booting} boot, {queued} members queued, {copies} copies: {after:?}");
             self.broken("invariant_what_boots_is_counted", what);
@@ -175,21 +179,35 @@ impl Check {
     }
 }
 
-impl super::Seen {
-    /// A job of so many members was queued, or is no longer.
-    pub(super) fn queue(&mut self, now: shared::time::Time, before: usize, after: usize) {
-        let last = self.queued.back().map_or(0, |(_, n)| *n);
-        self.queued.push_back((now, (last + after).saturating_sub(before)));
-        while self.queued.get(1).is_some_and(|(at, _)| *at < now - INDEX - SETTLED) {
-            self.queued.pop_front();
+/// How many of something there were lately, with since when.
+#[derive(Default)]
+pub(super) struct Lately(VecDeque<(Time, usize)>);
+
+impl Lately {
+    /// There are so many now.
+    pub(super) fn set(&mut self, now: Time, count: usize) {
+        self.0.push_back((now, count));
+        while self.0.get(1).is_some_and(|(at, _)| *at < now - INDEX - SETTLED) {
+            self.0.pop_front();
         }
     }
 
-    /// The most members that were queued at once since then.
-    pub(super) fn queued_lately(&self, since: shared::time::Time) -> usize {
-        // The last one from before it still held then.
-        let first = self.queued.iter().rposition(|(at, _)| *at < since).unwrap_or(0);
-        self.queued.iter().skip(first).map(|(_, n)| *n).max().unwrap_or(0)
+    /// So many of them became so many.
+    pub(super) fn change(&mut self, now: Time, before: usize, after: usize) {
+        if before != after {
+            let last = self.0.back().map_or(0, |(_, n)| *n);
+            self.set(now, (last + after).saturating_sub(before));
+        }
+    }
+
+    /// How many there were at some time since then: indexes that lag may show all of them at once.
+    pub(super) fn since(&self, since: Time) -> usize {
+        // The last count from before it still held then.
+        let first = self.0.iter().rposition(|(at, _)| *at < since).unwrap_or(0);
+        let counts = self.0.iter().skip(first).map(|(_, n)| *n);
+        let more: usize =
+            counts.clone().zip(counts.clone().skip(1)).map(|(before, after)| after.saturating_sub(before)).sum();
+        counts.take(1).sum::<usize>() + more
     }
 }
 

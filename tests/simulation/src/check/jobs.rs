@@ -28,9 +28,7 @@ impl Check {
             queued.map_or(0, |r| count(r, "nodes").max(1).unsigned_abs() as usize)
         };
         let (was, is) = (members(before), members(after));
-        if was != is {
-            lock(&self.seen).queue(self.core.now(), was, is);
-        }
+        lock(&self.seen).queued.change(self.core.now(), was, is);
         if let Some(id) = before.or(after).and_then(job_id) {
             match (was, is) {
                 (0, 1..) => _ = lock(&self.seen).queued_since.insert(id, self.core.now()),

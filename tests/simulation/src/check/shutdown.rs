@@ -294,7 +294,7 @@ impl Check {
             !p.nodes.max_price_per_hour.is_zero() && p.size.iter().any(|s| to_be_had(&s))
         };
         let in_the_way =
-            policies.iter().any(|p| dear(p)) || lock(&self.seen).queued_lately(self.core.now() - super::INDEX) > 0;
+            policies.iter().any(|p| dear(p)) || lock(&self.seen).queued.since(self.core.now() - super::INDEX) > 0;
         if in_the_way {
             return;
         }
