@@ -20,7 +20,7 @@ const KEPT: &[(&str, u64)] = &[
     ("dear_nodes_kept_in_the_way", 198),
     ("minimum_in_the_way_of_work", 137),
     ("dear_nodes_in_the_way_of_the_minimum", 137),
-    ("room_made_for_a_full_size", 248),
+    ("room_made_for_a_full_size", 888),
     ("ordered_before_the_wipe_started_again", 5),
     ("unwanted_work_waited_for", 47),
     ("lease_shortened_by_a_later_answer", 4),
