@@ -38,6 +38,15 @@ fn settled() -> Node {
     node
 }
 
+/// Settled, and alloc 0 runs, as the control plane knows.
+fn told_running() -> Node {
+    let mut node = settled();
+    node.observe(alloc_id(0), Seen::Running);
+    node.report().unwrap();
+    node.on_report(&taken(5, &[alloc_id(0)]));
+    node
+}
+
 #[test]
 fn the_first_heartbeat_registers_and_the_next_ones_carry_the_incarnation() {
     let mut node = node();
@@ -293,10 +302,7 @@ fn a_report_from_before_a_miss_is_not_repeated_for_the_gate() {
 
 #[test]
 fn what_a_restored_table_forgot_is_told_again() {
-    let mut node = settled();
-    node.observe(alloc_id(0), Seen::Running);
-    node.report().unwrap();
-    node.on_report(&taken(5, &[alloc_id(0)]));
+    let mut node = told_running();
     assert!(!node.has_report());
     node.on_heartbeat(&answer(6, Some(vec![order(0, 5)])));
     assert_eq!(node.report().unwrap().allocs[0].client, ClientStatus::Running);
@@ -304,10 +310,7 @@ fn what_a_restored_table_forgot_is_told_again() {
 
 #[test]
 fn what_is_placed_again_while_it_is_stopped_is_lost_once_it_has_ended() {
-    let mut node = settled();
-    node.observe(alloc_id(0), Seen::Running);
-    node.report().unwrap();
-    node.on_report(&taken(5, &[alloc_id(0)]));
+    let mut node = told_running();
     // A restored table does not know it, and gives its id a second time.
     node.on_heartbeat(&answer(6, Some(vec![])));
     node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(8, Some(vec![order(0, 8)])) });
@@ -323,10 +326,7 @@ fn what_is_placed_again_while_it_is_stopped_is_lost_once_it_has_ended() {
 
 #[test]
 fn what_is_placed_again_and_dropped_again_is_forgotten_untold() {
-    let mut node = settled();
-    node.observe(alloc_id(0), Seen::Running);
-    node.report().unwrap();
-    node.on_report(&taken(5, &[alloc_id(0)]));
+    let mut node = told_running();
     node.on_heartbeat(&answer(6, Some(vec![])));
     node.on_heartbeat(&answer(8, Some(vec![order(0, 8)])));
     node.on_heartbeat(&answer(9, Some(vec![])));
