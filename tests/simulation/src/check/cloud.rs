@@ -20,6 +20,11 @@ const AGAIN: Span = Span::from_s(900);
 /// How long after its time a slow write is committed at most.
 const COMMITS: Span = Span::from_s(25);
 
+/// Whether a run could know of what was written then.
+fn could_know(caller: &Caller, at: Time) -> bool {
+    at + SLACK + COMMITS + BEHIND < caller.began
+}
+
 impl Check {
     /// A launch call with a new token reached EC2: for which node, if it says so.
     pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Option<NodeId> {
@@ -48,10 +53,7 @@ impl Check {
         let version = policy.and_then(|p| number(p, "version"));
         for row in model.rows(Table::Control) {
             let Some(key) = text(row, "key") else { continue };
-            let known = |at: Time| at + SLACK + COMMITS + BEHIND < caller.began;
-            // A success wrote when it was.
-            let success = time(row, "until_at").filter(|_| row.contains_key("count"));
-            let known = time(row, "since_at").is_some_and(known) && success.is_none_or(known);
+            let known = time(row, "since_at").is_some_and(|since| could_know(caller, since));
             let holds = match key {
                 "quota" | "backoff" | "boot_failures" => time(row, "until_at").is_some_and(|until| now + SLACK < until),
                 _ if key == shortage => time(row, "until_at").is_some_and(|until| now + SLACK < until),
@@ -89,10 +91,8 @@ impl Check {
         let now = self.core.now();
         let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
         // As far as the run could know of it.
-        let known = |at: Time| at + SLACK + COMMITS + BEHIND < caller.began;
-        // A success wrote when it was.
         let success = time(row, "until_at").filter(|_| row.contains_key("count"));
-        let known = time(row, "since_at").is_some_and(known) && success.is_none_or(known);
+        let known = time(row, "since_at").into_iter().chain(success).all(|at| could_know(caller, at));
         let n = caller.takes(shortage);
         let most = count(row, "count").max(1);
         if recent && known && row.contains_key("wait_s") && n as i64 > most {
