@@ -139,9 +139,11 @@ impl Happened {
         lines.push("\nactions:".to_owned());
         for (function, action) in ACTIONS {
             let outcomes = self.did.iter().filter(|((f, a, _), _)| f == function && a == action);
-            let outcomes: Vec<String> = outcomes.map(|((.., done), n)| format!("{done:?} {n}")).collect();
-            let outcomes = if outcomes.is_empty() { "never".to_owned() } else { outcomes.join(", ") };
-            lines.push(format!("  {function:<20} {action:<18} {outcomes}"));
+            let mut line: Vec<String> = outcomes.clone().map(|((.., done), n)| format!("{done:?} {n}")).collect();
+            if !outcomes.clone().any(|((.., done), _)| matches!(done, Done::Yes | Done::Said)) {
+                line.push("never done".to_owned());
+            }
+            lines.push(format!("  {function:<20} {action:<18} {}", line.join(", ")));
         }
         lines.join("\n")
     }
