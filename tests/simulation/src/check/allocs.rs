@@ -139,7 +139,8 @@ impl Check {
         }
     }
 
-    /// An alloc that is lost because its node does not list it is not on its node.
+    /// An alloc that is lost because its node does not list it is not on its node, and the report that
+    /// does not list it could know of it.
     fn invariant_what_is_lost_for_its_absence_is_absent(
         &self,
         caller: &Caller,
@@ -147,10 +148,18 @@ impl Check {
         before: Option<&Item>,
         after: Option<&Item>,
     ) {
-        let Kind::Node { node, .. } = &caller.kind else { return };
+        let Kind::Node { node, body, .. } = &caller.kind else { return };
         let lost = after.is_some_and(|a| text(a, "client") == Some("lost"));
         if !lost || before.is_some_and(is_final) || self.forgets(before.and_then(|b| time(b, "placed_at"))) {
             return;
+        }
+        let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+        let as_of = report.get("as_of").and_then(serde_json::Value::as_i64);
+        let listed = report.get("allocs").and_then(serde_json::Value::as_array).into_iter().flatten();
+        let named = listed.filter_map(|a| a.get("alloc_id")?.as_str()).any(|name| name == id.to_string());
+        if !named && before.is_some_and(|b| as_of.is_none_or(|as_of| as_of < count(b, "placed_seq"))) {
+            let what = format!("{} lost {id}, of which it could not know: {before:?}", caller.name());
+            self.broken("invariant_what_is_lost_for_its_absence_is_absent", what);
         }
         if let Some(ground) = self.ground(*node) {
             let ground = lock(&ground);
