@@ -2,9 +2,11 @@
 //! reference's chaos. Long runs are `cargo run --profile simulation --bin simulate`.
 
 use nodekeeper_simulation::core::Fault;
+use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{How, Outcome, simulate};
+use shared::run::Done;
 
 /// Worlds that find a bug when its repair is undone, by the mistake of this name in
 /// `tests/mutants.toml`, which also says of what kind they are. A seed means another world whenever
@@ -96,6 +98,23 @@ fn a_seed_is_one_history() {
     assert!(first.len() > 1000, "a history worth comparing: {}", first.len());
     let other = tell(simulate(Scenario::of(4, 0.5), how));
     assert_ne!(first, other);
+}
+
+#[test]
+fn the_summary_names_what_never_happened_and_what_was_only_tried() {
+    let mut happened = Happened::default();
+    happened.did.insert(("poll-and-scale", "requeue", Done::Conflict), 3);
+    happened.did.insert(("poll-and-scale", "place", Done::Conflict), 1);
+    happened.did.insert(("poll-and-scale", "place", Done::Yes), 2);
+    happened.did.insert(("poll-and-scale", "warn", Done::Said), 4);
+    let table = happened.table();
+    let line = |what: &str| table.lines().find(|l| l.split_whitespace().any(|word| word == what)).unwrap().trim();
+    assert!(line("requeue").ends_with("Conflict 3, never done"), "{table}");
+    assert!(line("purge").ends_with(" never done"), "{table}");
+    assert!(line("place").contains("Yes 2") && !line("place").contains("never"), "{table}");
+    assert!(line("warn").ends_with("Said 4"), "{table}");
+    assert!(line("CutOff").starts_with("0 "), "{table}");
+    assert!(table.lines().any(|l| l.trim() == "0  a brake was released"), "{table}");
 }
 
 #[test]
