@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Holds infra/template.yaml to the rest of the project and to what AWS would accept. Runs offline.
+"""Compares infra/template.yaml with the rest of the project and with what AWS accepts. Runs offline.
 
     pip install -r infra/requirements.txt
-    nodekeeper init --print-tables > tables.json
-    infra/check.py --tables tables.json               one line for each finding; exits 1 if there is one
-    infra/check.py --tables tables.json --self-test   plants mistakes and proves that each is caught
+    nodekeeper init --print-contract > contract.json
+    infra/check.py --contract contract.json               prints one line for each finding, exits 1 if there is one
+    infra/check.py --contract contract.json --self-test   also plants mistakes and proves that each is found
 
-Linting SAM source sees little, so the template is expanded as the deployment would expand it, and the
-expansion is linted, its policies analysed, and its values, worked out for both ways in which nodes can prove
-who they are, compared with what the project needs (`FUNCTIONS` and the tables' definitions).
+A linter sees little in SAM source. So this check expands the template as a deployment does, lints the
+expansion and analyses its policies. Then it works out the expansion's values, once for each way in which nodes
+can prove who they are, and compares them with what the project needs: the tables and the functions as the
+project defines them (the contract), and `NEEDS`.
 
-What it deliberately does not do: talk to AWS. Whether a policy allows all that a function calls, and whether
-limits of the account suffice, only a deployment tells.
+It does not talk to AWS. Two things only a deployment can show: whether a policy allows everything that a
+function calls, and whether the account's limits are high enough.
 """
 
 import argparse
@@ -29,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 warnings.filterwarnings("ignore", category=UserWarning)  # pkg_resources, in parliament
-logging.getLogger("samtranslator").setLevel(logging.ERROR)  # it misses a taker for its metrics
-os.environ.setdefault("AWS_DEFAULT_REGION", "eu-west-1")  # samtranslator asks boto3 for one; nothing is called
+logging.getLogger("samtranslator").setLevel(logging.ERROR)  # it warns that nobody collects its metrics
+os.environ.setdefault("AWS_DEFAULT_REGION", "eu-west-1")  # samtranslator wants a region; it makes no call
 
 import cfnlint.api  # noqa: E402
 import parliament  # noqa: E402
@@ -40,7 +41,7 @@ from samtranslator.yaml_helper import yaml_parse  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "infra" / "template.yaml"
 
-# The values with which the expansion is worked out. They look like real ones, so that ARNs can be matched.
+# The parameters that the expansion is worked out with. They look real, so that ARNs can be compared.
 CLUSTER = "demo"
 ROLE = "arn:aws:iam::123456789012:role/node"
 PSEUDO = {
@@ -62,59 +63,99 @@ PROJECTED_BY_TABLE = 100
 
 
 @dataclass(frozen=True)
-class Function:
-    """What the project needs of one function; its name is its binary's."""
+class Needs:
+    """What one function needs of its block in the template, beyond what the table of functions says."""
 
-    logical_id: str
     timeout_s: int
-    every_min: int | None = None
-    url: str | None = None
     key: bool = False
     urls_in_user_data: bool = False
     ec2: frozenset[str] = frozenset()
 
 
-FUNCTIONS = {
-    "poll-and-scale": Function(
-        "PollAndScale", 55, every_min=1, key=True, urls_in_user_data=True,
+NEEDS = {
+    "poll-and-scale": Needs(
+        55, key=True, urls_in_user_data=True,
         ec2=frozenset({
             "ec2:CreateTags", "ec2:DescribeInstances", "ec2:DescribeLaunchTemplateVersions", "ec2:DescribeSubnets",
             "ec2:GetConsoleOutput", "ec2:RunInstances", "ec2:TerminateInstances",
         }),
     ),
-    "clean-stale-records": Function(
-        "CleanStaleRecords", 55, every_min=5, ec2=frozenset({"ec2:DescribeInstances", "ec2:TerminateInstances"})
-    ),
-    "heartbeat-ingest": Function("HeartbeatIngest", 20, url="HeartbeatUrl", key=True),
-    "sweep-dispatch": Function("SweepDispatch", 55, every_min=1, url="SweepUrl", key=True),
+    "clean-stale-records": Needs(55, ec2=frozenset({"ec2:DescribeInstances", "ec2:TerminateInstances"})),
+    "heartbeat-ingest": Needs(20, key=True),
+    "sweep-dispatch": Needs(55, key=True),
 }  # fmt: skip
 
-# Who may assume a role: Lambda for ours, Scheduler for those that SAM makes for the schedules.
+
+@dataclass(frozen=True)
+class Function:
+    """One row of the table of functions. Its name is also the name of its binary and of its folder."""
+
+    name: str
+    period_s: int | None
+    routes: tuple[str, ...]
+
+    @property
+    def logical_id(self) -> str:
+        """poll-and-scale is PollAndScale."""
+        return "".join(word.capitalize() for word in self.name.split("-"))
+
+    @property
+    def url(self) -> str | None:
+        """The logical id of its URL. Only a function with routes has one: sweep-dispatch has SweepUrl."""
+        return f"{self.name.split('-')[0].capitalize()}Url" if self.routes else None
+
+    @property
+    def every_min(self) -> int | None:
+        return None if self.period_s is None else self.period_s // 60
+
+    @property
+    def needs(self) -> Needs:
+        return NEEDS[self.name]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What `nodekeeper init --print-contract` prints: the tables and the functions of the project."""
+
+    tables: list[dict[str, Any]]
+    functions: list[Function]
+
+    @staticmethod
+    def read(document: dict[str, Any]) -> "Contract":
+        rows = [Function(f["name"], f["period_s"], tuple(f["routes"])) for f in document["functions"]]
+        return Contract(document["tables"], rows)
+
+    def checked_functions(self) -> list[Function]:
+        """The functions whose needs are known. `check_contract` reports the others."""
+        return [f for f in self.functions if f.name in NEEDS]
+
+
+# Who may assume a role: Lambda assumes our roles, Scheduler assumes the roles that SAM makes for schedules.
 TRUSTED = (["lambda.amazonaws.com"], ["scheduler.amazonaws.com"])
 
-# Five missed periods is when a function counts as silent, as in the policy's watchdog.multiplier.
+# A function counts as silent after five missed periods, as in the policy's watchdog.multiplier.
 SILENT_PERIODS = 5
 
 
-# ---- Expanding, and working values out ---------------------------------------------------------------------
+# ---- Expand the template and work out its values -----------------------------------------------------------
 
 
 class NoManagedPolicies:
-    """The template names none; a look-up would need AWS."""
+    """The template names no managed policy. Looking one up would need AWS."""
 
     def load(self) -> dict[str, str]:
         return {}
 
 
 def expand(source: dict[str, Any]) -> dict[str, Any]:
-    """What CloudFormation would be given. Local code has to look packaged, as after `sam package`."""
+    """What CloudFormation gets. The code must look packaged, as it does after `sam package`."""
     packaged = copy.deepcopy(source)
     packaged["Globals"]["Function"]["CodeUri"] = "s3://bucket/code.zip"
     return transform(packaged, {}, NoManagedPolicies())
 
 
 class Unresolved(Exception):
-    """An expression that this check cannot work out."""
+    """This check cannot work out an expression of the template."""
 
 
 class Values:
@@ -127,7 +168,7 @@ class Values:
         self.parameters = {**PSEUDO, **defaults, **parameters}
 
     def live_resources(self) -> dict[str, dict[str, Any]]:
-        """The resources whose condition holds, worked out."""
+        """The resources whose condition holds, with their values worked out."""
         there = {k: r for k, r in self.resources.items() if "Condition" not in r or self.holds(r["Condition"])}
         return {k: self.of(r) for k, r in there.items()}
 
@@ -165,7 +206,7 @@ class Values:
                 return arg[0].join(map(str, self.of(arg[1])))
             case "Fn::Sub":
                 return self.substitute(*arg) if isinstance(arg, list) else self.substitute(arg, {})
-        raise Unresolved(f"{name} is not known to check.py: teach it, or do without")
+        raise Unresolved(f"check.py cannot work out {name}: extend check.py, or do not use it")
 
     def substitute(self, text: str, names: dict[str, Any]) -> str:
         out, rest = "", text
@@ -217,7 +258,7 @@ class Values:
             if "StreamSpecification" not in resource["Properties"]:
                 raise Unresolved(f"StreamArn of {logical_id}, which has no stream")
             return self.attribute(logical_id, "Arn") + "/stream/2026-01-01"
-        raise Unresolved(f"{attribute} of a {resource['Type']} is not known to check.py: teach it")
+        raise Unresolved(f"check.py does not know {attribute} of a {resource['Type']}: extend check.py")
 
 
 def of_type(resources: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
@@ -232,16 +273,16 @@ def as_list(value: Any) -> list[Any]:
 
 
 def lint(text: str, what: str) -> Iterator[str]:
-    """cfn-lint, in a region that has everything."""
+    """cfn-lint, for a region that has every service."""
     for found in cfnlint.api.lint(text, regions=["us-east-1"]):
         if found.rule.id == "W1030" and "'NodeRoleArn'" in found.message:
-            continue  # empty by default, and used only in iam mode, in which the template's rule demands it
+            continue  # it is empty by default; only iam mode uses it, and there the template's rule requires it
         where = ".".join(map(str, getattr(found, "path", None) or [])) or f"line {found.linenumber}"
         yield f"{what}: {where}: {found.message} ({found.rule.id})"
 
 
 def policies(resources: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every policy that says what one of our roles may do, with its role."""
+    """Each role with each policy that says what the role may do."""
     for role, properties in of_type(resources, "AWS::IAM::Role").items():
         for policy in properties.get("Policies", []):
             yield role, policy["PolicyDocument"]
@@ -250,10 +291,11 @@ def policies(resources: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def analyse_policies(resources: dict[str, Any]) -> Iterator[str]:
-    """parliament: actions, resources and condition keys that do not exist or do not fit together.
+    """parliament finds actions, resources and condition keys that do not exist or do not fit together.
 
-    It wants every resource that an action needs in one statement. RunInstances is granted in two, because its
-    condition fits the instance alone: what a statement lacks counts only if all of that action's lack it.
+    It wants every resource that an action needs in one statement. The template grants RunInstances in two
+    statements, because its condition applies to the instance only. So a missing resource is a finding only if
+    every statement for that action lacks it.
     """
     for role, document in policies(resources):
         granting = Counter(a for s in document["Statement"] for a in as_list(s["Action"]))
@@ -265,7 +307,7 @@ def analyse_policies(resources: dict[str, Any]) -> Iterator[str]:
             detail = f": {found.detail}" if found.detail else ""
             yield f"{role}: {found.issue}{detail} (parliament)"
         for (action, resource), count in lacking.items():
-            # AWS's own policy for a function that reads a stream binds ListStreams to the table, as ours does.
+            # The template grants ListStreams on the table's streams, as AWS's own policy for stream readers does.
             if count == granting[action] and action != "dynamodb:ListStreams":
                 yield f"{role}: RESOURCE_MISMATCH: {action} needs {resource} (parliament)"
 
@@ -274,7 +316,7 @@ def analyse_policies(resources: dict[str, Any]) -> Iterator[str]:
 
 
 def check_definitions(tables: list[dict[str, Any]]) -> Iterator[str]:
-    """The definitions themselves, against DynamoDB's limits: local engines do not enforce them."""
+    """The tables' definitions are within DynamoDB's limits. Local engines do not enforce these limits."""
     for table in tables:
         listed = [len(i["projection"].get("attributes", [])) for i in table["indexes"]]
         for index, count in zip(table["indexes"], listed, strict=True):
@@ -288,7 +330,7 @@ def check_definitions(tables: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def check_tables(resources: dict[str, Any], tables: list[dict[str, Any]]) -> Iterator[str]:
-    """The tables are the defined ones, recoverable, and outlive the stack."""
+    """The template has exactly the defined tables. They can be restored, and they outlive the stack."""
     there = {p["TableName"]: (k, p) for k, p in of_type(resources, "AWS::DynamoDB::Table").items()}
     wanted = {f"{CLUSTER}-{t['name']}": t for t in tables}
     for name in sorted(there.keys() ^ wanted.keys()):
@@ -298,7 +340,7 @@ def check_tables(resources: dict[str, Any], tables: list[dict[str, Any]]) -> Ite
         yield from check_table(f"table {name}", properties, wanted[name])
         for policy in ("DeletionPolicy", "UpdateReplacePolicy"):
             if resources[logical_id].get(policy) != "Retain":
-                yield f"table {name}: {policy} has to be Retain"
+                yield f"table {name}: {policy} must be Retain"
 
 
 def key_schema(*parts: dict[str, str] | None) -> list[dict[str, str]]:
@@ -343,8 +385,22 @@ def check_table(what: str, properties: dict[str, Any], definition: dict[str, Any
         )
 
 
-def check_source(source: dict[str, Any]) -> Iterator[str]:
-    """What the expansion no longer shows: how each function is built."""
+def check_contract(contract: Contract) -> Iterator[str]:
+    """This check knows what each function of the table needs, and a schedule can have the function's period."""
+    names = {f.name for f in contract.functions}
+    for name in sorted(names ^ NEEDS.keys()):
+        what = "NEEDS in check.py has no row for it" if name in names else "not in the table of functions"
+        yield f"function {name}: {what}"
+    for function in contract.functions:
+        if function.period_s is not None and (function.period_s < 60 or function.period_s % 60):
+            yield f"function {function.name}: runs every {function.period_s} s, but a schedule counts whole minutes"
+        if function.period_s is None and not function.routes:
+            yield f"function {function.name}: has neither a period nor a route, so nothing would ever run it"
+
+
+def check_source(source: dict[str, Any], contract: Contract) -> Iterator[str]:
+    """How each function is built. The expansion does not show it."""
+    expected = {f.logical_id: f.name for f in contract.functions}
     binaries = set()
     for logical_id, resource in source["Resources"].items():
         if resource["Type"] != "AWS::Serverless::Function":
@@ -353,24 +409,25 @@ def check_source(source: dict[str, Any]) -> Iterator[str]:
         binary = metadata.get("BuildProperties", {}).get("Binary")
         binaries.add(binary)
         if metadata.get("BuildMethod") != "rust-cargolambda":
-            yield f"{logical_id}: BuildMethod has to be rust-cargolambda"
-        if binary not in FUNCTIONS or FUNCTIONS[binary].logical_id != logical_id:
-            yield f"{logical_id}: builds the binary {binary}, which is not its own"
+            yield f"{logical_id}: BuildMethod must be rust-cargolambda"
+        if logical_id not in expected:
+            yield f"{logical_id}: the template has this function, the table of functions does not"
+        elif binary != expected[logical_id]:
+            yield f"{logical_id}: builds the binary {binary}, must build {expected[logical_id]}"
     folders = {p.parent.name for p in (ROOT / "functions").glob("*/Cargo.toml")}
     for name in sorted(folders ^ binaries, key=str):
         what = "in functions/ but not in the template" if name in folders else "has no folder in functions/"
         yield f"function {name}: {what}"
     code = source["Globals"]["Function"].get("CodeUri")
     if (TEMPLATE.parent / str(code)).resolve() != ROOT:
-        yield f"Globals: CodeUri is {code}, has to be the workspace"
+        yield f"Globals: CodeUri is {code}, must be the workspace"
 
 
-def check_functions(resources: dict[str, Any], mode: str) -> Iterator[str]:
-    """Each function runs as it was built, with its whole environment, its log and its schedule."""
+def check_functions(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
+    """Each function of the table has its block, with the right environment, log and schedule."""
     functions = of_type(resources, "AWS::Lambda::Function")
-    for logical_id in sorted(functions.keys() - {f.logical_id for f in FUNCTIONS.values()}):
-        yield f"{logical_id}: a function that the project does not have"
-    for name, wanted in FUNCTIONS.items():
+    for wanted in contract.checked_functions():
+        name = wanted.name
         properties = functions.get(wanted.logical_id)
         if properties is None:
             yield f"{wanted.logical_id}: missing"
@@ -380,18 +437,18 @@ def check_functions(resources: dict[str, Any], mode: str) -> Iterator[str]:
             "Runtime": "provided.al2023",
             "Handler": "bootstrap",
             "Architectures": ["arm64"],
-            "Timeout": wanted.timeout_s,
+            "Timeout": wanted.needs.timeout_s,
             "ReservedConcurrentExecutions": None,
             "LoggingConfig": {"LogGroup": f"/aws/lambda/{CLUSTER}-{name}"},
             "Role": f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/{wanted.logical_id}Role",
         }
         for field, value in should.items():
             if properties.get(field) != value:
-                yield f"{wanted.logical_id}: {field} is {properties.get(field)}, has to be {value}"
+                yield f"{wanted.logical_id}: {field} is {properties.get(field)}, must be {value}"
         environment = {"NODEKEEPER_CLUSTER": CLUSTER, "NODEKEEPER_NODE_AUTH": mode, "RUST_LOG": "info"}
-        if wanted.key:
+        if wanted.needs.key:
             environment["NODEKEEPER_NODE_KEY_SECRET"] = secret_arn(resources)
-        if wanted.urls_in_user_data:
+        if wanted.needs.urls_in_user_data:
             environment["NODEKEEPER_HEARTBEAT_URL"] = "FunctionUrl of HeartbeatUrl"
             environment["NODEKEEPER_SWEEP_URL"] = "FunctionUrl of SweepUrl"
         found = properties.get("Environment", {}).get("Variables", {})
@@ -399,12 +456,12 @@ def check_functions(resources: dict[str, Any], mode: str) -> Iterator[str]:
             if environment.get(variable) != found.get(variable):
                 yield (
                     f"{wanted.logical_id}: environment: {variable} is {found.get(variable)}, "
-                    f"has to be {environment.get(variable)}"
+                    f"must be {environment.get(variable)}"
                 )
-        yield from check_schedule(resources, name, wanted)
+        yield from check_schedule(resources, wanted)
     for logical_id, properties in of_type(resources, "AWS::Logs::LogGroup").items():
         if "RetentionInDays" not in properties:
-            yield f"{logical_id}: keeps its log for ever; give RetentionInDays"
+            yield f"{logical_id}: keeps its log forever; give RetentionInDays"
 
 
 def secret_arn(resources: dict[str, Any]) -> str | None:
@@ -416,29 +473,30 @@ def secret_arn(resources: dict[str, Any]) -> str | None:
     )
 
 
-def check_schedule(resources: dict[str, Any], name: str, wanted: Function) -> Iterator[str]:
-    arn = f"arn:aws:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function:{CLUSTER}-{name}"
+def check_schedule(resources: dict[str, Any], wanted: Function) -> Iterator[str]:
+    """A function with a period has one schedule of that period. A function without a period has none."""
+    arn = f"arn:aws:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function:{CLUSTER}-{wanted.name}"
     schedules = [s for s in of_type(resources, "AWS::Scheduler::Schedule").values() if s["Target"]["Arn"] == arn]
     if wanted.every_min is None:
         if schedules:
-            yield f"{wanted.logical_id}: is not a scheduled function"
+            yield f"{wanted.logical_id}: has a schedule, but no period in the table of functions"
         return
     expected = "rate(1 minute)" if wanted.every_min == 1 else f"rate({wanted.every_min} minutes)"
     if [s["ScheduleExpression"] for s in schedules] != [expected]:
-        yield f"{wanted.logical_id}: schedule is {[s['ScheduleExpression'] for s in schedules]}, has to be {expected}"
+        yield f"{wanted.logical_id}: schedule is {[s['ScheduleExpression'] for s in schedules]}, must be {expected}"
     for schedule in schedules:
         if not str(schedule.get("Name", "")).startswith(f"{CLUSTER}-"):
-            yield f"{wanted.logical_id}: schedule {schedule.get('Name')}: a second cluster's would have the same name"
+            yield f"{wanted.logical_id}: schedule {schedule.get('Name')}: a second cluster would use the same name"
         if schedule["Target"].get("RetryPolicy", {}).get("MaximumRetryAttempts") != 0:
-            yield f"{wanted.logical_id}: schedule retries; the next tick is the retry"
+            yield f"{wanted.logical_id}: schedule retries; the next scheduled run is the retry"
         if schedule.get("State") != "ENABLED":
-            yield f"{wanted.logical_id}: schedule is {schedule.get('State')} by default, has to be ENABLED"
-    if wanted.timeout_s >= wanted.every_min * 60:
-        yield f"{wanted.logical_id}: may run into its own next run"
+            yield f"{wanted.logical_id}: schedule is {schedule.get('State')} by default, must be ENABLED"
+    if wanted.needs.timeout_s >= wanted.every_min * 60:
+        yield f"{wanted.logical_id}: a run may still be running when the next one starts"
 
 
 def check_events(resources: dict[str, Any]) -> Iterator[str]:
-    """EC2's events and new jobs wake poll-and-scale, and nothing else does."""
+    """EC2's events and new jobs wake poll-and-scale. No other event does."""
     arn = f"arn:aws:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function:{CLUSTER}-poll-and-scale"
     wanted = {
         "EC2 Spot Instance Interruption Warning": None,
@@ -450,27 +508,30 @@ def check_events(resources: dict[str, Any]) -> Iterator[str]:
         for kind in pattern.get("detail-type", ["anything"]):
             found[kind] = pattern.get("detail")
         if pattern.get("source") != ["aws.ec2"] or [t["Arn"] for t in rule["Targets"]] != [arn]:
-            yield f"{logical_id}: has to send EC2's events to poll-and-scale"
+            yield f"{logical_id}: must send EC2's events to poll-and-scale"
     for kind in sorted(wanted.keys() ^ found.keys()):
-        what = "has to wake poll-and-scale, and no rule does" if kind in wanted else "has no business here"
+        what = "must wake poll-and-scale, and no rule does" if kind in wanted else "must not wake poll-and-scale"
         yield f"events: {kind}: {what}"
     for kind in sorted(wanted.keys() & found.keys()):
         if found[kind] != wanted[kind]:
-            yield f"events: {kind}: filtered for {found[kind]}, has to be for {wanted[kind]}"
+            yield f"events: {kind}: filtered for {found[kind]}, must be filtered for {wanted[kind]}"
 
     streams = list(of_type(resources, "AWS::Lambda::EventSourceMapping").values())
     if [s["FunctionName"] for s in streams] != [f"{CLUSTER}-poll-and-scale"]:
-        yield "events: new jobs have to wake poll-and-scale, through the stream of the jobs table"
+        yield "events: new jobs must wake poll-and-scale, through the stream of the jobs table"
     for stream in streams:
         filters = [json.loads(f["Pattern"]) for f in stream.get("FilterCriteria", {}).get("Filters", [])]
         if filters != [{"eventName": ["INSERT"]}]:
-            yield "events: the stream has to be filtered for INSERT, or each of our own writes would wake us"
+            yield "events: the stream must be filtered for INSERT, or each write of our own would wake poll-and-scale"
         if stream.get("MaximumRetryAttempts") != 0:
-            yield "events: MaximumRetryAttempts of the stream has to be 0, or one failing run blocks the jobs behind it"
+            yield "events: MaximumRetryAttempts of the stream must be 0, or a failing run blocks the jobs behind it"
 
 
-def check_urls(resources: dict[str, Any], mode: str) -> Iterator[str]:
-    """Each URL has its two permissions, for everybody only where the function itself checks a token."""
+def check_urls(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
+    """A function has a URL exactly when it has routes. Each URL has its two permissions.
+
+    Everybody may call a URL only in token mode, where the function itself checks the token.
+    """
     auth, caller = ("NONE", "*") if mode == "token" else ("AWS_IAM", ROLE)
     urls = of_type(resources, "AWS::Lambda::Url")
     granted = []
@@ -480,13 +541,13 @@ def check_urls(resources: dict[str, Any], mode: str) -> Iterator[str]:
         elif "SourceArn" not in grant:
             yield f"{logical_id}: lets {grant['Principal']} invoke on behalf of any account; give SourceArn"
     expected = []
-    for name, wanted in FUNCTIONS.items():
+    for wanted in contract.checked_functions():
         if wanted.url is None:
             continue
-        function = f"{CLUSTER}-{name}"
+        function = f"{CLUSTER}-{wanted.name}"
         url = urls.get(wanted.url, {})
         if url.get("AuthType") != auth or not str(url.get("TargetFunctionArn")).endswith(f":function:{function}"):
-            yield f"{wanted.url}: has to be the URL of {name} with AuthType {auth} in {mode} mode"
+            yield f"{wanted.url}: must be the URL of {wanted.name} with AuthType {auth} in {mode} mode"
         by_url = {"Action": "lambda:InvokeFunctionUrl", "FunctionUrlAuthType": auth}
         by_invoke = {"Action": "lambda:InvokeFunction", "InvokedViaFunctionUrl": True}
         for grant in (by_url, by_invoke):
@@ -494,21 +555,21 @@ def check_urls(resources: dict[str, Any], mode: str) -> Iterator[str]:
             expected.append(grant)
             if grant not in granted:
                 yield f"{wanted.url}: needs the permission {json.dumps(grant)} in {mode} mode"
-    for logical_id in sorted(urls.keys() - {f.url for f in FUNCTIONS.values()}):
-        yield f"{logical_id}: a URL that the project does not have"
+    for logical_id in sorted(urls.keys() - {f.url for f in contract.functions}):
+        yield f"{logical_id}: a URL, but no function of the table has routes for it"
     for grant in granted:
         if grant not in expected:
             yield f"permission {json.dumps(grant)}: more than the URLs need in {mode} mode"
 
 
-def check_least_privilege(resources: dict[str, Any], mode: str) -> Iterator[str]:
-    """Every statement names its actions and its resources, and EC2's are bound to the cluster's tag."""
+def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
+    """Every statement names its actions and its resources. EC2 actions are limited to the cluster's tag."""
     for role, properties in of_type(resources, "AWS::IAM::Role").items():
         if properties.get("ManagedPolicyArns"):
             yield f"{role}: managed policies grant more than is needed; write the statements out"
         trusted = [s.get("Principal") for s in properties["AssumeRolePolicyDocument"]["Statement"]]
         if any(as_list(t.get("Service")) not in TRUSTED or t.keys() != {"Service"} for t in trusted):
-            yield f"{role}: may be assumed by {trusted}; only Lambda, or Scheduler for a schedule, has to"
+            yield f"{role}: may be assumed by {trusted}; allow only Lambda, or Scheduler for a schedule"
     ec2_by_role: dict[str, set[str]] = {}
     for role, document in policies(resources):
         for statement in document["Statement"]:
@@ -519,15 +580,16 @@ def check_least_privilege(resources: dict[str, Any], mode: str) -> Iterator[str]
                 yield from check_grant(role, action, as_list(statement["Resource"]), statement.get("Condition", {}))
                 if action.startswith("ec2:"):
                     ec2_by_role.setdefault(role, set()).add(action)
-    for wanted in FUNCTIONS.values():
+    for wanted in contract.checked_functions():
         found = ec2_by_role.pop(f"{wanted.logical_id}Role", set())
-        if found != wanted.ec2:
-            yield f"{wanted.logical_id}Role: EC2 actions that differ from those needed: {sorted(found ^ wanted.ec2)}"
+        differ = sorted(found ^ wanted.needs.ec2)
+        if differ:
+            yield f"{wanted.logical_id}Role: EC2 actions differ from those needed: {differ}"
     for role in ec2_by_role:
-        yield f"{role}: has no business with EC2"
+        yield f"{role}: grants EC2 actions, but belongs to no function that needs them"
     passes = any("iam:PassRole" in as_list(s["Action"]) for _, d in policies(resources) for s in d["Statement"])
     if passes != (mode == "iam"):
-        yield f"iam:PassRole: {'granted' if passes else 'not granted'} in {mode} mode: goes with NodeRoleArn"
+        yield f"iam:PassRole: {'granted' if passes else 'not granted'} in {mode} mode: grant it only with NodeRoleArn"
 
 
 def check_grant(role: str, action: str, granted: list[str], condition: dict[str, Any]) -> Iterator[str]:
@@ -560,22 +622,22 @@ def check_grant(role: str, action: str, granted: list[str], condition: dict[str,
 
 
 def check_secret(resources: dict[str, Any]) -> Iterator[str]:
-    """The master key is 64 characters of hex, which is what the functions read it as."""
+    """The master key is generated as 64 hex digits. The functions read it in that form."""
     secrets = of_type(resources, "AWS::SecretsManager::Secret")
     if len(secrets) != 1:
-        yield f"secrets: has to be one, the nodes' master key; there are {len(secrets)}"
+        yield f"secrets: there must be one, the nodes' master key; there are {len(secrets)}"
     for name, properties in secrets.items():
         made = properties.get("GenerateSecretString", {})
         left = set("abcdefghijklmnopqrstuvwxyz0123456789") - set(made.get("ExcludeCharacters", ""))
         hex_only = left == set("0123456789abcdef") and made.get("ExcludeUppercase") and made.get("ExcludePunctuation")
         if not hex_only or made.get("IncludeSpace") or made.get("PasswordLength") != 64:
-            yield f"{name}: has to be generated as 64 characters out of 0-9a-f"
+            yield f"{name}: must be generated as 64 characters out of 0-9a-f"
         if "SecretString" in properties:
-            yield f"{name}: a secret in a template is none"
+            yield f"{name}: the template contains the secret; everybody who reads the template would know it"
 
 
-def check_alarms(resources: dict[str, Any]) -> Iterator[str]:
-    """Silence is an alarm, and so are errors and throttles, and somebody can be told."""
+def check_alarms(resources: dict[str, Any], contract: Contract) -> Iterator[str]:
+    """Errors, throttles and silence each have an alarm, and each alarm has a receiver."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
     topics = [
         f"arn:aws:sns:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:{t}"
@@ -583,54 +645,55 @@ def check_alarms(resources: dict[str, Any]) -> Iterator[str]:
     ]
     for logical_id, alarm in alarms.items():
         if not alarm.get("AlarmActions") or not set(alarm["AlarmActions"]) <= set(topics):
-            yield f"{logical_id}: tells nobody; give AlarmActions"
+            yield f"{logical_id}: has no receiver; give AlarmActions"
         if not str(alarm.get("AlarmName", "")).startswith(f"{CLUSTER}-"):
             yield f"{logical_id}: AlarmName does not say which cluster"
-    for name, wanted in FUNCTIONS.items():
+    for wanted in contract.checked_functions():
         for metric in ("Errors", "Throttles"):
             alarm = alarms.get(f"{wanted.logical_id}{metric}", {})
             should = {
                 "Namespace": "AWS/Lambda",
                 "MetricName": metric,
-                "Dimensions": [{"Name": "FunctionName", "Value": f"{CLUSTER}-{name}"}],
+                "Dimensions": [{"Name": "FunctionName", "Value": f"{CLUSTER}-{wanted.name}"}],
                 "Statistic": "Sum",
                 "Threshold": 1,
                 "ComparisonOperator": "GreaterThanOrEqualToThreshold",
-                # An idle fleet sends nothing: silence is the other alarm's business.
+                # An idle fleet sends nothing. Silence has an alarm of its own.
                 "TreatMissingData": "notBreaching",
             }
             for field, value in should.items():
                 if alarm.get(field) != value:
-                    yield f"{wanted.logical_id}{metric}: {field} is {alarm.get(field)}, has to be {value}"
+                    yield f"{wanted.logical_id}{metric}: {field} is {alarm.get(field)}, must be {value}"
         if wanted.every_min is not None:
-            yield from check_silence(resources, alarms.get(f"{wanted.logical_id}Silent", {}), name, wanted)
+            yield from check_silence(resources, alarms.get(f"{wanted.logical_id}Silent", {}), wanted)
 
 
-def check_silence(resources: dict[str, Any], alarm: dict[str, Any], name: str, wanted: Function) -> Iterator[str]:
+def check_silence(resources: dict[str, Any], alarm: dict[str, Any], wanted: Function) -> Iterator[str]:
+    """The alarm for silence goes off when the schedule has had no successful run for five periods."""
     what = f"{wanted.logical_id}Silent"
     should = {"TreatMissingData": "breaching", "Threshold": 1, "ComparisonOperator": "LessThanThreshold"}
     for field, value in should.items():
         if alarm.get(field) != value:
-            yield f"{what}: {field} is {alarm.get(field)}, has to be {value}"
+            yield f"{what}: {field} is {alarm.get(field)}, must be {value}"
     metrics = {m["Id"]: m for m in alarm.get("Metrics", [])}
     stats = {k: m["MetricStat"] for k, m in metrics.items() if "MetricStat" in m}
     read = {
         k: (s["Metric"]["Namespace"], s["Metric"]["MetricName"], s["Metric"]["Dimensions"][0]["Value"])
         for k, s in stats.items()
     }
-    function = f"{CLUSTER}-{name}"
-    # A function with a URL is also run by nodes, so that its invocations say nothing about its schedule.
+    function = f"{CLUSTER}-{wanted.name}"
+    # Nodes also invoke a function with a URL. So its invocations do not show whether its schedule works.
     runs = (
         ("AWS/Scheduler", "InvocationAttemptCount", function) if wanted.url else ("AWS/Lambda", "Invocations", function)
     )
     if read != {"runs": runs, "errors": ("AWS/Lambda", "Errors", function)}:
-        yield f"{what}: has to read its runs from {runs}, and its errors; it reads {read}"
+        yield f"{what}: must read its runs from {runs}, and its errors; it reads {read}"
     if metrics.get("successes", {}).get("Expression") != "runs - errors":
-        yield f"{what}: has to watch runs - errors"
+        yield f"{what}: must watch runs - errors"
     for stat in stats.values():
         minutes = stat["Period"] * alarm.get("EvaluationPeriods", 0) // 60
         if minutes != SILENT_PERIODS * wanted.every_min:
-            yield f"{what}: goes off after {minutes} minutes, has to after {SILENT_PERIODS * wanted.every_min}"
+            yield f"{what}: goes off after {minutes} minutes, must go off after {SILENT_PERIODS * wanted.every_min}"
     if wanted.url:
         groups = [
             s.get("GroupName")
@@ -641,51 +704,51 @@ def check_silence(resources: dict[str, Any], alarm: dict[str, Any], name: str, w
             yield f"{what}: reads the schedule group {function}, but the schedule is in {groups}"
 
 
-def check_outputs(values: Values, template: dict[str, Any], tables: list[dict[str, Any]]) -> Iterator[str]:
-    """What a node's image, an operator or another stack needs to know."""
+def check_outputs(values: Values, template: dict[str, Any], contract: Contract) -> Iterator[str]:
+    """The stack says what a node's image, an operator or another stack needs to know."""
     found = values.of({k: o["Value"] for k, o in template.get("Outputs", {}).items()})
     should = {
-        "HeartbeatUrl": "FunctionUrl of HeartbeatUrl",
-        "SweepUrl": "FunctionUrl of SweepUrl",
-        **{f"{t['name'].capitalize()}Table": f"{CLUSTER}-{t['name']}" for t in tables},
+        **{f.url: f"FunctionUrl of {f.url}" for f in contract.functions if f.url},
+        **{f"{t['name'].capitalize()}Table": f"{CLUSTER}-{t['name']}" for t in contract.tables},
     }
     for name, value in should.items():
         if found.get(name) != value:
-            yield f"output {name}: is {found.get(name)}, has to be {value}"
+            yield f"output {name}: is {found.get(name)}, must be {value}"
 
 
-# ---- All of it ----------------------------------------------------------------------------------------------
+# ---- All checks ---------------------------------------------------------------------------------------------
 
 
-def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], tables: list[dict[str, Any]]) -> Iterator[str]:
-    """Everything that the project needs, in both modes."""
-    yield from check_definitions(tables)
-    yield from check_source(source)
+def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Contract) -> Iterator[str]:
+    """Everything that the project needs and the template does not have, in both modes."""
+    yield from check_definitions(contract.tables)
+    yield from check_contract(contract)
+    yield from check_source(source, contract)
     for mode, parameters in MODES.items():
         values = Values(expansion, parameters)
         resources = values.live_resources()
-        yield from check_tables(resources, tables)
-        yield from check_functions(resources, mode)
+        yield from check_tables(resources, contract.tables)
+        yield from check_functions(resources, contract, mode)
         yield from check_events(resources)
-        yield from check_urls(resources, mode)
-        yield from check_least_privilege(resources, mode)
+        yield from check_urls(resources, contract, mode)
+        yield from check_least_privilege(resources, contract, mode)
         yield from check_secret(resources)
-        yield from check_alarms(resources)
-        yield from check_outputs(values, expansion, tables)
-        # The schedules' roles are SAM's own work: what they grant is checked above, their form is not ours.
+        yield from check_alarms(resources, contract)
+        yield from check_outputs(values, expansion, contract)
+        # SAM makes the schedules' roles. What they grant is checked above; how they are written is SAM's choice.
         yield from analyse_policies({k: r for k, r in resources.items() if k in source["Resources"]})
 
 
-def check(text: str, tables: list[dict[str, Any]]) -> Iterator[str]:
-    """All findings, the cheapest first, each once."""
+def check(text: str, contract: Contract) -> Iterator[str]:
+    """All findings, each once. The cheap checks come first."""
     try:
         source = yaml_parse(text)
         expansion = expand(source)
-    except Exception as error:  # whatever keeps it from being read or expanded is the finding
+    except Exception as error:  # the reason why the template cannot be read or expanded is the finding
         yield f"template: cannot be expanded: {str(error) or type(error).__name__}"
         return
     try:
-        yield from dict.fromkeys(needs_unmet(source, expansion, tables))
+        yield from dict.fromkeys(needs_unmet(source, expansion, contract))
     except (Unresolved, KeyError, TypeError, AttributeError) as error:
         yield f"template: has a shape that cannot be checked: {type(error).__name__}: {error}"
     yield from lint(text, "source")
@@ -697,7 +760,7 @@ def check(text: str, tables: list[dict[str, Any]]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A change that must be found, and words that the finding must contain."""
+    """A change that the check must find, and the words that the finding must contain."""
 
     name: str
     make: Callable[[dict[str, Any]], None]
@@ -709,7 +772,7 @@ def properties(logical_id: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def put(logical_id: str, *path: Any, value: Any = ABSENT) -> Callable[[dict[str, Any]], None]:
-    """Sets a property, or takes it away."""
+    """Sets a property, or removes it."""
 
     def make(template: dict[str, Any]) -> None:
         *way, last = path
@@ -740,7 +803,16 @@ def index(logical_id: str, *path: Any, value: Any) -> Callable[[dict[str, Any]],
     return put(logical_id, "GlobalSecondaryIndexes", 0, *path, value=value)
 
 
-# One line each, however long: it is a table.
+def row(function: str, **change: Any) -> Callable[[dict[str, Any]], None]:
+    """Changes a row of the table of functions."""
+    return lambda c: next(f for f in c["functions"] if f["name"] == function).update(change)
+
+
+def widest_index(contract: dict[str, Any]) -> dict[str, Any]:
+    return next(i for t in contract["tables"] for i in t["indexes"] if i["projection"]["type"] == "INCLUDE")
+
+
+# A table, so each row is one line, however long.
 MISTAKES = [
     # Tables
     Mistake("a table is missing", drop("Resources", "EventsTable"), "EventsTable"),
@@ -750,7 +822,7 @@ MISTAKES = [
     Mistake("TTL switched off", put("AllocsTable", "TimeToLiveSpecification", "Enabled", value=False), "demo-allocs: TTL"),
     Mistake("TTL where none belongs", put("NodesTable", "TimeToLiveSpecification", value={"AttributeName": "expires_at", "Enabled": True}), "demo-nodes: TTL"),
     Mistake("no recovery", put("ControlTable", "PointInTimeRecoverySpecification"), "point in time recovery"),
-    Mistake("a table dies with the stack", lambda t: t["Resources"]["NodesTable"].pop("DeletionPolicy"), "DeletionPolicy has to be Retain"),
+    Mistake("a table dies with the stack", lambda t: t["Resources"]["NodesTable"].pop("DeletionPolicy"), "DeletionPolicy must be Retain"),
     Mistake("provisioned capacity", put("JobsTable", "BillingMode", value="PROVISIONED"), "BillingMode"),
     Mistake("command in the queue", lambda t: properties("JobsTable")(t)["GlobalSecondaryIndexes"][0]["Projection"]["NonKeyAttributes"].append("command"), "queue: projected attributes"),
     Mistake("everything in the index of live allocs", index("AllocsTable", "Projection", value={"ProjectionType": "ALL"}), "live: projection"),
@@ -765,11 +837,11 @@ MISTAKES = [
     Mistake("a schedule too slow", put("PollAndScale", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(10 minutes)"), "schedule is"),
     Mistake("a schedule that is no expression", put("CleanStaleRecords", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(5 minute)"), "schedule is"),
     Mistake("no schedule", put("SweepDispatch", "Events"), "SweepDispatch: schedule is []"),
-    Mistake("schedules of two clusters collide", put("PollAndScale", "Events", "Schedule", "Properties", "Name"), "a second cluster's"),
+    Mistake("schedules of two clusters collide", put("PollAndScale", "Events", "Schedule", "Properties", "Name"), "a second cluster"),
     Mistake("no key in the environment", put("HeartbeatIngest", "Environment"), "NODEKEEPER_NODE_KEY_SECRET"),
     Mistake("the URLs swapped", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_SWEEP_URL", value={"Fn::GetAtt": ["HeartbeatUrl", "FunctionUrl"]}), "NODEKEEPER_SWEEP_URL"),
     Mistake("the cluster's name missing", lambda t: t["Globals"]["Function"]["Environment"]["Variables"].pop("NODEKEEPER_CLUSTER"), "NODEKEEPER_CLUSTER"),
-    Mistake("a log kept for ever", put("HeartbeatIngestLog", "RetentionInDays"), "for ever"),
+    Mistake("a log kept forever", put("HeartbeatIngestLog", "RetentionInDays"), "forever"),
     Mistake("functions that need each other", put("HeartbeatIngest", "Environment", "Variables", "POLL", value={"Ref": "PollAndScale"}), "ircular"),
     # Events
     Mistake("no spot warnings", put("PollAndScale", "Events", "SpotInterruption"), "Spot Instance Interruption"),
@@ -799,9 +871,9 @@ MISTAKES = [
     Mistake("a key that is no hex", put("NodeKey", "GenerateSecretString", "ExcludeCharacters"), "0-9a-f"),
     Mistake("a key too short", put("NodeKey", "GenerateSecretString", "PasswordLength", value=32), "0-9a-f"),
     Mistake("silence is no alarm", put("PollAndScaleSilent", "TreatMissingData", value="notBreaching"), "TreatMissingData"),
-    Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent: has to read"),
+    Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent: must read"),
     Mistake("an alarm on another function", put("HeartbeatIngestErrors", "Dimensions", 0, "Value", value={"Ref": "SweepDispatch"}), "HeartbeatIngestErrors"),
-    Mistake("an alarm that tells nobody", put("CleanStaleRecordsThrottles", "AlarmActions"), "tells nobody"),
+    Mistake("an alarm that tells nobody", put("CleanStaleRecordsThrottles", "AlarmActions"), "has no receiver"),
     Mistake("no alarm for silence", drop("Resources", "CleanStaleRecordsSilent"), "CleanStaleRecordsSilent"),
     Mistake("no output for a URL", drop("Outputs", "HeartbeatUrl"), "output HeartbeatUrl"),
     # Only a linter sees these
@@ -812,44 +884,56 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-def self_test(text: str, tables: list[dict[str, Any]]) -> int:
-    """Makes each mistake in memory; the number of those that were missed."""
+# The same for the contract: the template must follow what the project defines.
+CONTRACT_MISTAKES = [
+    Mistake("a period that the template does not have", row("poll-and-scale", period_s=120), "PollAndScale: schedule is"),
+    Mistake("a period that no schedule can have", row("sweep-dispatch", period_s=90), "whole minutes"),
+    Mistake("a period for a function without a schedule", row("heartbeat-ingest", period_s=60), "HeartbeatIngest: schedule is []"),
+    Mistake("no period for a scheduled function", row("clean-stale-records", period_s=None, routes=["/v1/x"]), "but no period in the table of functions"),
+    Mistake("a route without a URL", row("clean-stale-records", routes=["/v1/x"]), "CleanUrl: must be the URL of clean-stale-records"),
+    Mistake("a URL without a route", row("heartbeat-ingest", period_s=60, routes=[]), "HeartbeatUrl: a URL, but no function"),
+    Mistake("a function that nothing runs", row("heartbeat-ingest", routes=[]), "neither a period nor a route"),
+    Mistake("a function without a block", lambda c: c["functions"].append({"name": "new-one", "period_s": 60, "routes": []}), "function new-one"),
+    Mistake("a block without a function", lambda c: c["functions"].pop(), "the table of functions does not"),
+    Mistake("a definition beyond DynamoDB's limit", lambda c: widest_index(c)["projection"].update(attributes=[f"a{n}" for n in range(PROJECTED_BY_INDEX + 1)]), "at most 20"),
+]  # fmt: skip
+
+
+def self_test(text: str, document: dict[str, Any]) -> int:
+    """Makes each mistake in memory and returns the number of mistakes that the check missed."""
     missed = 0
-    for mistake in MISTAKES:
-        source = yaml_parse(text)
-        mistake.make(source)
-        finding = next((f for f in check(json.dumps(source), tables) if mistake.finding in f), None)
-        missed += finding is None
-        print(f"{'missed' if finding is None else 'caught'}  {mistake.name}" + (f"  <- {finding}" if finding else ""))
-    too_wide = copy.deepcopy(tables)
-    widest = next(i for t in too_wide for i in t["indexes"] if i["projection"]["type"] == "INCLUDE")
-    widest["projection"]["attributes"] = [f"a{n}" for n in range(PROJECTED_BY_INDEX + 1)]
-    seen = any("at most 20" in f for f in check_definitions(too_wide))
-    missed += not seen
-    print(f"{'caught' if seen else 'missed'}  a definition beyond DynamoDB's limit")
-    print(f"{len(MISTAKES) + 1 - missed} of {len(MISTAKES) + 1} mistakes caught")
+    for mistake in MISTAKES + CONTRACT_MISTAKES:
+        source, contract = yaml_parse(text), copy.deepcopy(document)
+        mistake.make(contract if mistake in CONTRACT_MISTAKES else source)
+        findings = check(json.dumps(source), Contract.read(contract))
+        finding = next((f for f in findings if mistake.finding in f), None)
+        if finding is None:
+            missed += 1
+            print(f"missed: {mistake.name}")
+    planted = len(MISTAKES) + len(CONTRACT_MISTAKES)
+    print(f"{planted - missed} of {planted} planted mistakes found", file=sys.stderr)
     return missed
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description="Checks infra/template.yaml, offline.")
     arguments.add_argument(
-        "--tables", required=True, help="what `nodekeeper init --print-tables` prints; - for standard input"
+        "--contract", required=True, help="what `nodekeeper init --print-contract` prints; - for standard input"
     )
     arguments.add_argument("--template", type=Path, default=TEMPLATE)
-    arguments.add_argument("--self-test", action="store_true", help="also plant mistakes and prove that each is caught")
+    arguments.add_argument("--self-test", action="store_true", help="also plant mistakes and prove that each is found")
     options = arguments.parse_args()
 
     start = time.monotonic()
-    tables = json.load(sys.stdin) if options.tables == "-" else json.loads(Path(options.tables).read_text())
+    document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())
     text = options.template.read_text()
-    findings = list(check(text, tables))
+    findings = list(check(text, Contract.read(document)))
     for finding in findings:
-        print(" ".join(finding.split()))  # linters' messages may have several lines
+        print(" ".join(finding.split()))  # a linter's message may have several lines
     print(f"{options.template}: {len(findings) or 'no'} findings in {time.monotonic() - start:.1f} s", file=sys.stderr)
     if findings:
         return 1
-    return int(options.self_test and self_test(text, tables) > 0)
+    return int(options.self_test and self_test(text, document) > 0)
 
 
 if __name__ == "__main__":

@@ -1,44 +1,43 @@
-//! When to try again.
+//! How long to wait after a failed call.
 //!
-//! Guarantees: soon after an answer that is due does not come, seldom when it has not come
-//! for long, always spread, so that a fleet does not come back as one wave. Pure: chance is
-//! an argument.
+//! Guarantees: the wait is short after the first failures and longer after many; it is always random, so that the
+//! nodes of a fleet do not all call at the same moment. Pure: the random number is an argument.
 //! Does not: give up.
 
 use std::time::Duration;
 
 /// The longest wait, unless the control plane asks for more.
-const MAX: Duration = Duration::from_secs(30);
+const MAX_DELAY: Duration = Duration::from_secs(30);
 
-/// The longest `Retry-After` that is honoured: a node must not be silenced for good.
-const MAX_ASKED: Duration = Duration::from_secs(300);
+/// The longest `Retry-After` that is honoured: no answer may silence a node for good.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// How the calls have gone so far.
+/// How the last calls went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
-    /// Never answered; this many attempts failed.
+    /// No call was ever answered.
     Never {
-        /// At least 1.
+        /// The failed attempts, at least 1.
         attempts: u32,
     },
-    /// Answered before; the next answer was due this long ago (zero: not due yet).
+    /// A call was answered before. The next answer was due this long ago (zero: not due yet).
     Overdue(Duration),
 }
 
-/// How long to wait after a failure. `chance` is in 0..1.
+/// How long to wait after a failure. `chance` is a random number in 0..1.
 pub fn delay(history: History, retry_after: Option<Duration>, chance: f64) -> Duration {
     let wait = match history {
-        // 1 s, 1–2 s, 2–4 s … 15–30 s: a booting node is quick, a lost one modest.
+        // 1 s, 1–2 s, 2–4 s … 15–30 s: a node that just booted tries often, a lost one seldom.
         History::Never { attempts } => {
-            let most = f64::from(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX.as_secs_f64());
+            let most = f64::from(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_DELAY.as_secs_f64());
             (most * (1.0 + chance) / 2.0).max(1.0)
         }
-        History::Overdue(by) if by <= MAX => 1.0 + chance,
-        History::Overdue(_) => 1.0 + chance * (MAX.as_secs_f64() - 1.0),
+        History::Overdue(by) if by <= MAX_DELAY => 1.0 + chance,
+        History::Overdue(_) => 1.0 + chance * (MAX_DELAY.as_secs_f64() - 1.0),
     };
-    let wait = Duration::from_secs_f64(wait.clamp(1.0, MAX.as_secs_f64()));
-    // What is asked for is spread as well, upwards only.
-    let asked = retry_after.map_or(Duration::ZERO, |asked| asked.min(MAX_ASKED).mul_f64(1.0 + chance / 2.0));
+    let wait = Duration::from_secs_f64(wait.clamp(1.0, MAX_DELAY.as_secs_f64()));
+    // Random as well, but never shorter than asked for.
+    let asked = retry_after.map_or(Duration::ZERO, |asked| asked.min(MAX_RETRY_AFTER).mul_f64(1.0 + chance / 2.0));
     wait.max(asked)
 }
 
@@ -71,10 +70,10 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_honoured_within_reason() {
+    fn retry_after_is_honoured_up_to_a_limit() {
         let soon = History::Overdue(Duration::ZERO);
         assert_eq!(delay(soon, Some(Duration::from_secs(60)), 0.0), Duration::from_secs(60));
-        assert_eq!(delay(soon, Some(Duration::from_secs(86_400)), 0.0), MAX_ASKED);
+        assert_eq!(delay(soon, Some(Duration::from_secs(86_400)), 0.0), MAX_RETRY_AFTER);
         assert_eq!(delay(soon, Some(Duration::ZERO), 0.0), Duration::from_secs(1));
     }
 }

@@ -1,8 +1,8 @@
-//! Asks a command whether other work keeps the node busy.
+//! The busy check: a command that says whether other work keeps the node busy.
 //!
-//! Guarantees: exit code 0 is busy; any other end, and no end in time, is not. A check that did not
-//! end is killed with all it started in its process group.
-//! Does not: say anything of allocs: those the control plane knows.
+//! Guarantees: exit code 0 means busy; any other end means not busy, and so does a check that takes too long. Such a
+//! check is killed with its whole process group.
+//! Does not: look at allocs; the control plane knows about them.
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -13,18 +13,18 @@ use tokio::process::Command;
 /// The longest the command may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether the node is busy.
-pub async fn ask(command: &str) -> bool {
-    ask_within(command, TIMEOUT).await
+/// Runs the check. Returns whether the node is busy.
+pub async fn check(command: &str) -> bool {
+    check_within(command, TIMEOUT).await
 }
 
-async fn ask_within(command: &str, limit: Duration) -> bool {
+async fn check_within(command: &str, limit: Duration) -> bool {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = match shell.process_group(0).kill_on_drop(true).spawn() {
         Ok(child) => child,
         Err(error) => {
-            tracing::warn!(%error, "the busy check cannot be run: taken as not busy");
+            tracing::warn!(%error, "cannot run the busy check: counted as not busy");
             return false;
         }
     };
@@ -32,10 +32,10 @@ async fn ask_within(command: &str, limit: Duration) -> bool {
     match tokio::time::timeout(limit, child.wait()).await {
         Ok(status) => status.is_ok_and(|s| s.success()),
         Err(_) => {
-            tracing::warn!(limit_s = limit.as_secs(), "the busy check does not end: taken as not busy");
-            // Not reaped yet, so the number is still its own.
+            tracing::warn!(limit_s = limit.as_secs(), "the busy check takes too long: counted as not busy");
+            // The process was not reaped yet, so the kernel has not reused its pid.
             if let Some(group) = group {
-                let _gone_is_fine = killpg(group, Signal::SIGKILL);
+                let _ended_is_fine = killpg(group, Signal::SIGKILL);
             }
             false
         }
@@ -47,10 +47,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_exit_code_0_is_busy() {
-        assert!(ask("true").await);
-        assert!(!ask("exit 3").await);
-        assert!(!ask("kill -9 $$").await);
+    async fn only_exit_code_0_means_busy() {
+        assert!(check("true").await);
+        assert!(!check("exit 3").await);
+        assert!(!check("kill -9 $$").await);
     }
 
     #[tokio::test]
@@ -58,9 +58,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pid = dir.path().join("pid");
         let command = format!("sleep 60 & echo $! > '{0}.part'; mv '{0}.part' '{0}'; wait", pid.display());
-        assert!(!ask_within(&command, Duration::from_secs(1)).await);
+        assert!(!check_within(&command, Duration::from_secs(1)).await);
         let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
-        // Gone, or dead and waiting to be reaped by whoever inherited it.
+        // It has ended, or is a zombie that its new parent has not reaped yet.
         for _ in 0..100 {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             if stat.is_empty() || stat.contains(") Z ") {
@@ -68,6 +68,6 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("process {pid} lives on");
+        panic!("process {pid} still runs");
     }
 }

@@ -1,44 +1,33 @@
-//! HTTP to the functions, and what a refusal means.
+//! The HTTP client for the control plane.
 //!
-//! Guarantees: one attempt a call, over in [`TIMEOUT`]; a refusal counts only with the body
-//! *and* the status that belong to it, so that no proxy's 410 can end a node's work.
-//! Does not: retry; the loops do. Does not sign requests: in `iam` mode a signing proxy does.
+//! Guarantees: each call is one attempt, and takes at most [`TIMEOUT`]; a refusal counts only if its body and its
+//! status belong together, so that a 410 from a proxy cannot stop the work of a node.
+//! Does not: retry; the loops do. Does not sign requests; in `iam` mode a signing proxy does.
 
+use model::ids::NodeId;
+use model::wire::{ErrorBody, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shared::ids::NodeId;
-use shared::wire::{ErrorBody, ErrorCode};
 use std::error::Error;
 use std::time::Duration;
 
 /// The longest a call may take.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why a call brought no answer.
+/// Why a call has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum CallError {
-    /// The function said no.
+    /// The control plane refused the call.
     #[error("refused: {message}")]
-    Refused {
-        /// How.
-        code: ErrorCode,
-        /// In words.
-        message: String,
-        /// When to come back, if it said so.
-        retry_after: Option<Duration>,
-    },
-    /// Nobody knows what became of it.
+    Refused { code: ErrorCode, message: String, retry_after: Option<Duration> },
+    /// It is not known whether the call had an effect.
     #[error("no usable answer: {what}")]
-    Failed {
-        /// Why.
-        what: String,
-        /// When to come back, if somebody said so.
-        retry_after: Option<Duration>,
-    },
+    Failed { what: String, retry_after: Option<Duration> },
 }
 
 impl CallError {
-    /// How the function refused, if it did.
+    /// The code of the refusal, if it was refused.
     pub const fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -46,7 +35,7 @@ impl CallError {
         }
     }
 
-    /// When to come back, if that was said.
+    /// How long the answer asks to wait, if it does.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } | Self::Failed { retry_after, .. } => *retry_after,
@@ -54,19 +43,19 @@ impl CallError {
     }
 }
 
-/// Calls in the name of one node.
+/// Calls the control plane for one node.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct ControlPlaneClient {
     http: reqwest::Client,
     node_id: NodeId,
     token: Option<String>,
 }
 
-impl Client {
+impl ControlPlaneClient {
     /// A client with this node's credential.
     pub fn new(node_id: NodeId, token: Option<String>) -> Result<Self, reqwest::Error> {
         let builder = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(Duration::from_secs(5));
-        // A redirect would carry the credential elsewhere.
+        // A redirect would send the credential to another server.
         let http = builder.redirect(reqwest::redirect::Policy::none()).build()?;
         Ok(Self { http, node_id, token })
     }
@@ -89,7 +78,7 @@ impl Client {
         let retry_after = retry_after.map(Duration::from_secs);
         let bytes = response.bytes().await.map_err(|e| failed(&e))?;
         if status.is_success() {
-            let unusable = |e| CallError::Failed { what: format!("the answer is not understood: {e}"), retry_after };
+            let unusable = |e| CallError::Failed { what: format!("the answer is not valid: {e}"), retry_after };
             return serde_json::from_slice(&bytes).map_err(unusable);
         }
         match serde_json::from_slice::<ErrorBody>(&bytes) {
@@ -107,18 +96,18 @@ fn failed(error: &reqwest::Error) -> CallError {
 
 /// An error with all its causes, in one line.
 pub fn chain(error: &dyn Error) -> String {
-    let mut said = error.to_string();
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        said.push_str(": ");
-        said.push_str(&error.to_string());
+        text.push_str(": ");
+        text.push_str(&error.to_string());
         cause = error.source();
     }
-    said
+    text
 }
 
-/// How many seconds from now an answer asks to be called again, made harmless.
+/// The wait before the next call that an answer asks for, in seconds, limited to sensible values.
 pub fn next_call(asked_s: f64) -> Duration {
-    let sane = if asked_s.is_finite() { asked_s } else { 30.0 };
-    Duration::from_secs_f64(sane.clamp(0.2, 3600.0))
+    let finite = if asked_s.is_finite() { asked_s } else { 30.0 };
+    Duration::from_secs_f64(finite.clamp(0.2, 3600.0))
 }

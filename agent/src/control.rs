@@ -1,65 +1,61 @@
 //! The loop of heartbeats and alloc reports.
 //!
-//! Guarantees: one call at a time, so that answers come in order; heartbeats when told, when
-//! something urgent is to be said, and after failures as `backoff` says; reports as soon as
-//! there is something to report. Ends for 410 `gone` alone. While nothing can be saved (a full
-//! disk) it is silent: a node that cannot keep what it is told must not seem well, or its work
-//! would be waited for without end.
-//! Does not: stop work for any other answer, or for none.
+//! Guarantees: makes one call at a time, so that answers arrive in order; sends a heartbeat when the last answer asked
+//! for it, when something urgent is to be told, and after a failure when `backoff` says; sends a report as soon as
+//! there is something to report. Ends only after 410 `gone`. While nothing can be saved (a full disk), it sends
+//! nothing: a node that cannot save its orders must not look healthy, or the control plane would wait for its work
+//! without end.
+//! Does not: stop work after any other answer, or without an answer.
 
-use crate::agent::Shared;
 use crate::backoff::{self, History};
-use crate::client::{CallError, Client, next_call};
+use crate::client::{CallError, ControlPlaneClient, next_call};
+use crate::data_dir::DataDirError;
+use crate::node_state::NodeState;
 use crate::protocol::Node;
-use shared::chance::Chance;
-use shared::wire::{AllocReportAnswer, ErrorCode, HeartbeatAnswer};
+use model::chance::Chance;
+use model::wire::{AllocReport, AllocReportAnswer, ErrorCode, HeartbeatAnswer};
+use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Until when the next attempts wait, and how the last ones went.
-struct Pace {
+/// When the next calls are due, and how the last ones went.
+struct CallSchedule {
     heartbeat_at: Instant,
     report_at: Instant,
-    /// When the next answer to a heartbeat was due; none before the first.
+    /// When the next heartbeat was due after the last answer; absent before the first answer.
     due_at: Option<Instant>,
-    failures: u32,
-    report_failures: u32,
+    failed_heartbeats: u32,
+    failed_reports: u32,
 }
 
 /// Calls until the node is gone.
-pub async fn run(shared: &Shared, client: &Client, url: &str) {
+pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
     let now = Instant::now();
-    let mut pace = Pace { heartbeat_at: now, report_at: now, due_at: None, failures: 0, report_failures: 0 };
+    let mut schedule =
+        CallSchedule { heartbeat_at: now, report_at: now, due_at: None, failed_heartbeats: 0, failed_reports: 0 };
     loop {
-        if Instant::now() >= pace.heartbeat_at
-            && let Gone::Yes = heartbeat(shared, client, url, &mut pace).await
-        {
+        if Instant::now() >= schedule.heartbeat_at && heartbeat(state, client, url, &mut schedule).await.is_break() {
             return;
         }
-        if Instant::now() >= pace.report_at
-            && pace.failures == 0
-            && let Gone::Yes = report(shared, client, url, &mut pace).await
-        {
+        let may_report = Instant::now() >= schedule.report_at && schedule.failed_heartbeats == 0;
+        if may_report && send_reports(state, client, url, &mut schedule).await.is_break() {
             return;
         }
-        let to_report = pace.failures == 0 && shared.read(Node::has_report);
-        let wake_at = if to_report { pace.heartbeat_at.min(pace.report_at) } else { pace.heartbeat_at };
+        let to_report = schedule.failed_heartbeats == 0 && state.read(Node::has_report);
+        let heartbeat_at = schedule.heartbeat_at;
+        let wake_at = if to_report { heartbeat_at.min(schedule.report_at) } else { heartbeat_at };
         tokio::select! {
             () = sleep_until(wake_at) => {}
-            () = shared.changed.notified() => {}
-            // While nobody answers, urgency does not help; it is said with the next attempt.
-            () = shared.urgent.notified(), if pace.failures == 0 => pace.heartbeat_at = Instant::now(),
+            () = state.allocs_changed.notified() => {}
+            // While heartbeats fail, one more does not help. The next attempt tells the news.
+            () = state.heartbeat_now.notified(), if schedule.failed_heartbeats == 0 => {
+                schedule.heartbeat_at = Instant::now();
+            }
         }
     }
 }
 
-#[derive(PartialEq, Eq)]
-enum Gone {
-    Yes,
-    No,
-}
-
-impl Pace {
+impl CallSchedule {
     fn history(&self, attempts: u32) -> History {
         match self.due_at {
             None => History::Never { attempts },
@@ -68,120 +64,149 @@ impl Pace {
     }
 
     fn wait(&self, attempts: u32, retry_after: Option<Duration>) -> Duration {
-        backoff::delay(self.history(attempts), retry_after, Chance::real().between(0.0, 1.0))
+        backoff::delay(self.history(attempts), retry_after, chance())
     }
 
-    /// After a refusal that another heartbeat or number puts right: at once, but not in a loop.
-    fn once_at_once(&self, attempts: u32) -> Duration {
+    /// The wait after a refusal that a new registration, heartbeat or report number solves: none, but only once in a
+    /// row.
+    fn wait_unless_first(&self, attempts: u32) -> Duration {
         if attempts <= 1 { Duration::ZERO } else { self.wait(attempts, None) }
     }
 }
 
-async fn heartbeat(shared: &Shared, client: &Client, url: &str, pace: &mut Pace) -> Gone {
-    let called = match shared.can_save() {
-        Ok(()) => client.post::<HeartbeatAnswer>(url, "heartbeat", &shared.read(Node::heartbeat)).await,
-        Err(error) => Err(CallError::Failed { what: error.to_string(), retry_after: None }),
-    };
-    let error = match called {
-        Ok(answer) => match shared.update(|n| n.on_heartbeat(&answer)) {
-            Ok(registered) => {
-                shared.heard_now();
-                if registered {
-                    tracing::info!(incarnation = answer.incarnation, status = %answer.status, "registered");
-                    shared.sweep.notify_one();
-                }
-                if pace.failures > 0 {
-                    tracing::info!(failures = pace.failures, "heartbeats are answered again");
-                }
-                pace.failures = 0;
-                let due = Instant::now() + next_call(answer.next_heartbeat_s);
-                pace.heartbeat_at = due;
-                pace.due_at = Some(due);
-                return Gone::No;
+fn chance() -> f64 {
+    Chance::real().between(0.0, 1.0)
+}
+
+fn not_saved(error: &DataDirError) -> CallError {
+    CallError::Failed { what: error.to_string(), retry_after: None }
+}
+
+async fn heartbeat(
+    state: &NodeState,
+    client: &ControlPlaneClient,
+    url: &str,
+    schedule: &mut CallSchedule,
+) -> ControlFlow<()> {
+    match send_heartbeat(state, client, url).await {
+        Ok(answer) => {
+            if schedule.failed_heartbeats > 0 {
+                tracing::info!(failures = schedule.failed_heartbeats, "heartbeats are answered again");
             }
-            Err(error) => CallError::Failed { what: error.to_string(), retry_after: None },
-        },
-        Err(error) => error,
-    };
-    pace.failures = pace.failures.saturating_add(1);
-    let mut wait = pace.wait(pace.failures, error.retry_after());
-    match error.code() {
-        Some(ErrorCode::Gone) => return Gone::Yes,
-        Some(ErrorCode::WrongIncarnation) => {
-            wait = pace.once_at_once(pace.failures);
-            save(shared.update(Node::register_anew));
+            schedule.failed_heartbeats = 0;
+            let due = Instant::now() + next_call(answer.next_heartbeat_s);
+            schedule.heartbeat_at = due;
+            schedule.due_at = Some(due);
+            ControlFlow::Continue(())
         }
-        // Another instance holds the record: only an operator or time puts that right.
+        Err(error) => heartbeat_failed(state, schedule, &error),
+    }
+}
+
+/// Sends a heartbeat, and saves the answer.
+async fn send_heartbeat(
+    state: &NodeState,
+    client: &ControlPlaneClient,
+    url: &str,
+) -> Result<HeartbeatAnswer, CallError> {
+    state.check_saving().map_err(|e| not_saved(&e))?;
+    let answer: HeartbeatAnswer = client.post(url, "heartbeat", &state.read(Node::heartbeat)).await?;
+    let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
+    state.answered();
+    if registered {
+        tracing::info!(incarnation = answer.incarnation, status = %answer.status, "registered");
+        state.handles_changed.notify_one();
+    }
+    Ok(answer)
+}
+
+fn heartbeat_failed(state: &NodeState, schedule: &mut CallSchedule, error: &CallError) -> ControlFlow<()> {
+    schedule.failed_heartbeats = schedule.failed_heartbeats.saturating_add(1);
+    let failures = schedule.failed_heartbeats;
+    let mut wait = schedule.wait(failures, error.retry_after());
+    match error.code() {
+        Some(ErrorCode::Gone) => return ControlFlow::Break(()),
+        Some(ErrorCode::WrongIncarnation) => {
+            wait = schedule.wait_unless_first(failures);
+            state.update_or_log(Node::register_anew);
+        }
+        // Another instance has the node's record. Only an operator or time solves that.
         Some(ErrorCode::ForeignInstance) => {
-            wait = wait.max(backoff::delay(History::Never { attempts: 6 }, None, Chance::real().between(0.0, 1.0)))
+            wait = wait.max(backoff::delay(History::Never { attempts: 6 }, None, chance()));
         }
         _ => {}
     }
-    // One line when it begins, and one now and then while it lasts.
-    if pace.failures.is_power_of_two() {
-        tracing::warn!(failures = pace.failures, retry_in_s = wait.as_secs(), %error, "heartbeat failed; work goes on");
+    // Logs the 1st, 2nd, 4th, 8th … failure.
+    if failures.is_power_of_two() {
+        let retry_in_s = wait.as_secs();
+        tracing::warn!(failures, retry_in_s, %error, "a heartbeat failed; allocs keep running");
     }
-    pace.heartbeat_at = Instant::now() + wait;
-    Gone::No
+    schedule.heartbeat_at = Instant::now() + wait;
+    ControlFlow::Continue(())
 }
 
-/// Sends reports while there is something to say and they are taken.
-async fn report(shared: &Shared, client: &Client, url: &str, pace: &mut Pace) -> Gone {
-    loop {
-        if !shared.read(Node::has_report) {
-            return Gone::No;
-        }
-        // Its number is on disk before it is used.
-        let called = match shared.update(Node::report) {
-            Ok(None) => return Gone::No,
-            Ok(Some(report)) => client.post::<AllocReportAnswer>(url, "allocs", &report).await,
-            Err(error) => Err(CallError::Failed { what: error.to_string(), retry_after: None }),
+/// Sends reports as long as there is something to report and they are accepted.
+async fn send_reports(
+    state: &NodeState,
+    client: &ControlPlaneClient,
+    url: &str,
+    schedule: &mut CallSchedule,
+) -> ControlFlow<()> {
+    while state.read(Node::has_report) {
+        // The report number is on disk before it is used.
+        let sent = match state.update(Node::report) {
+            Ok(None) => break,
+            Ok(Some(report)) => send_report(state, client, url, &report).await,
+            Err(error) => Err(not_saved(&error)),
         };
-        let error = match called {
-            Ok(answer) => {
-                for refusal in &answer.refused {
-                    tracing::warn!(alloc_id = %refusal.alloc_id, reason = refusal.reason, "a report of it was refused");
-                }
-                match shared.update(|n| n.on_report(&answer)) {
-                    Ok(()) => {
-                        shared.heard_now();
-                        pace.report_failures = 0;
-                        // What ended and was taken over may now be destroyed.
-                        shared.sweep.notify_one();
-                        continue;
-                    }
-                    Err(error) => CallError::Failed { what: error.to_string(), retry_after: None },
-                }
-            }
-            Err(error) => error,
-        };
-        pace.report_failures = pace.report_failures.saturating_add(1);
-        let mut wait = pace.wait(pace.report_failures, error.retry_after());
-        if let Some(code) = error.code() {
-            // It is heard and refused, though heartbeats are taken: asking faster will not help.
-            let refused = History::Never { attempts: pace.report_failures };
-            wait = wait.max(backoff::delay(refused, None, Chance::real().between(0.0, 1.0)));
-            save(shared.update(|n| n.on_report_refused(code)));
-            match code {
-                ErrorCode::Gone => return Gone::Yes,
-                ErrorCode::NotReady | ErrorCode::WrongIncarnation => {
-                    wait = pace.once_at_once(pace.report_failures);
-                    pace.heartbeat_at = pace.heartbeat_at.min(Instant::now() + wait);
-                }
-                ErrorCode::StaleReport => wait = pace.once_at_once(pace.report_failures),
-                _ => {}
-            }
+        match sent {
+            Ok(()) => schedule.failed_reports = 0,
+            Err(error) => return report_failed(state, schedule, &error),
         }
-        if pace.report_failures.is_power_of_two() {
-            tracing::warn!(failures = pace.report_failures, %error, "an alloc report was not taken; work goes on");
-        }
-        pace.report_at = Instant::now() + wait;
-        return Gone::No;
     }
+    ControlFlow::Continue(())
 }
 
-fn save(result: Result<(), crate::state::StateError>) {
-    if let Err(error) = result {
-        tracing::error!(%error, "cannot save");
+/// Sends one report, and saves the answer.
+async fn send_report(
+    state: &NodeState,
+    client: &ControlPlaneClient,
+    url: &str,
+    report: &AllocReport,
+) -> Result<(), CallError> {
+    let answer: AllocReportAnswer = client.post(url, "allocs", report).await?;
+    for refusal in &answer.refused {
+        tracing::warn!(alloc_id = %refusal.alloc_id, reason = refusal.reason, "the status of this alloc was refused");
     }
+    state.update(|n| n.on_report(&answer)).map_err(|e| not_saved(&e))?;
+    state.answered();
+    // An alloc whose end was acknowledged may now be destroyed.
+    state.handles_changed.notify_one();
+    Ok(())
+}
+
+fn report_failed(state: &NodeState, schedule: &mut CallSchedule, error: &CallError) -> ControlFlow<()> {
+    schedule.failed_reports = schedule.failed_reports.saturating_add(1);
+    let failures = schedule.failed_reports;
+    let mut wait = schedule.wait(failures, error.retry_after());
+    if let Some(code) = error.code() {
+        // The control plane refuses reports, but answers heartbeats: asking more often will not help.
+        let refused = History::Never { attempts: failures };
+        wait = wait.max(backoff::delay(refused, None, chance()));
+        state.update_or_log(|n| n.on_report_refused(code));
+        match code {
+            ErrorCode::Gone => return ControlFlow::Break(()),
+            ErrorCode::NotReady | ErrorCode::WrongIncarnation => {
+                wait = schedule.wait_unless_first(failures);
+                schedule.heartbeat_at = schedule.heartbeat_at.min(Instant::now() + wait);
+            }
+            ErrorCode::StaleReport => wait = schedule.wait_unless_first(failures),
+            _ => {}
+        }
+    }
+    if failures.is_power_of_two() {
+        tracing::warn!(failures, %error, "an alloc report was not accepted; allocs keep running");
+    }
+    schedule.report_at = Instant::now() + wait;
+    ControlFlow::Continue(())
 }

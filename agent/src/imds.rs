@@ -1,30 +1,29 @@
-//! The instance metadata service (IMDSv2): who this instance is, and whether EC2 takes it.
+//! The instance metadata service (IMDSv2): which instance this is, and whether EC2 will interrupt it.
 //!
-//! Guarantees: only IMDSv2, each call with a token; no answer means "nothing known".
-//! Does not: act on an interruption: the control plane is told, and decides.
+//! Guarantees: uses only IMDSv2, with a token for each call; no answer means that nothing is known.
+//! Does not: act on an interruption; the control plane is told, and decides.
 
 use crate::client::chain;
+use model::time::Time;
 use serde::Deserialize;
-use shared::time::Time;
 use std::time::Duration;
 
-/// How often an interruption is looked for: it is announced two minutes ahead.
-pub const POLL: Duration = Duration::from_secs(5);
+/// How often to ask about an interruption: EC2 announces it two minutes before.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why the metadata cannot be had.
+/// Why the metadata cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ImdsError {
-    /// No answer.
-    #[error("the instance metadata service does not answer: {}; outside of EC2, give --no-imds and --instance-id", chain(.0))]
+    /// The service does not answer.
+    #[error(
+        "the instance metadata service does not answer: {}; outside EC2, give --no-imds and --instance-id",
+        chain(.0)
+    )]
     Http(#[from] reqwest::Error),
-    /// An answer that cannot be.
-    #[error("the instance metadata service answered {path} with something else: {what}")]
-    Senseless {
-        /// What was asked for.
-        path: &'static str,
-        /// What is wrong.
-        what: String,
-    },
+    /// The answer is not valid.
+    #[error("the instance metadata service gave an invalid answer for {path}: {what}")]
+    #[allow(missing_docs, reason = "the names say it")]
+    InvalidAnswer { path: &'static str, what: String },
 }
 
 /// The metadata service.
@@ -40,9 +39,9 @@ struct InstanceAction {
 }
 
 impl Imds {
-    /// The service at this address.
+    /// The service at this base URL.
     pub fn new(base: &str) -> Result<Self, ImdsError> {
-        // Link-local: never through a proxy.
+        // The address is link-local: a proxy cannot reach it.
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build()?;
         Ok(Self { http, base: base.trim_end_matches('/').to_owned() })
     }
@@ -51,25 +50,25 @@ impl Imds {
     pub async fn instance_id(&self) -> Result<String, ImdsError> {
         let path = "instance-id";
         let id = self.get(path).await?.unwrap_or_default();
-        if id.is_empty() { Err(ImdsError::Senseless { path, what: "it is empty".into() }) } else { Ok(id) }
+        if id.is_empty() { Err(ImdsError::InvalidAnswer { path, what: "it is empty".into() }) } else { Ok(id) }
     }
 
-    /// The private address, where there is one.
+    /// The private address, if there is one.
     pub async fn address(&self) -> Result<Option<String>, ImdsError> {
         self.get("local-ipv4").await
     }
 
-    /// When EC2 takes the instance away, if it announced that.
+    /// When EC2 will interrupt the instance, if that is announced.
     pub async fn interrupt_at(&self) -> Result<Option<Time>, ImdsError> {
         let path = "spot/instance-action";
         let Some(body) = self.get(path).await? else { return Ok(None) };
-        let senseless = |what: String| ImdsError::Senseless { path, what };
-        let action: InstanceAction = serde_json::from_str(&body).map_err(|e| senseless(e.to_string()))?;
-        let time: jiff::Timestamp = action.time.parse().map_err(|e: jiff::Error| senseless(e.to_string()))?;
+        let invalid = |what: String| ImdsError::InvalidAnswer { path, what };
+        let action: InstanceAction = serde_json::from_str(&body).map_err(|e| invalid(e.to_string()))?;
+        let time: jiff::Timestamp = action.time.parse().map_err(|e: jiff::Error| invalid(e.to_string()))?;
         Ok(Some(Time::from_ms(time.as_millisecond())))
     }
 
-    /// None for 404: the service's word for "nothing".
+    /// `None` for 404, with which the service says that there is no such value.
     async fn get(&self, path: &'static str) -> Result<Option<String>, ImdsError> {
         let token = self.http.put(format!("{}/latest/api/token", self.base));
         let token = token.header("X-aws-ec2-metadata-token-ttl-seconds", "60").send().await?;
@@ -91,7 +90,7 @@ mod tests {
     use axum::routing::{get, put};
 
     async fn serve(action: Option<&'static str>) -> Imds {
-        let guarded = move |body: Option<&'static str>| {
+        let with_token = move |body: Option<&'static str>| {
             get(move |headers: HeaderMap| async move {
                 let token = headers.get("x-aws-ec2-metadata-token").is_some_and(|t| t == "t-1");
                 if token { body.ok_or(StatusCode::NOT_FOUND) } else { Err(StatusCode::UNAUTHORIZED) }
@@ -103,9 +102,9 @@ mod tests {
         });
         let app = Router::new()
             .route("/latest/api/token", token)
-            .route("/latest/meta-data/instance-id", guarded(Some("i-0abc\n")))
-            .route("/latest/meta-data/local-ipv4", guarded(Some("10.0.0.7")))
-            .route("/latest/meta-data/spot/instance-action", guarded(action));
+            .route("/latest/meta-data/instance-id", with_token(Some("i-0abc\n")))
+            .route("/latest/meta-data/local-ipv4", with_token(Some("10.0.0.7")))
+            .route("/latest/meta-data/spot/instance-action", with_token(action));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}/", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_tells_who_the_instance_is() {
+    async fn the_service_says_which_instance_this_is() {
         let imds = serve(None).await;
         assert_eq!(imds.instance_id().await.unwrap(), "i-0abc");
         assert_eq!(imds.address().await.unwrap().as_deref(), Some("10.0.0.7"));
@@ -124,7 +123,7 @@ mod tests {
     async fn an_announced_interruption_has_its_time() {
         let imds = serve(Some(r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#)).await;
         assert_eq!(imds.interrupt_at().await.unwrap(), Some(Time::from_ms(1_505_722_920_000)));
-        let odd = serve(Some("soon")).await;
-        assert!(matches!(odd.interrupt_at().await, Err(ImdsError::Senseless { .. })));
+        let invalid = serve(Some("soon")).await;
+        assert!(matches!(invalid.interrupt_at().await, Err(ImdsError::InvalidAnswer { .. })));
     }
 }

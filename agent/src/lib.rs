@@ -1,39 +1,42 @@
-//! The node's side of nodekeeper: heartbeats, runs allocs, reports, sweeps.
+//! The node's side of nodekeeper: sends heartbeats, runs allocs, reports their states, sweeps handles.
 //!
 //! ```text
-//! protocol ─ orders   pure: what to say next, and how an answer changes what the node knows
-//! state ─ durable     the one state file; every change of it is on disk before it is believed
-//! runner ─ task       alloc directories, and the supervisors that run in them
-//! shim ─ process      one supervisor: a process of its own, so that it outlives the agent
-//! docker              the same through the docker command
-//! control ─ backoff   the loop of heartbeats and alloc reports
-//! sweep ─ handles     the loop of handle reports, and destroying what an answer names
-//! client              HTTP, and what a refusal means
-//! imds ─ busy         what the machine itself says: identity, interruption, other work
-//! agent ─ config      the parts put together
+//! agent ─ config              puts the parts together, and runs the loops
+//! control ─ backoff ─ client  the loop of heartbeats and alloc reports
+//! sweep ─ handles             the loop of handle reports; destroys what an answer names
+//! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
+//! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
+//! node_state                  what the loops share
+//! protocol                    pure: what to say next, and how an answer changes what the node knows
+//! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it
+//! alloc_dir                   the directory of one alloc
+//! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
+//! runtime                     how commands are run: as processes or in containers
 //! ```
 //!
-//! Guarantees: an alloc is started at most once, whatever is killed when; its own restart
-//! loses no running alloc; nothing but 410 `gone` (and, if asked for, long silence) makes it
-//! stop work on its own account.
-//! Deliberately absent: the node's clock (only lengths of time are measured here), any choice
-//! of what to run, and any retry of an alloc: the control plane decides.
+//! Guarantees: an alloc is started at most once, whatever is killed at whatever moment; a restart of the agent loses
+//! no running alloc; only 410 `gone` makes the agent stop work on its own decision (and long silence, if
+//! `--stop-after-s` is given).
+//! Deliberately absent: the node's clock (the agent measures only durations), any choice of what to run, and any retry
+//! of an alloc; the control plane decides.
 
 pub mod agent;
+pub mod alloc_dir;
+pub mod atomic_file;
 pub mod backoff;
 pub mod busy;
 pub mod client;
 pub mod config;
 pub mod control;
-pub mod docker;
-pub mod durable;
+pub mod data_dir;
 pub mod handles;
 pub mod imds;
-pub mod orders;
-pub mod process;
+pub mod node_state;
+pub mod process_table;
 pub mod protocol;
+pub mod reconcile;
 pub mod runner;
-pub mod shim;
-pub mod state;
+pub mod runtime;
+pub mod supervisor;
 pub mod sweep;
-pub mod task;
+pub mod watch;

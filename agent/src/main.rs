@@ -1,12 +1,12 @@
-//! `nodekeeper-agent`: reads the command line, the environment and the clock, and wires the rest.
+//! `nodekeeper-agent`: reads the command line, the environment and the clock, and passes them to the rest.
 
 use clap::Parser;
-use nodekeeper_agent::agent::{self, AgentError, Config};
-use nodekeeper_agent::config::{self, Args, Internal};
-use nodekeeper_agent::shim::{self, Surroundings};
-use nodekeeper_agent::task::AllocDir;
-use shared::time::Time;
-use std::collections::BTreeMap;
+use model::time::Time;
+use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
+use nodekeeper_agent::alloc_dir::AllocDir;
+use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
+use nodekeeper_agent::runtime::{Environment, as_user};
+use nodekeeper_agent::supervisor::{self, SupervisorContext};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,40 +14,40 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Where the kernel tells one boot from another.
+/// The kernel's id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = AgentArgs::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // A log on a full disk cannot be written to, and that is no reason to end.
+    // The log may be on a full disk: that is no reason to end.
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).log_internal_errors(false);
     log.with_env_filter(filter).init();
     let result = match args.internal.clone() {
         None => run_agent(args),
-        Some(Internal::RunAlloc { dir }) => run_alloc(dir),
-        Some(Internal::AsUser { user, command }) => {
-            let error = shim::become_user(&user, &command);
-            say(&format!("cannot run {:?} as {user}: {error}", command.first().map_or("", String::as_str)));
-            // As a shell would say it.
+        Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),
+        Some(InternalCommand::AsUser { user, command }) => {
+            let error = as_user::run(&user, &command, std::io::stdin().lock());
+            print_error(&format!("cannot run {:?} as {user}: {error}", command.first().map_or("", String::as_str)));
+            // The exit codes of a shell.
             return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
         }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&error.to_string());
+            print_error(&error.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-/// The last words. (`eprintln!` would panic where they cannot be written.)
-fn say(what: &str) {
-    let _nobody_reads_it = writeln!(std::io::stderr(), "nodekeeper-agent: {what}");
+/// Unlike `eprintln!` this does not panic if standard error cannot be written.
+fn print_error(what: &str) {
+    let _unwritable_is_fine = writeln!(std::io::stderr(), "nodekeeper-agent: {what}");
 }
 
-fn run_agent(args: Args) -> anyhow::Result<()> {
+fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     config::check(&args).map_err(AgentError::from)?;
     let node = config::read_node_file(&args.config).map_err(AgentError::from)?;
     let boot_id = match &args.boot_id {
@@ -57,13 +57,13 @@ fn run_agent(args: Args) -> anyhow::Result<()> {
             .trim()
             .to_owned(),
     };
-    let config = Config { node, args, boot_id, program: program()? };
+    let config = AgentConfig { node, args, boot_id, program: program()? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         agent::run(config, either(term, int)).await.map_err(anyhow::Error::from)
     });
-    // A destroy that hangs must not hold up the end.
+    // A destroy that hangs must not delay the end.
     runtime.shutdown_background();
     outcome.map(drop)
 }
@@ -71,14 +71,14 @@ fn run_agent(args: Args) -> anyhow::Result<()> {
 fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let names = ["PATH", "HOME", "LANG"];
     let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
-    let mut env: BTreeMap<String, String> = set.collect();
+    let mut env: Environment = set.collect();
     env.entry("PATH".into()).or_insert_with(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
-    let around = Surroundings { env, program: program()?, clock: Arc::new(Time::now) };
+    let context = SupervisorContext { env, program: program()?, clock: Arc::new(Time::now) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(shim::run(AllocDir::at(dir), &around))?)
+    Ok(runtime.block_on(supervisor::run(AllocDir::at(dir), &context))?)
 }
 
-/// By name, so that after an upgrade the new one is started.
+/// The path of this program. After an upgrade the new program has the same path.
 fn program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().map_err(|e| anyhow::anyhow!("cannot find this program's own file: {e}"))
 }

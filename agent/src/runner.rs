@@ -1,85 +1,82 @@
-//! What a node's orders mean on this machine: starting supervisors, stopping them, and
-//! seeing what became of them.
+//! Carries out orders on this machine: starts supervisors, stops them, and reads the state of their allocs.
 //!
-//! Guarantees: an alloc is started at most once, also when the agent is killed between any
-//! two instructions; a supervisor that died leaves nothing running.
-//! Does not: remember anything that the alloc directories do not say, except what could not
-//! be written there and what was given up.
+//! Guarantees: an alloc is started at most once, even if the agent is killed between any two instructions; a
+//! supervisor that was killed leaves nothing running.
+//! Does not: remember anything that is not in the alloc directories, except exit records that could not be written,
+//! and allocs that were given up.
 
-use crate::config::Runtime;
-use crate::docker;
-use crate::durable;
-use crate::process;
+use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
+use crate::atomic_file;
+use crate::data_dir::DataDir;
+use crate::process_table;
 use crate::protocol::{Ended, Seen, tail};
-use crate::state::DataDir;
-use crate::task::{AllocDir, Exit, Started, Task, is_cache_name};
+use crate::runtime::RuntimeKind;
+use model::ids::{AllocId, NodeId};
+use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
 use nix::sys::signal::Signal;
-use shared::ids::{AllocId, NodeId};
-use shared::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// How often a supervisor that ends before it claims its alloc is started again.
-const MAX_TRIES: u32 = 3;
+/// How often a supervisor is started for one alloc, if each of them ends before it claims the alloc.
+const MAX_SUPERVISORS: u32 = 3;
 
-/// How often this machine may have no room for a supervisor before its alloc is given up: about a minute.
-const MAX_REFUSALS: u32 = 300;
+/// How often the machine may have no room for a supervisor before the alloc is given up: about a minute.
+const MAX_NO_ROOM: u32 = 300;
 
-/// What was tried.
+/// The attempts to start one alloc.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tries {
+struct StartAttempts {
     /// Supervisors that were started.
-    supervised: u32,
-    /// Times that none could be.
-    refused: u32,
+    started: u32,
+    /// Attempts for which the machine had no room.
+    no_room: u32,
 }
 
-/// How allocs are run here.
+/// How allocs are run on this node.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct RunnerSettings {
     /// The node's own id, for labels.
     pub node_id: NodeId,
-    /// This boot.
+    /// The current boot.
     pub boot_id: String,
     /// How commands are run.
-    pub runtime: Runtime,
-    /// As whom.
+    pub runtime: RuntimeKind,
+    /// The user who runs commands; the agent's own user if absent.
     pub job_user: Option<String>,
     /// This program, to start supervisors with.
     pub program: PathBuf,
 }
 
-/// Starts, stops and looks.
+/// Starts and stops supervisors, and reads the state of their allocs.
 #[derive(Debug)]
 pub struct Runner {
-    setup: Setup,
+    settings: RunnerSettings,
     allocs: PathBuf,
     caches: PathBuf,
     cache_labels: PathBuf,
-    /// Supervisors that this agent started, to wait for; those of an earlier one are init's.
+    /// The supervisors that this agent started and has to reap. Those of an earlier agent are reaped by init.
     children: BTreeMap<AllocId, Child>,
-    /// How often it was tried to start a supervisor that claims it.
-    tries: BTreeMap<AllocId, Tries>,
-    /// What this machine could not start: somebody else's work, if anybody's.
+    attempts: BTreeMap<AllocId, StartAttempts>,
+    /// Allocs that the machine had no room to start. Another node may run them.
     given_up: BTreeSet<AllocId>,
-    /// Ends that have no directory to be written in.
-    unwritten: BTreeMap<AllocId, Exit>,
+    /// Exit records that could not be written.
+    unwritten: BTreeMap<AllocId, ExitRecord>,
 }
 
 impl Runner {
-    /// A runner in this data directory.
-    pub fn new(setup: Setup, data: &DataDir) -> Self {
+    /// A runner for this data directory.
+    pub fn new(settings: RunnerSettings, data: &DataDir) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
         Self {
-            setup,
+            settings,
             allocs,
             caches,
             cache_labels,
             children: BTreeMap::new(),
-            tries: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             given_up: BTreeSet::new(),
             unwritten: BTreeMap::new(),
         }
@@ -89,50 +86,55 @@ impl Runner {
         AllocDir::of(&self.allocs, id)
     }
 
+    /// The settings of this runner.
+    pub const fn settings(&self) -> &RunnerSettings {
+        &self.settings
+    }
+
     /// Starts a supervisor for this alloc, unless it has or had one.
-    pub fn run(&mut self, order: &AllocOrder) {
+    pub fn start(&mut self, order: &AllocOrder) {
         let id = order.alloc_id;
         if self.children.contains_key(&id) || self.unwritten.contains_key(&id) || self.given_up.contains(&id) {
             return;
         }
-        let tries = self.tries.entry(id).or_default();
-        if tries.supervised >= MAX_TRIES {
+        let attempts = self.attempts.entry(id).or_default();
+        if attempts.started >= MAX_SUPERVISORS {
             let log = self.dir(id).path().join("supervisor.log");
-            return self.never_ran(order, format!("the node could not supervise it: see {} there", log.display()));
+            return self.never_start(order, format!("the node could not supervise it: see {} there", log.display()));
         }
         match self.prepare(order).and_then(|dir| self.spawn(&dir)) {
             Ok(None) => {}
             Ok(Some(child)) => {
                 self.children.insert(id, child);
-                self.tries.entry(id).or_default().supervised += 1;
+                self.attempts.entry(id).or_default().started += 1;
             }
-            Err(error) if is_of_the_machine(&error) => {
-                let tries = self.tries.entry(id).or_default();
-                if tries.refused == 0 {
-                    tracing::warn!(alloc_id = %id, %error, "this machine has no room to start it: tried again");
+            Err(error) if is_lack_of_room(&error) => {
+                let attempts = self.attempts.entry(id).or_default();
+                if attempts.no_room == 0 {
+                    tracing::warn!(alloc_id = %id, %error, "this machine has no room to start the alloc: trying again");
                 }
-                tries.refused += 1;
-                if tries.refused >= MAX_REFUSALS {
-                    tracing::error!(alloc_id = %id, %error, "this machine has no room to start it: given up");
+                attempts.no_room += 1;
+                if attempts.no_room >= MAX_NO_ROOM {
+                    tracing::error!(alloc_id = %id, %error, "this machine has no room to start the alloc: giving up");
                     self.given_up.insert(id);
                 }
             }
-            Err(e) => self.never_ran(order, format!("the node could not start it: {e}")),
+            Err(e) => self.never_start(order, format!("the node could not start it: {e}")),
         }
     }
 
     fn prepare(&self, order: &AllocOrder) -> io::Result<AllocDir> {
         let dir = self.dir(order.alloc_id);
         if let Some(bad) = order.caches.iter().find(|name| !is_cache_name(name)) {
-            let plain = "letters, digits, '-', '_' and '.' only";
-            return Err(io::Error::other(format!("{bad:?} cannot be the name of a cache: {plain}")));
+            let rule = "only letters, digits, '-', '_' and '.'";
+            return Err(io::Error::other(format!("{bad:?} cannot be the name of a cache: {rule}")));
         }
         let caches: Vec<_> = order.caches.iter().map(|name| (name.clone(), self.caches.join(name))).collect();
         for (name, path) in &caches {
             let label = self.cache_labels.join(name);
             if !path.exists() {
-                // The label first: what has none is never swept.
-                durable::replace(&label, self.setup.node_id.to_string().as_bytes())?;
+                // The label first: a cache without one is never swept.
+                atomic_file::replace(&label, self.settings.node_id.to_string().as_bytes())?;
                 fs::create_dir(path)?;
             }
         }
@@ -140,80 +142,76 @@ impl Runner {
         Ok(dir)
     }
 
-    fn task(&self, order: &AllocOrder, caches: Vec<(String, PathBuf)>) -> Task {
-        Task {
-            node_id: self.setup.node_id,
+    fn task(&self, order: &AllocOrder, caches: Vec<(String, PathBuf)>) -> AllocTask {
+        AllocTask {
+            node_id: self.settings.node_id,
             order: order.clone(),
-            runtime: self.setup.runtime,
-            job_user: self.setup.job_user.clone(),
-            boot_id: self.setup.boot_id.clone(),
+            runtime: self.settings.runtime,
+            job_user: self.settings.job_user.clone(),
+            boot_id: self.settings.boot_id.clone(),
             caches,
         }
     }
 
-    /// None if it was started before.
+    /// Starts a supervisor. `None` if one was started before.
     fn spawn(&self, dir: &AllocDir) -> io::Result<Option<Child>> {
-        if dir.started()?.is_some() {
+        if dir.start_record()?.is_some() {
             return Ok(None);
         }
         let log = File::options().append(true).create(true).open(dir.path().join("supervisor.log"))?;
-        let mut command = Command::new(&self.setup.program);
+        let mut command = Command::new(&self.settings.program);
         command.arg("run-alloc").arg(dir.path()).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map(Some)
     }
 
-    /// Stops this alloc: TERM now, KILL after its kill timeout, both by its supervisor. If it
-    /// was not started, it never will be.
+    /// Stops this alloc. Its supervisor sends TERM now and KILL after the kill timeout. If the alloc was not started,
+    /// it never will be.
     pub fn stop(&mut self, order: &AllocOrder, why: &str) {
         let id = order.alloc_id;
         if self.unwritten.contains_key(&id) {
             return;
         }
         let dir = self.dir(id);
-        match dir.started() {
-            Ok(None) => self.never_ran(order, format!("not started: {why}")),
-            Ok(Some(started)) => {
+        match dir.start_record() {
+            Ok(None) => self.never_start(order, format!("not started: {why}")),
+            Ok(Some(start)) => {
                 let ordered = dir.order_stop(why);
-                if process::is_alive(started.pid, started.start_ticks) {
-                    process::send(started.pid, Signal::SIGTERM);
+                if process_table::is_alive(start.pid, start.start_ticks) {
+                    process_table::send(start.pid, Signal::SIGTERM);
                 }
-                warn_of(id, "cannot order its stop", ordered);
+                if let Err(error) = ordered {
+                    tracing::warn!(alloc_id = %id, %error, "cannot write down why the alloc stops");
+                }
             }
-            Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot be stopped: its directory cannot be read"),
+            Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot stop the alloc: cannot read its directory"),
         }
     }
 
-    /// Makes sure that it is never started, and says why.
-    fn never_ran(&mut self, order: &AllocOrder, why: String) {
+    /// Makes sure that the alloc is never started, and writes down why.
+    fn never_start(&mut self, order: &AllocOrder, why: String) {
         let id = order.alloc_id;
         let dir = self.dir(id);
-        let exit = Exit::without_code(why);
-        let nobody = Started { pid: 0, start_ticks: 0, boot_id: self.setup.boot_id.clone() };
+        let exit = ExitRecord::without_code(why);
+        let never = StartRecord::never(self.settings.boot_id.clone());
         let task = self.task(order, Vec::new());
-        match dir.create(&task).and_then(|()| dir.claim(&nobody)) {
-            // A supervisor was faster: then it runs, and is stopped on the next look.
-            Ok(false) => {}
-            Ok(true) => {
-                if let Err(error) = dir.end(&exit) {
-                    tracing::warn!(alloc_id = %id, %error, "cannot write down how it ended");
-                    self.unwritten.insert(id, exit);
-                }
-            }
-            Err(error) => {
-                tracing::warn!(alloc_id = %id, %error, "cannot write down how it ended");
-                self.unwritten.insert(id, exit);
-            }
+        let written = match dir.create(&task).and_then(|()| dir.claim(&never)) {
+            // A supervisor was faster: the alloc runs, and is stopped the next time.
+            Ok(false) => Ok(()),
+            Ok(true) => dir.write_exit_record(&exit),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            tracing::warn!(alloc_id = %id, %error, "cannot write the exit record");
+            self.unwritten.insert(id, exit);
         }
     }
 
-    /// How this alloc is now.
+    /// The state of this alloc now. Writes the exit record of an alloc whose supervisor was killed.
     pub async fn observe(&mut self, id: AllocId) -> io::Result<Seen> {
         let dir = self.dir(id);
-        let waited_for = match self.children.get_mut(&id) {
-            Some(child) => child.try_wait()?.is_some(),
-            None => true,
-        };
-        if waited_for {
+        if let Some(child) = self.children.get_mut(&id)
+            && child.try_wait()?.is_some()
+        {
             self.children.remove(&id);
         }
         if let Some(exit) = self.unwritten.get(&id) {
@@ -222,74 +220,76 @@ impl Runner {
         if self.given_up.contains(&id) {
             return Ok(Seen::Gone);
         }
-        if let Some(exit) = dir.exit()? {
+        if let Some(exit) = dir.exit_record()? {
             return Ok(ended(&dir, exit));
         }
-        let Some(started) = dir.started()? else {
-            // A supervisor that ended without a claim is tried again.
+        let Some(start) = dir.start_record()? else {
+            // Not started, or its supervisor ended without a claim: it is started again.
             return Ok(Seen::Pending);
         };
-        let same_boot = started.boot_id == self.setup.boot_id;
-        if !same_boot && started.pid != 0 {
-            if self.setup.runtime == Runtime::Docker {
-                docker::remove(&id.to_string()).await?;
-            }
+        let same_boot = start.boot_id == self.settings.boot_id;
+        if !same_boot && !start.is_never() {
+            self.settings.runtime.remove(&id.to_string()).await?;
             return Ok(Seen::Gone);
         }
-        if same_boot && process::is_alive(started.pid, started.start_ticks) {
+        if same_boot && process_table::is_alive(start.pid, start.start_ticks) {
             return Ok(Seen::Running);
         }
         if same_boot {
-            process::kill_session(started.pid, started.start_ticks);
+            process_table::kill_session(start.pid, start.start_ticks);
         }
-        if self.setup.runtime == Runtime::Docker {
-            docker::remove(&id.to_string()).await?;
-        }
-        // It may have written its end since we looked: then that stands.
-        let why = match started.pid {
-            0 => "not started: the agent was killed while it stopped it",
-            _ => "its supervisor was killed, and everything it ran with it",
+        self.settings.runtime.remove(&id.to_string()).await?;
+        self.end_without_supervisor(id, &dir, &start)
+    }
+
+    /// Writes the exit record of an alloc whose supervisor did not write one.
+    fn end_without_supervisor(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<Seen> {
+        let why = if start.is_never() {
+            "not started: the agent was killed while it stopped it"
+        } else {
+            "its supervisor was killed, and everything it ran with it"
         };
-        if let Err(error) = dir.end(&Exit::without_code(why)) {
-            if let Some(exit) = dir.exit()? {
-                return Ok(ended(&dir, exit));
+        // The supervisor may have written one in the meantime: then that one stays.
+        if let Err(error) = dir.write_exit_record(&ExitRecord::without_code(why)) {
+            if let Some(exit) = dir.exit_record()? {
+                return Ok(ended(dir, exit));
             }
-            tracing::error!(alloc_id = %id, %error, "its end cannot be written");
-            self.unwritten.insert(id, Exit::without_code(why));
-            return Ok(ended(&dir, Exit::without_code(why)));
+            tracing::error!(alloc_id = %id, %error, "cannot write the exit record");
+            self.unwritten.insert(id, ExitRecord::without_code(why));
+            return Ok(ended(dir, ExitRecord::without_code(why)));
         }
-        Ok(dir.exit()?.map_or(Seen::Running, |exit| ended(&dir, exit)))
+        Ok(dir.exit_record()?.map_or(Seen::Running, |exit| ended(dir, exit)))
     }
 
-    /// Kills what does not stop by itself.
+    /// Kills an alloc that did not stop in time.
     pub fn kill(&self, id: AllocId) {
-        if let Ok(Some(started)) = self.dir(id).started() {
-            process::kill_session(started.pid, started.start_ticks);
+        if let Ok(Some(start)) = self.dir(id).start_record() {
+            process_table::kill_session(start.pid, start.start_ticks);
         }
     }
 
-    /// Whether a supervisor of this alloc lives, whatever else is known of it.
+    /// Whether a supervisor of this alloc is running.
     pub fn is_running(allocs: &Path, id: AllocId) -> bool {
-        match AllocDir::of(allocs, id).started() {
+        match AllocDir::of(allocs, id).start_record() {
             Ok(None) => false,
-            Ok(Some(started)) => process::is_alive(started.pid, started.start_ticks),
-            // Unreadable means unknown, and what may be running is not touched.
+            Ok(Some(start)) => process_table::is_alive(start.pid, start.start_ticks),
+            // Unknown: treat it as running, so that nothing of it is destroyed.
             Err(_) => true,
         }
     }
 
-    /// Forgets what is remembered of allocs that are over.
+    /// Forgets all allocs but the known ones.
     pub fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
         self.unwritten.retain(|id, _| known(*id));
-        self.tries.retain(|id, _| known(*id));
-        // A supervisor may outlive the end it wrote by a moment: nobody asks for it again.
+        self.attempts.retain(|id, _| known(*id));
+        // A supervisor may run for a moment after it wrote its exit record, when its alloc is no longer observed.
         self.children.retain(|_, child| !matches!(child.try_wait(), Ok(Some(_))));
     }
 }
 
-/// Whether what failed says more of the machine at this moment than of the job: it is tried again for a
-/// while, and then it is lost rather than failed.
-fn is_of_the_machine(error: &io::Error) -> bool {
+/// Whether the machine has no room at this moment: no memory, disk space, processes or file handles. The job is not
+/// to blame, so the start is tried again for a while, and then the alloc is lost rather than failed.
+fn is_lack_of_room(error: &io::Error) -> bool {
     use io::ErrorKind::{ExecutableFileBusy, OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull, WouldBlock};
     let no_files = [nix::libc::EMFILE, nix::libc::ENFILE];
     matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
@@ -297,18 +297,12 @@ fn is_of_the_machine(error: &io::Error) -> bool {
         || error.raw_os_error().is_some_and(|code| no_files.contains(&code))
 }
 
-fn warn_of(id: AllocId, what: &str, result: io::Result<()>) {
-    if let Err(error) = result {
-        tracing::warn!(alloc_id = %id, %error, "{what}");
-    }
-}
-
-fn ended(dir: &AllocDir, exit: Exit) -> Seen {
+fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let log_tail = output_tail(&dir.output(), MAX_LOG_TAIL_BYTES).ok().filter(|t| !t.is_empty());
     Seen::Ended(Ended { exit_code: exit.exit_code, message: exit.message, log_tail })
 }
 
-/// The last at most `limit` bytes of a file, as text.
+/// The end of a file as text: at most `limit` bytes.
 pub fn output_tail(path: &Path, limit: usize) -> io::Result<String> {
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();
@@ -316,9 +310,9 @@ pub fn output_tail(path: &Path, limit: usize) -> io::Result<String> {
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::with_capacity(limit);
     file.take(limit as u64).read_to_end(&mut bytes)?;
-    // Where the cut went through a character, leave its rest out; at most three bytes are.
+    // The start may be inside a character: leave out its remaining bytes, three at most.
     let cut = bytes.iter().take(3).take_while(|b| start > 0 && (0x80..0xC0).contains(*b)).count();
-    // What is not text becomes a sign of three bytes: cut again.
+    // Each invalid byte becomes a replacement character of three bytes, so cut again.
     let text = String::from_utf8_lossy(bytes.get(cut..).unwrap_or_default());
     Ok(tail(&text, limit).to_owned())
 }
@@ -330,33 +324,33 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[tokio::test]
-    async fn what_this_machine_has_no_room_to_start_is_lost_after_a_while_and_did_not_fail() {
+    async fn an_alloc_that_the_machine_has_no_room_for_is_lost_after_a_while_and_not_failed() {
         let root = tempfile::tempdir().unwrap();
         let data = DataDir::open(root.path()).unwrap();
-        // A program that is being written cannot be started: as little as one there is no memory for.
+        // A program that is open for writing cannot be started: ExecutableFileBusy counts as lack of room.
         let program = root.path().join("agent");
         let being_written = File::create(&program).unwrap();
         fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         let (node_id, boot_id) = (testing::node_id(), "boot-1".to_owned());
-        let setup = Setup { node_id, boot_id, runtime: Runtime::Process, job_user: None, program };
-        let mut runner = Runner::new(setup, &data);
+        let settings = RunnerSettings { node_id, boot_id, runtime: RuntimeKind::default(), job_user: None, program };
+        let mut runner = Runner::new(settings, &data);
         let order = testing::order(0, 1);
-        for _ in 1..MAX_REFUSALS {
-            runner.run(&order);
+        for _ in 1..MAX_NO_ROOM {
+            runner.start(&order);
             assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Pending);
         }
-        runner.run(&order);
+        runner.start(&order);
         assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
-        // Nor is it started when it is listed once more, before the report that says so.
+        // It is listed once more before the report without it is accepted: it is still not started.
         drop(being_written);
         runner.forget_all_but(|_| false);
-        runner.run(&order);
+        runner.start(&order);
         assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
         assert!(runner.children.is_empty());
     }
 
     #[test]
-    fn the_tail_of_the_output_is_short_and_text() {
+    fn the_end_of_the_output_is_short_and_valid_text() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("output");
         fs::write(&path, "é".repeat(10_000)).unwrap();

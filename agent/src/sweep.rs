@@ -1,119 +1,140 @@
-//! The loop of handle reports, and destroying what an answer names.
+//! The loop of handle reports, which destroys the handles that an answer names.
 //!
-//! Guarantees: `as_of` is read before the listing begins; nothing of an alloc is destroyed
-//! while it runs or before its end was taken over; one that hangs holds up the others for a
-//! bounded time and is not begun twice. Ends for 410 `gone` alone.
-//! Does not: choose what to destroy. The receipt is the next report.
+//! Guarantees: `as_of` is read before the listing begins; nothing of an alloc is destroyed while it runs, or before
+//! its end was acknowledged; a destroy that hangs delays the others for a bounded time, and is not started a second
+//! time. Ends only after 410 `gone`.
+//! Does not: choose what to destroy. The next report shows what was destroyed.
 
-use crate::agent::Shared;
 use crate::backoff::{self, History};
-use crate::client::{CallError, Client, next_call};
-use crate::handles::{Places, Target};
+use crate::client::{CallError, ControlPlaneClient, next_call};
+use crate::handles::{HandleList, HandleStore, HandleTarget};
+use crate::node_state::NodeState;
 use crate::protocol::Node;
 use crate::runner::Runner;
-use shared::chance::Chance;
-use shared::wire::{ErrorCode, HandleReportAnswer};
+use model::chance::Chance;
+use model::wire::{ErrorCode, HandleReportAnswer};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How soon "soon" is: several ends close together make one report.
-const SOON: Duration = Duration::from_millis(500);
+/// The wait before a report that follows a change: several changes close together make one report.
+const CHANGE_DELAY: Duration = Duration::from_millis(500);
 
-/// What was listed, and what was answered.
-type Reported = (BTreeSet<String>, HandleReportAnswer);
+/// The wait before the next attempt while the node is not registered.
+const UNREGISTERED_DELAY: Duration = Duration::from_secs(60);
+
+/// The handles that were reported, and the answer.
+type ReportedAndAnswer = (BTreeSet<String>, HandleReportAnswer);
 
 /// Reports handles and destroys them.
 #[derive(Debug)]
 pub struct Sweeper {
-    places: Places,
-    at_a_time: usize,
-    patience: Duration,
-    in_hand: Arc<Mutex<BTreeSet<String>>>,
+    handles: HandleStore,
+    max_at_a_time: usize,
+    timeout: Duration,
+    /// The handles that are being destroyed now.
+    in_progress: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// How the last reports went.
+#[derive(Default)]
+struct ReportHistory {
+    /// When the next report was due after the last answer; absent before the first answer.
+    due_at: Option<Instant>,
+    failures: u32,
+    /// The log already says that handles wait for an operator.
+    held_logged: bool,
+}
+
+impl ReportHistory {
+    /// Logs that handles wait for an operator: once when that begins, not with each report.
+    fn log_held_handles(&mut self, answer: &HandleReportAnswer) {
+        let held = answer.held || !answer.conflicts.is_empty();
+        if held && !self.held_logged {
+            tracing::warn!(held = answer.held, conflicts = ?answer.conflicts, "handles wait for an operator");
+        }
+        self.held_logged = held;
+    }
 }
 
 impl Sweeper {
-    /// Destroys so many at a time, and waits so long for each.
-    pub fn new(places: Places, at_a_time: usize, patience: Duration) -> Self {
-        Self { places, at_a_time, patience, in_hand: Arc::default() }
+    /// Destroys at most `max_at_a_time` handles at a time, and waits for each at most `timeout`.
+    pub fn new(handles: HandleStore, max_at_a_time: usize, timeout: Duration) -> Self {
+        Self { handles, max_at_a_time, timeout, in_progress: Arc::default() }
     }
 
     /// Reports until the node is gone.
-    pub async fn run(&self, shared: &Shared, client: &Client, url: &str) {
-        let mut due_at = None;
-        let mut failures = 0_u32;
-        let mut held = false;
+    pub async fn run(&self, state: &NodeState, client: &ControlPlaneClient, url: &str) {
+        let mut history = ReportHistory::default();
         loop {
-            let wait = match self.report(shared, client, url).await {
-                Ok(None) => Duration::from_secs(60),
-                Ok(Some((listed, answer))) => {
-                    failures = 0;
-                    say_what_is_wrong(&answer, &mut held);
-                    // What was not there anyway is no news to report.
-                    let told = answer.destroy.iter().filter(|h| listed.contains(*h));
-                    let destroyed = self.destroy_all(shared, told).await;
-                    let next = next_call(answer.next_report_s);
-                    due_at = Some(Instant::now() + next);
-                    // The receipt, and perhaps more to do.
-                    if destroyed > 0 { next.min(SOON) } else { next }
-                }
-                Err(error) => {
-                    failures = failures.saturating_add(1);
-                    match error.code() {
-                        Some(ErrorCode::Gone) => return,
-                        Some(ErrorCode::WrongIncarnation) => {
-                            if let Err(error) = shared.update(Node::register_anew) {
-                                tracing::error!(%error, "cannot save");
-                            }
-                            shared.urgent.notify_one();
-                        }
-                        Some(ErrorCode::NotReady) => shared.urgent.notify_one(),
-                        _ => {}
-                    }
-                    if failures.is_power_of_two() {
-                        tracing::warn!(failures, %error, "a handle report was not taken");
-                    }
-                    let history = due_at.map_or(History::Never { attempts: failures }, |due| {
-                        History::Overdue(Instant::now().saturating_duration_since(due))
-                    });
-                    backoff::delay(history, error.retry_after(), Chance::real().between(0.0, 1.0))
-                }
+            let wait = match self.report(state, client, url).await {
+                Ok(None) => UNREGISTERED_DELAY,
+                Ok(Some((reported, answer))) => self.apply(state, &reported, &answer, &mut history).await,
+                Err(error) => match report_failed(state, &error, &mut history) {
+                    ControlFlow::Continue(wait) => wait,
+                    ControlFlow::Break(()) => return,
+                },
             };
             let at = Instant::now() + wait;
             tokio::select! {
                 () = sleep_until(at) => {}
-                () = shared.sweep.notified(), if failures == 0 => sleep(SOON).await,
+                () = state.handles_changed.notified(), if history.failures == 0 => sleep(CHANGE_DELAY).await,
             }
         }
     }
 
-    /// None while the node is not registered.
-    async fn report(&self, shared: &Shared, client: &Client, url: &str) -> Result<Option<Reported>, CallError> {
-        let as_of = shared.read(|n| n.durable.as_of);
-        let (handles, complete) = self.places.list().await;
-        let listed = handles.iter().map(|h| h.handle.clone()).collect();
-        let report = shared.update(|n| n.handle_report(as_of, complete, handles));
+    /// Lists and reports the handles. `None` while the node is not registered.
+    async fn report(
+        &self,
+        state: &NodeState,
+        client: &ControlPlaneClient,
+        url: &str,
+    ) -> Result<Option<ReportedAndAnswer>, CallError> {
+        let as_of = state.read(|n| n.durable.as_of);
+        let HandleList { handles, complete } = self.handles.list().await;
+        let reported = handles.iter().map(|h| h.handle.clone()).collect();
+        let report = state.update(|n| n.handle_report(as_of, complete, handles));
         match report.map_err(|e| CallError::Failed { what: e.to_string(), retry_after: None })? {
             None => Ok(None),
-            Some(report) => client.post(url, "handles", &report).await.map(|answer| Some((listed, answer))),
+            Some(report) => client.post(url, "handles", &report).await.map(|answer| Some((reported, answer))),
         }
     }
 
-    /// Destroys these, as far as they may be, and answers how many are gone.
-    async fn destroy_all(&self, shared: &Shared, handles: impl Iterator<Item = &String>) -> usize {
-        let gate = Arc::new(Semaphore::new(self.at_a_time));
+    /// Destroys what the answer names, and returns the wait before the next report.
+    async fn apply(
+        &self,
+        state: &NodeState,
+        reported: &BTreeSet<String>,
+        answer: &HandleReportAnswer,
+        history: &mut ReportHistory,
+    ) -> Duration {
+        history.failures = 0;
+        history.log_held_handles(answer);
+        // A handle that was not reported does not exist: destroying it would not be worth an early report.
+        let to_destroy = answer.destroy.iter().filter(|handle| reported.contains(*handle));
+        let destroyed = self.destroy_all(state, to_destroy).await;
+        let next = next_call(answer.next_report_s);
+        history.due_at = Some(Instant::now() + next);
+        // An early report shows what was destroyed, and its answer may name more.
+        if destroyed > 0 { next.min(CHANGE_DELAY) } else { next }
+    }
+
+    /// Destroys these handles, except those in use. Returns how many were destroyed.
+    async fn destroy_all(&self, state: &NodeState, handles: impl Iterator<Item = &String>) -> usize {
+        let semaphore = Arc::new(Semaphore::new(self.max_at_a_time));
         let mut tasks = JoinSet::new();
         for handle in handles {
-            let Some(target) = Target::parse(handle) else {
-                tracing::error!(handle, "refused to destroy it: this is no name of a handle here");
+            let Some(target) = HandleTarget::parse(handle) else {
+                tracing::error!(handle, "refused to destroy it: this is not the name of a handle on this node");
                 continue;
             };
-            let in_hand = self.in_hand().contains(handle);
-            if !in_hand && self.may_destroy(shared, &target) {
-                tasks.spawn(self.destroy_one(handle.clone(), target, gate.clone()));
+            let in_progress = lock(&self.in_progress).contains(handle);
+            if !in_progress && self.may_destroy(state, &target) {
+                tasks.spawn(self.destroy_one(handle.clone(), target, semaphore.clone()));
             }
         }
         tasks.join_all().await.into_iter().filter(|destroyed| *destroyed).count()
@@ -122,54 +143,68 @@ impl Sweeper {
     fn destroy_one(
         &self,
         handle: String,
-        target: Target,
-        gate: Arc<Semaphore>,
+        target: HandleTarget,
+        semaphore: Arc<Semaphore>,
     ) -> impl Future<Output = bool> + Send + use<> {
-        let (places, in_hand, patience) = (self.places.clone(), self.in_hand.clone(), self.patience);
+        let (handles, in_progress, timeout) = (self.handles.clone(), self.in_progress.clone(), self.timeout);
         async move {
-            let _permit = gate.acquire().await;
-            lock(&in_hand).insert(handle.clone());
+            let _permit = semaphore.acquire().await;
+            lock(&in_progress).insert(handle.clone());
             let name = handle.clone();
-            // Its own task: when it hangs we stop waiting, but it is not begun again.
+            // A task of its own: if it hangs, we stop waiting, but it stays in progress and is not started again.
             let work = tokio::spawn(async move {
-                let result = places.destroy(&target).await;
-                lock(&in_hand).remove(&name);
+                let result = handles.destroy(&target).await;
+                lock(&in_progress).remove(&name);
                 result
             });
-            match tokio::time::timeout(patience, work).await {
+            match tokio::time::timeout(timeout, work).await {
                 Ok(Ok(Ok(()))) => return true,
-                Ok(Ok(Err(error))) => tracing::warn!(handle, %error, "cannot be destroyed: tried again when told"),
-                Ok(Err(error)) => tracing::error!(handle, %error, "destroying it failed badly"),
-                Err(_) => tracing::warn!(handle, "destroying it hangs: others go first"),
+                Ok(Ok(Err(error))) => {
+                    tracing::warn!(handle, %error, "cannot destroy it: tried again when an answer names it again");
+                }
+                Ok(Err(error)) => tracing::error!(handle, %error, "the task that destroys it failed"),
+                Err(_) => tracing::warn!(handle, "destroying it takes too long: going on with the others"),
             }
             false
         }
     }
 
-    fn may_destroy(&self, shared: &Shared, target: &Target) -> bool {
+    fn may_destroy(&self, state: &NodeState, target: &HandleTarget) -> bool {
         match target {
-            Target::Alloc(id) => {
-                !shared.read(|n| n.durable.allocs.contains_key(id)) && !Runner::is_running(&self.places.allocs, *id)
+            HandleTarget::Alloc(id) => {
+                !state.read(|n| n.durable.allocs.contains_key(id)) && !Runner::is_running(&self.handles.allocs, *id)
             }
-            Target::Cache(name) => shared.read(|n| n.durable.allocs.values().all(|a| !a.order.caches.contains(name))),
-            Target::Container(_) => true,
+            HandleTarget::Cache(name) => {
+                state.read(|n| n.durable.allocs.values().all(|alloc| !alloc.order.caches.contains(name)))
+            }
+            HandleTarget::Container(_) => true,
         }
     }
-
-    fn in_hand(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
-        lock(&self.in_hand)
-    }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// What to do after a report failed: end, or wait for this long.
+fn report_failed(state: &NodeState, error: &CallError, history: &mut ReportHistory) -> ControlFlow<(), Duration> {
+    history.failures = history.failures.saturating_add(1);
+    let failures = history.failures;
+    match error.code() {
+        Some(ErrorCode::Gone) => return ControlFlow::Break(()),
+        Some(ErrorCode::WrongIncarnation) => {
+            state.update_or_log(Node::register_anew);
+            state.heartbeat_now.notify_one();
+        }
+        Some(ErrorCode::NotReady) => state.heartbeat_now.notify_one(),
+        _ => {}
+    }
+    // Logs the 1st, 2nd, 4th, 8th … failure.
+    if failures.is_power_of_two() {
+        tracing::warn!(failures, %error, "a handle report was not accepted");
+    }
+    let calls = history.due_at.map_or(History::Never { attempts: failures }, |due| {
+        History::Overdue(Instant::now().saturating_duration_since(due))
+    });
+    ControlFlow::Continue(backoff::delay(calls, error.retry_after(), Chance::real().between(0.0, 1.0)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Once when it begins, not with each report.
-fn say_what_is_wrong(answer: &HandleReportAnswer, held: &mut bool) {
-    let wrong = answer.held || !answer.conflicts.is_empty();
-    if wrong && !*held {
-        tracing::warn!(held = answer.held, conflicts = ?answer.conflicts, "handles wait for an operator");
-    }
-    *held = wrong;
 }

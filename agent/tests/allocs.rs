@@ -1,34 +1,39 @@
-//! Real processes under a real agent: how allocs start, stop and end.
+//! A real agent with real processes: how allocs start, stop and end.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod common;
 
-use common::{World, alloc_id, is_alive, order};
-use shared::model::{ClientStatus, Desired};
-use shared::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
+use common::{TestNode, alloc_id, is_alive, order};
+use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
+use model::{ClientStatus, Desired};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 #[tokio::test]
 async fn a_job_runs_and_its_end_and_output_are_reported() {
-    let mut world = World::new().await;
+    let mut node = TestNode::new().await;
     let mut hello = order(0, "echo $GREETING $NODEKEEPER_MEMBER $NODEKEEPER_HOSTS; pwd; exit 3");
     hello.env.insert("GREETING".into(), "hello".into());
     hello.caches = vec!["m2".into()];
-    world.with(|p| p.order(vec![hello]));
-    world.start(&[]);
-    let end = world.end_of(0).await;
+    node.with(|p| p.order(vec![hello]));
+    node.start(&[]);
+    let end = node.end_of(0).await;
     assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, Some(3)));
     let tail = end.log_tail.unwrap();
     assert!(tail.starts_with("hello 0 127.0.0.1\n"), "{tail}");
     assert!(tail.trim_end().ends_with("/work"), "{tail}");
-    assert!(world.data().join("caches/m2").is_dir());
+    assert!(node.data().join("caches/m2").is_dir());
 }
 
 #[tokio::test]
 async fn the_tail_of_a_long_output_is_sent() {
-    let mut world = World::new().await;
-    world.with(|p| p.order(vec![order(0, "seq 1 20000; echo the end")]));
-    world.start(&[]);
-    let end = world.end_of(0).await;
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![order(0, "seq 1 20000; echo the end")]));
+    node.start(&[]);
+    let end = node.end_of(0).await;
     assert_eq!(end.client, ClientStatus::Complete);
     let tail = end.log_tail.unwrap();
     assert!(tail.ends_with("20000\nthe end\n"));
@@ -36,137 +41,219 @@ async fn the_tail_of_a_long_output_is_sent() {
 }
 
 #[tokio::test]
-async fn stop_is_term_first() {
-    let mut world = World::new().await;
+async fn a_stop_sends_term_first() {
+    let mut node = TestNode::new().await;
     let script = "trap 'echo bye; exit 0' TERM; echo $$ > pid; while :; do sleep 0.1; done";
-    world.with(|p| p.order(vec![order(0, script)]));
-    world.start(&[]);
-    world.line_of(0, "pid").await;
-    world.running(0).await;
-    world.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
-    let end = world.end_of(0).await;
+    node.with(|p| p.order(vec![order(0, script)]));
+    node.start(&[]);
+    node.line_of(0, "pid").await;
+    node.running(0).await;
+    node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
+    let end = node.end_of(0).await;
     assert_eq!((end.exit_code, end.message.as_deref()), (Some(0), Some("stopped as ordered")));
     assert!(end.log_tail.unwrap().ends_with("bye\n"));
 }
 
 #[tokio::test]
-async fn what_ignores_term_is_killed_after_its_kill_timeout() {
-    let mut world = World::new().await;
+async fn a_command_that_ignores_term_is_killed_after_its_kill_timeout() {
+    let mut node = TestNode::new().await;
     let stubborn =
         AllocOrder { kill_timeout_s: 1, ..order(0, "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done") };
-    world.with(|p| p.order(vec![stubborn]));
-    world.start(&[]);
-    let pid = world.line_of(0, "pid").await;
-    world.running(0).await;
-    world.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
-    let asked = Instant::now();
-    let end = world.end_of(0).await;
+    node.with(|p| p.order(vec![stubborn]));
+    node.start(&[]);
+    let pid = node.line_of(0, "pid").await;
+    node.running(0).await;
+    node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
+    let stopped_at = Instant::now();
+    let end = node.end_of(0).await;
     assert_eq!(end.exit_code, Some(137));
-    assert!(asked.elapsed().as_millis() >= 1000, "{:?}", asked.elapsed());
+    assert!(stopped_at.elapsed().as_millis() >= 1000, "{:?}", stopped_at.elapsed());
     assert!(!is_alive(&pid));
 }
 
 #[tokio::test]
-async fn the_time_limit_ends_it() {
-    let mut world = World::new().await;
-    world.with(|p| p.order(vec![AllocOrder { timeout_s: 1, ..order(0, "sleep 1000") }]));
-    world.start(&[]);
-    let end = world.end_of(0).await;
+async fn the_time_limit_ends_a_command() {
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![AllocOrder { timeout_s: 1, ..order(0, "sleep 1000") }]));
+    node.start(&[]);
+    let end = node.end_of(0).await;
     assert_eq!(end.exit_code, Some(143));
     assert_eq!(end.message.as_deref(), Some("ran longer than its time limit of 1 s"));
 }
 
 #[tokio::test]
 async fn the_memory_limit_kills_the_whole_tree() {
-    let mut world = World::new().await;
-    // The shell's child is what grows.
+    let mut node = TestNode::new().await;
+    // The memory grows in a child of the shell.
     let script = "(head -c 300000000 /dev/zero | tail -c 300000000 | (sleep 1000; cat)) ; echo not reached";
-    world.with(|p| p.order(vec![AllocOrder { memory_mib: 50, ..order(0, script) }]));
-    world.start(&[]);
-    let end = world.end_of(0).await;
+    node.with(|p| p.order(vec![AllocOrder { memory_mib: 50, ..order(0, script) }]));
+    node.start(&[]);
+    let end = node.end_of(0).await;
     assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, Some(137)));
     let message = end.message.unwrap();
     assert!(message.ends_with("may use 50 MiB"), "{message}");
 }
 
 #[tokio::test]
-async fn what_the_command_leaves_behind_is_killed() {
-    let mut world = World::new().await;
-    // One child in the group, one daemon in a session of its own.
+async fn processes_that_the_command_leaves_behind_are_killed() {
+    let mut node = TestNode::new().await;
+    // One child in the process group, and one daemon in a session of its own.
     let script = "sleep 1000 & echo $! > child; setsid sh -c 'echo $$ > daemon; exec sleep 1000' & \
                   while ! [ -s daemon ]; do sleep 0.05; done; exit 0";
-    world.with(|p| p.order(vec![order(0, script)]));
-    world.start(&[]);
-    let (child, daemon) = (world.line_of(0, "child").await, world.line_of(0, "daemon").await);
-    let end = world.end_of(0).await;
+    node.with(|p| p.order(vec![order(0, script)]));
+    node.start(&[]);
+    let (child, daemon) = (node.line_of(0, "child").await, node.line_of(0, "daemon").await);
+    let end = node.end_of(0).await;
     assert_eq!(end.client, ClientStatus::Complete);
     assert!(!is_alive(&child) && !is_alive(&daemon));
 }
 
 #[tokio::test]
 async fn a_command_that_cannot_be_started_says_why() {
-    let mut world = World::new().await;
+    let mut node = TestNode::new().await;
     let nowhere = AllocOrder { command: vec!["/no/such/program".into()], ..order(0, "") };
     let bad_cache = AllocOrder { caches: vec!["../../etc".into()], ..order(1, "true") };
-    world.with(|p| p.order(vec![nowhere, bad_cache]));
-    world.start(&[]);
-    let end = world.end_of(0).await;
+    node.with(|p| p.order(vec![nowhere, bad_cache]));
+    node.start(&[]);
+    let end = node.end_of(0).await;
     assert_eq!(end.exit_code, Some(127));
     assert!(end.message.unwrap().contains("/no/such/program"));
-    let end = world.end_of(1).await;
+    let end = node.end_of(1).await;
     assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, None));
     assert!(end.message.unwrap().contains("cannot be the name of a cache"));
 }
 
 #[tokio::test]
-async fn stopped_before_it_was_started_is_never_started() {
-    let mut world = World::new().await;
-    world.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..order(0, "echo ran > ran") }]));
-    world.start(&[]);
-    let end = world.end_of(0).await;
+async fn an_alloc_stopped_before_its_start_is_never_started() {
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..order(0, "echo ran > ran") }]));
+    node.start(&[]);
+    let end = node.end_of(0).await;
     assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, None));
-    assert!(!world.alloc_dir(0).join("work/ran").exists());
+    assert!(!node.alloc_dir(0).join("work/ran").exists());
 }
 
 #[tokio::test]
 async fn a_killed_supervisor_leaves_nothing_running_and_its_alloc_failed() {
-    let mut world = World::new().await;
-    world.with(|p| p.order(vec![order(0, "echo $PPID > supervisor; echo $$ > pid; sleep 1000")]));
-    world.start(&[]);
-    let (supervisor, pid) = (world.line_of(0, "supervisor").await, world.line_of(0, "pid").await);
-    world.running(0).await;
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![order(0, "echo $PPID > supervisor; echo $$ > pid; sleep 1000")]));
+    node.start(&[]);
+    let (supervisor, pid) = (node.line_of(0, "supervisor").await, node.line_of(0, "pid").await);
+    node.running(0).await;
     let supervisor = nix::unistd::Pid::from_raw(supervisor.parse().unwrap());
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
-    let end = world.end_of(0).await;
+    let end = node.end_of(0).await;
     assert_eq!(end.client, ClientStatus::Failed);
     assert!(end.message.unwrap().contains("its supervisor was killed"));
-    world.until("the command is dead", |_| (!is_alive(&pid)).then_some(())).await;
+    node.until("the command has ended", |_| (!is_alive(&pid)).then_some(())).await;
 }
 
 #[tokio::test]
-async fn ag_08_an_alloc_absent_from_the_list_is_destroyed_here() {
-    let mut world = World::new().await;
-    world.with(|p| p.order(vec![order(0, "echo $$ > pid; exec sleep 1000")]));
-    world.start(&[]);
-    let pid = world.line_of(0, "pid").await;
-    world.running(0).await;
-    world.with(|p| p.order(vec![]));
-    world.until("it is stopped", |_| (!is_alive(&pid)).then_some(())).await;
-    world.beats(2).await;
-    assert!(world.with(|p| p.ends(alloc_id(0)).is_empty()), "its end is nobody's business any more");
+async fn ag_08_an_alloc_absent_from_the_list_is_stopped_and_not_reported() {
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![order(0, "echo $$ > pid; exec sleep 1000")]));
+    node.start(&[]);
+    let pid = node.line_of(0, "pid").await;
+    node.running(0).await;
+    node.with(|p| p.order(vec![]));
+    node.until("it is stopped", |_| (!is_alive(&pid)).then_some(())).await;
+    node.beats(2).await;
+    assert!(node.with(|p| p.ends(alloc_id(0)).is_empty()), "its end is not reported");
 }
 
 #[tokio::test]
-async fn a_job_user_runs_the_command_with_no_rights_of_ours() {
+async fn a_job_user_runs_the_command_without_the_agents_rights() {
     if !nix::unistd::geteuid().is_root() {
-        return;
+        return eprintln!("skipped: only root can run a job as another user");
     }
-    let mut world = World::new().await;
-    world.with(|p| p.order(vec![order(0, "id -un; id -gn; echo $HOME; touch mine && cat ../task.json")]));
-    world.start(&["--job-user", "nobody"]);
-    let end = world.end_of(0).await;
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![order(0, "id -un; id -gn; echo $HOME; touch mine && cat ../task.json")]));
+    node.start(&["--job-user", "nobody"]);
+    let end = node.end_of(0).await;
     let tail = end.log_tail.unwrap();
     assert!(tail.starts_with("nobody\nnogroup\n/nonexistent\n"), "{tail}");
-    assert!(tail.contains("Permission denied"), "the orders carry secrets: {tail}");
-    assert!(world.alloc_dir(0).join("work/mine").exists());
+    assert!(tail.contains("Permission denied"), "orders contain secrets: {tail}");
+    assert!(node.alloc_dir(0).join("work/mine").exists());
+}
+
+/// A library that appends the user id of every process that loads it to a file.
+const WITNESS: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) static void loaded(void) {
+    char line[32];
+    int length = snprintf(line, sizeof line, "%d\n", (int)geteuid());
+    int file = open(WITNESS_FILE, O_WRONLY | O_APPEND);
+    if (file >= 0 && write(file, line, length) == length) close(file);
+}
+"#;
+
+/// Builds [`WITNESS`], and says why it cannot.
+fn build_witness(dir: &Path, written: &Path) -> Result<PathBuf, String> {
+    let (source, library) = (dir.join("witness.c"), dir.join("witness.so"));
+    std::fs::write(&source, WITNESS).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC"]).arg(format!("-DWITNESS_FILE=\"{}\"", written.display()));
+    let built = cc.arg("-o").arg(&library).arg(&source).output().map_err(|e| format!("cc cannot be run: {e}"))?;
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Ok(library)
+}
+
+#[tokio::test]
+async fn a_jobs_environment_reaches_no_process_that_is_still_root() {
+    let name = "a_jobs_environment_reaches_no_process_that_is_still_root";
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("skipped {name}: only root can run a job as another user");
+    }
+    let shared_dir = tempfile::tempdir().unwrap();
+    let written = shared_dir.path().join("written");
+    std::fs::write(&written, "").unwrap();
+    for (path, mode) in [(shared_dir.path(), 0o755), (written.as_path(), 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let library = match build_witness(shared_dir.path(), &written) {
+        Ok(library) => library,
+        Err(why) => return eprintln!("skipped {name}: {why}"),
+    };
+    let mut node = TestNode::new().await;
+    let mut job = order(0, "true");
+    job.env.insert("LD_PRELOAD".into(), library.display().to_string());
+    node.with(|p| p.order(vec![job]));
+    node.start(&["--job-user", "nobody"]);
+    assert_eq!(node.end_of(0).await.client, ClientStatus::Complete);
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap().uid.to_string();
+    let loaded_by = std::fs::read_to_string(written).unwrap();
+    assert!(loaded_by.lines().any(|uid| uid == nobody), "the job gets its variable: {loaded_by:?}");
+    assert!(loaded_by.lines().all(|uid| uid == nobody), "no other process gets it: {loaded_by:?}");
+}
+
+#[tokio::test]
+async fn a_job_user_gets_the_jobs_environment_and_no_standard_input() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("skipped: only root can run a job as another user");
+    }
+    let mut node = TestNode::new().await;
+    node.env.push(("AGENTS_SECRET".into(), "1".into()));
+    let mut job =
+        order(0, "env | cut -d= -f1 | grep -v -e ^NODEKEEPER_ -e ^PWD$ -e ^_$ | sort | tr '\\n' ' '; cat; id -G");
+    job.env = [("GREETING", "hello"), ("LANG", "C"), ("LONG", "x".repeat(100_000).as_str())]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    node.with(|p| p.order(vec![job]));
+    node.start(&["--job-user", "nobody"]);
+    let tail = node.end_of(0).await.log_tail.unwrap();
+    let group = nix::unistd::User::from_name("nobody").unwrap().unwrap().gid;
+    assert_eq!(tail, format!("GREETING HOME LANG LOGNAME LONG PATH USER {group}\n"));
+}
+
+#[test]
+fn without_the_jobs_environment_nothing_is_run_as_another_user() {
+    let mut helper = Command::new(env!("CARGO_BIN_EXE_nodekeeper-agent"));
+    helper.args(["as-user", "nobody", "--", "echo", "ran"]).stdin(std::process::Stdio::null());
+    let output = helper.output().unwrap();
+    assert_eq!(output.status.code(), Some(126));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("the job's environment is not on standard input"), "{stderr}");
 }

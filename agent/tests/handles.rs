@@ -1,57 +1,56 @@
-//! Handles, other work, interruptions and containers, under a real agent.
+//! A real agent with handles, other work, interruptions and containers.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod common;
 
-use common::{NODE_ID, World, alloc_id, is_alive, order};
-use shared::model::{ClientStatus, HandleKind};
-use shared::wire::AllocOrder;
+use common::{NODE_ID, TestNode, alloc_id, is_alive, order};
+use model::wire::AllocOrder;
+use model::{ClientStatus, HandleKind};
 use std::os::unix::fs::PermissionsExt;
 
 #[tokio::test]
-async fn handles_are_reported_and_destroyed_when_told_but_never_under_a_running_alloc() {
-    let mut world = World::new().await;
+async fn handles_are_reported_and_destroyed_when_named_but_not_while_an_alloc_uses_them() {
+    let mut node = TestNode::new().await;
     let with_cache = |o: AllocOrder| AllocOrder { caches: vec!["m2".into()], ..o };
-    world.with(|p| p.order(vec![order(0, "true"), with_cache(order(1, "echo $$ > pid; exec sleep 1000"))]));
-    world.with(|p| p.destroy = [alloc_id(1).to_string(), "cache:m2".to_owned()].into());
-    world.start(&[]);
-    let pid = world.line_of(1, "pid").await;
-    world.end_of(0).await;
-    let listed = world
+    node.with(|p| p.order(vec![order(0, "true"), with_cache(order(1, "echo $$ > pid; exec sleep 1000"))]));
+    node.with(|p| p.destroy = [alloc_id(1).to_string(), "cache:m2".to_owned()].into());
+    node.start(&[]);
+    let pid = node.line_of(1, "pid").await;
+    node.end_of(0).await;
+    let listed = node
         .until("all are listed", |w| w.with(|p| p.handle_reports.iter().find(|r| r.handles.len() == 3).cloned()))
         .await;
     assert!(listed.complete);
     assert!(listed.handles.iter().all(|h| h.label.as_deref() == Some(NODE_ID)));
     assert_eq!(listed.handles.iter().filter(|h| h.kind == HandleKind::Volume).count(), 1);
-    // Told to destroy what is in use, more than once.
-    let from = world.with(|p| p.handle_reports.len());
-    world.until("more reports", |w| w.with(|p| p.handle_reports.len() >= from + 3).then_some(())).await;
-    assert!(is_alive(&pid) && world.alloc_dir(1).exists() && world.data().join("caches/m2").exists());
-    // And what is not.
-    world.with(|p| p.destroy = vec![alloc_id(0).to_string()]);
-    world.until("it is destroyed", |w| (!w.alloc_dir(0).exists()).then_some(())).await;
-    world
-        .until("the receipt", |w| {
-            w.with(|p| p.handle_reports.last().is_some_and(|r| r.handles.len() == 2)).then_some(())
-        })
-        .await;
+    // The answers name handles that are in use, more than once.
+    let from = node.with(|p| p.handle_reports.len());
+    node.until("more reports", |w| w.with(|p| p.handle_reports.len() >= from + 3).then_some(())).await;
+    assert!(is_alive(&pid) && node.alloc_dir(1).exists() && node.data().join("caches/m2").exists());
+    // An answer names a handle that is not in use.
+    node.with(|p| p.destroy = vec![alloc_id(0).to_string()]);
+    node.until("it is destroyed", |w| (!w.alloc_dir(0).exists()).then_some(())).await;
+    node.until("the report without it", |w| {
+        w.with(|p| p.handle_reports.last().is_some_and(|r| r.handles.len() == 2)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn other_work_is_said_at_once() {
-    let mut world = World::new().await;
-    world.with(|p| p.next_heartbeat_s = 3000.0);
-    let flag = world.dir.path().join("busy");
-    world.start(&["--busy-check", &format!("test -e {}", flag.display()), "--busy-check-every-s", "0.1"]);
-    let busy = |w: &World| w.with(|p| p.beats.last().and_then(|b| b.busy));
-    world.until("not busy", |w| (busy(w) == Some(false)).then_some(())).await;
+async fn other_work_is_told_at_once() {
+    let mut node = TestNode::new().await;
+    node.with(|p| p.next_heartbeat_s = 3000.0);
+    let flag = node.dir.path().join("busy");
+    node.start(&["--busy-check", &format!("test -e {}", flag.display()), "--busy-check-every-s", "0.1"]);
+    let busy = |w: &TestNode| w.with(|p| p.beats.last().and_then(|b| b.busy));
+    node.until("not busy", |w| (busy(w) == Some(false)).then_some(())).await;
     std::fs::write(&flag, "").unwrap();
-    world.until("busy", |w| (busy(w) == Some(true)).then_some(())).await;
+    node.until("busy", |w| (busy(w) == Some(true)).then_some(())).await;
 }
 
 #[tokio::test]
-async fn an_interruption_is_said_at_once() {
+async fn an_interruption_is_told_at_once() {
     use axum::routing::{get, put};
     let imds = axum::Router::new()
         .route("/latest/api/token", put(|| async { "t" }))
@@ -64,18 +63,18 @@ async fn an_interruption_is_said_at_once() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, imds).await });
-    let mut world = World::new().await;
-    world.with(|p| p.next_heartbeat_s = 3000.0);
-    world.start_bare(&["--imds-url", &url]);
+    let mut node = TestNode::new().await;
+    node.with(|p| p.next_heartbeat_s = 3000.0);
+    node.start_bare(&["--imds-url", &url]);
     let beat =
-        world.until("it is said", |w| w.with(|p| p.beats.iter().find(|b| b.interrupt_at.is_some()).cloned())).await;
+        node.until("it is told", |w| w.with(|p| p.beats.iter().find(|b| b.interrupt_at.is_some()).cloned())).await;
     assert_eq!(beat.interrupt_at.unwrap().as_ms(), 1_505_722_920_000);
     assert_eq!((beat.instance_id.as_str(), beat.address.as_deref()), ("i-imds", Some("10.1.2.3")));
 }
 
-/// A `docker` that keeps its containers as files in `$FAKE_DOCKER`, and runs the command in
-/// place; `rm` of one named `hang…` does not end before the test does.
-const DOCKER: &str = r#"#!/bin/sh
+/// A `docker` command whose containers are files in `$FAKE_DOCKER`. It runs the command of a container directly. `rm`
+/// of a container named `hang…` does not end before the test does.
+const FAKE_DOCKER: &str = r#"#!/bin/sh
 echo "$*" >> "$FAKE_DOCKER/calls"
 case "$1" in
 ps) for f in "$FAKE_DOCKER"/c-*; do [ -e "$f" ] && printf '%s\t%s\n' "${f##*/c-}" "$(cat "$f")"; done; exit 0 ;;
@@ -94,62 +93,86 @@ run) shift
 esac
 "#;
 
-fn with_docker(world: &mut World) -> std::path::PathBuf {
-    let bin = world.dir.path().join("bin");
+fn add_fake_docker(node: &mut TestNode) -> std::path::PathBuf {
+    let bin = node.dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
-    std::fs::write(bin.join("docker"), DOCKER.replace("$FAKE_DOCKER", &bin.display().to_string())).unwrap();
+    std::fs::write(bin.join("docker"), FAKE_DOCKER.replace("$FAKE_DOCKER", &bin.display().to_string())).unwrap();
     std::fs::set_permissions(bin.join("docker"), std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = std::env::var_os("PATH").unwrap().into_string().unwrap();
-    world.env.push(("PATH".into(), format!("{}:{path}", bin.display())));
+    node.env.push(("PATH".into(), format!("{}:{path}", bin.display())));
     bin
 }
 
 #[tokio::test]
 async fn a_container_runs_stops_and_is_removed() {
-    let mut world = World::new().await;
-    let bin = with_docker(&mut world);
-    let image = |o: AllocOrder| AllocOrder { image: Some("image-1".into()), ..o };
-    let without = order(2, "true");
-    world.with(|p| {
-        p.order(vec![image(order(0, "echo in a container; exit 4")), image(order(1, "exec sleep 1000")), without])
+    let mut node = TestNode::new().await;
+    let bin = add_fake_docker(&mut node);
+    let with_image = |o: AllocOrder| AllocOrder { image: Some("image-1".into()), ..o };
+    let without_image = order(2, "true");
+    node.with(|p| {
+        p.order(vec![
+            with_image(order(0, "echo in a container; exit 4")),
+            with_image(order(1, "exec sleep 1000")),
+            without_image,
+        ])
     });
-    world.start(&["--runtime", "docker"]);
-    let end = world.end_of(0).await;
+    node.start(&["--runtime", "docker"]);
+    let end = node.end_of(0).await;
     assert_eq!((end.exit_code, end.log_tail.as_deref()), (Some(4), Some("in a container\n")));
-    assert!(world.end_of(2).await.message.unwrap().contains("names no image"));
-    world.running(1).await;
+    assert!(node.end_of(2).await.message.unwrap().contains("names no image"));
+    node.running(1).await;
     let running = bin.join(format!("c-{}", alloc_id(1)));
-    world.until("the container runs", |_| running.exists().then_some(())).await;
-    world.with(|p| p.orders[0].desired = shared::model::Desired::Stop);
-    world.with(|p| p.order(p.orders.clone()));
-    let end = world.end_of(1).await;
+    node.until("the container runs", |_| running.exists().then_some(())).await;
+    node.with(|p| p.orders[0].desired = model::Desired::Stop);
+    node.with(|p| p.order(p.orders.clone()));
+    let end = node.end_of(1).await;
     assert_eq!(end.client, ClientStatus::Failed);
-    assert!(!running.exists(), "removed at its end");
+    assert!(!running.exists(), "removed when it ended");
     let calls = std::fs::read_to_string(bin.join("calls")).unwrap();
     assert!(calls.contains(&format!("stop --time 20 {}", alloc_id(1))), "{calls}");
 }
 
 #[tokio::test]
-async fn sw_01_destroys_that_hang_do_not_hold_up_the_next_ones() {
-    let mut world = World::new().await;
-    let bin = with_docker(&mut world);
+async fn an_option_in_place_of_an_image_is_refused_and_docker_is_not_called() {
+    let mut node = TestNode::new().await;
+    let bin = add_fake_docker(&mut node);
+    let images = ["--privileged", "--volume=/:/host", "image-1 --privileged"];
+    let orders =
+        images.iter().zip(0..).map(|(image, copy)| AllocOrder { image: Some((*image).into()), ..order(copy, "true") });
+    node.with(|p| p.order(orders.collect()));
+    node.start(&["--runtime", "docker"]);
+    for (image, copy) in images.iter().zip(0..) {
+        let end = node.end_of(copy).await;
+        assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, None));
+        let message = end.message.unwrap();
+        assert!(message.contains("is not an image reference") && message.contains(image), "{message}");
+    }
+    let calls = std::fs::read_to_string(bin.join("calls")).unwrap_or_default();
+    assert!(!calls.lines().any(|call| call.starts_with("run")), "{calls}");
+}
+
+#[tokio::test]
+async fn sw_01_destroys_that_hang_do_not_delay_the_next_ones() {
+    let mut node = TestNode::new().await;
+    let bin = add_fake_docker(&mut node);
     for name in ["hang-1", "hang-2", "next-1", "next-2"] {
         std::fs::write(bin.join(format!("c-{name}")), format!("{NODE_ID}\n")).unwrap();
     }
     std::fs::write(bin.join("c-foreign"), "9-01JD0000000000000000000009\n").unwrap();
-    world.start(&["--runtime", "docker", "--max-destroys", "2", "--destroy-timeout-s", "0.5"]);
-    // Two are named at a time, and these two hang.
-    world.with(|p| p.destroy = ["hang-1", "hang-2"].map(str::to_owned).into());
+    node.start(&["--runtime", "docker", "--max-destroys", "2", "--destroy-timeout-s", "0.5"]);
+    // An answer names at most two handles, and these two hang.
+    node.with(|p| p.destroy = ["hang-1", "hang-2"].map(str::to_owned).into());
     let tried =
         |name: &str| std::fs::read_to_string(bin.join("calls")).is_ok_and(|c| c.contains(&format!("volumes {name}")));
-    world.until("both are begun", |_| (tried("hang-1") && tried("hang-2")).then_some(())).await;
-    world.with(|p| p.destroy = ["next-1", "next-2"].map(str::to_owned).into());
-    world
-        .until("the next ones go", |_| (!bin.join("c-next-1").exists() && !bin.join("c-next-2").exists()).then_some(()))
-        .await;
-    // Another node's is left alone, whatever is said.
-    world.with(|p| p.destroy = vec!["foreign".into()]);
-    let from = world.with(|p| p.handle_reports.len());
-    world.until("it is asked for", |w| w.with(|p| p.handle_reports.len() >= from + 3).then_some(())).await;
+    node.until("both are started", |_| (tried("hang-1") && tried("hang-2")).then_some(())).await;
+    node.with(|p| p.destroy = ["next-1", "next-2"].map(str::to_owned).into());
+    node.until("the next ones are destroyed", |_| {
+        (!bin.join("c-next-1").exists() && !bin.join("c-next-2").exists()).then_some(())
+    })
+    .await;
+    // A container of another node is left alone, even if an answer names it.
+    node.with(|p| p.destroy = vec!["foreign".into()]);
+    let from = node.with(|p| p.handle_reports.len());
+    node.until("more reports", |w| w.with(|p| p.handle_reports.len() >= from + 3).then_some(())).await;
     assert!(bin.join("c-foreign").exists());
 }

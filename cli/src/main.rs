@@ -4,15 +4,15 @@
 
 use anyhow::bail;
 use clap::{Parser, Subcommand};
-use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Usage};
+use cloud::Ec2;
+use model::ids::ClusterName;
+use model::time::Time;
+use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Screen, Usage};
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
-use shared::cloud::Ec2;
-use shared::ids::ClusterName;
-use shared::store::{Dynamo, Store};
-use shared::time::Time;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::Arc;
+use store::{Dynamo, Store};
 
 /// Keeps EC2 nodes matched to a queue of jobs, with four functions and no server.
 #[derive(Parser, Debug)]
@@ -70,6 +70,7 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
             let mut context = Context {
                 connect: Box::new(move || Box::pin(connect(cluster.clone()))),
                 clock,
+                screen: if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Pipe },
                 input: &mut io::BufReader::new(io::stdin()),
                 out: &mut io::stdout(),
                 err: &mut io::stderr(),
@@ -83,7 +84,7 @@ async fn connect(cluster: Option<ClusterName>) -> anyhow::Result<Cluster> {
     let Some(name) = cluster else {
         return Err(Usage("no cluster is named: give --cluster NAME, or set NODEKEEPER_CLUSTER".into()).into());
     };
-    let config = shared::lambda::sdk_config().await;
+    let config = runtime::lambda::sdk_config().await;
     if config.region().is_none() {
         bail!("no region is set, so it is not known where the tables are: set AWS_REGION (any, with a local endpoint)");
     }

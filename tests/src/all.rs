@@ -17,7 +17,6 @@ mod end_to_end;
 mod node;
 mod old_reads;
 mod races;
-mod scenarios;
 mod second_opinions;
 mod simulation;
 mod starts;

@@ -2,16 +2,18 @@
 
 use crate::node::{answer, http};
 use crate::world::{World, dynamo_client, ec2_client, free_url, job, quick_policy, set_policy};
-use nodekeeper_cli::local::ec2;
+use cloud::Ec2;
+use model::ActionName;
+use model::cloud::Cloud;
+use model::ids::NodeId;
+use model::launch::LaunchRequest;
+use model::policy::Policy;
+use model::time::Span;
+use model::{Intent, fixtures};
+use runtime::http::Credentials;
 use serde_json::{Value, json};
-use shared::cloud::{Cloud, Ec2, LaunchRequest};
-use shared::http::Credentials;
-use shared::ids::NodeId;
-use shared::model::{Intent, fixtures};
-use shared::policy::Policy;
-use shared::store::{Dynamo, Store};
-use shared::time::Span;
 use std::sync::Arc;
+use store::{Dynamo, Store};
 
 /// A world with one working node, and what its tables hold.
 async fn working() -> (World, NodeId, String) {
@@ -38,7 +40,7 @@ async fn nothing_a_stranger_sends_changes_anything() {
     let before = tables(&world).await;
     let path = |what: &str| format!("/v1/nodes/{node}/{what}");
     let beat = json!({"instance_id": "i-1", "boot_id": "b", "as_of": 0});
-    let other = NodeId::new(node.slot(), shared::ids::Ulid::from_parts(1, 1));
+    let other = NodeId::new(node.slot(), model::ids::Ulid::from_parts(1, 1));
     let foreign = world.settings.key.as_ref().unwrap().token(&world.cluster, other);
     let huge = "x".repeat(3 << 20);
     let raw = |path: String, token: Option<&str>, body: &str| {
@@ -103,7 +105,7 @@ async fn nothing_a_stranger_sends_changes_anything() {
         assert_eq!(tables(&world).await, before, "{shown}");
     }
     // A node that never was: its credential is good, its record is not there. Not 410.
-    let nobody = NodeId::new(shared::ids::Slot::new(99).unwrap(), shared::ids::Ulid::from_parts(5, 5));
+    let nobody = NodeId::new(model::ids::Slot::new(99).unwrap(), model::ids::Ulid::from_parts(5, 5));
     let credential = world.settings.key.as_ref().unwrap().token(&world.cluster, nobody);
     let event = http(&format!("/v1/nodes/{nobody}/heartbeat"), Some(&credential), &beat);
     let response = world.ingest.handle(&event, world.now()).await;
@@ -152,7 +154,7 @@ async fn ns_05_updates_are_refused_until_the_node_was_heard_from() {
         world.step().await;
     }
     let record = world.look.node(node.slot()).await.unwrap().unwrap();
-    assert_eq!(record.status(), Some(shared::model::NodeStatus::Disconnected));
+    assert_eq!(record.status(), Some(model::NodeStatus::Disconnected));
     let before = tables(&world).await;
     let incarnation = record.contact().unwrap().incarnation.clone();
     let report = json!({"incarnation": incarnation, "report_no": 500, "as_of": 0, "complete": true, "allocs": []});
@@ -171,7 +173,7 @@ async fn ns_05_updates_are_refused_until_the_node_was_heard_from() {
     }
     let allocs = world.look.live_allocs().await.unwrap();
     assert_eq!(allocs.len(), 1);
-    assert_eq!((allocs[0].client, allocs[0].awaiting), (shared::model::ClientStatus::Running, false));
+    assert_eq!((allocs[0].client, allocs[0].awaiting), (model::ClientStatus::Running, false));
     assert!(world.look.node(node.slot()).await.unwrap().unwrap().takes_work());
 }
 
@@ -217,7 +219,7 @@ async fn a_refused_instance_is_asked_for_alone_and_a_failing_service_is_not() {
     let ended = || {
         let all = world.ec2.instances().into_iter();
         let mut ended: Vec<_> = all
-            .filter(|i| i.state != ec2::State::Pending && i.state != ec2::State::Running)
+            .filter(|i| i.state != ec2_stand_in::State::Pending && i.state != ec2_stand_in::State::Running)
             .map(|i| i.instance_id)
             .collect();
         ended.sort_by_key(|id| ids.iter().position(|i| i == id));
@@ -242,7 +244,7 @@ async fn a_dry_run_writes_nothing() {
     let before = tables(&world).await;
     let input = json!({"dry_run": true});
     let run = poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &input, world.clock()).await.unwrap();
-    assert_eq!(run.actions.iter().map(|a| (a.action, a.done)).collect::<Vec<_>>(), [("launch", false)]);
+    assert_eq!(run.actions.iter().map(|a| (a.action, a.done)).collect::<Vec<_>>(), [(ActionName::Launch, false)]);
     assert_eq!((tables(&world).await, world.switch.calls(), world.ec2.instances().len()), (before, 0, 0));
 }
 

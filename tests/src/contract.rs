@@ -20,11 +20,11 @@ use crate::world::{dynamo_client, dynamo_url, fresh_cluster};
 use aws_sdk_dynamodb::types::AttributeValue;
 use nodekeeper_simulation::embedded::Embedded;
 use nodekeeper_simulation::model::Plain;
-use shared::store::{
-    Answer, Db, DbError, Dynamo, Effect, Index, Item, Key, Page, PageKey, Query, Row, Table, Write, WriteError,
-};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
+use store::{
+    Answer, Db, DbError, Dynamo, Effect, Index, Item, Key, Page, PageKey, Query, Row, Table, Write, WriteError,
+};
 
 const PLAIN: &str = "the model";
 const EMBEDDED: &str = "the embedded DynamoDB, in process";

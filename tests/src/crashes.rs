@@ -2,11 +2,11 @@
 //! enumeration. What follows puts it right.
 
 use crate::world::{World, dynamo_client, dynamo_url, job, quick_policy};
-use nodekeeper_cli::local::ec2;
+use model::ActionName;
+use model::{JobState, NodeRecord};
+use runtime::answer::Outcome;
 use serde_json::json;
-use shared::model::{JobState, NodeRecord};
-use shared::run::Done;
-use shared::store::{Definition, Item, TABLES, Table};
+use store::{Definition, Item, TABLES, Table};
 
 /// A life with a launch, registrations, placements (one of two nodes at once), a failure with a
 /// retry, a cache, shutdowns and cleaning.
@@ -27,7 +27,7 @@ async fn life(world: &mut World) -> Vec<(String, JobState)> {
 async fn fresh() -> World {
     let mut policy = quick_policy();
     policy["sweep"]["cache_unused_s"] = json!(20);
-    World::with(policy, ec2::Config::default()).await
+    World::with(policy, ec2_stand_in::Ec2Settings::default()).await
 }
 
 fn right(outcome: &[(String, JobState)]) -> bool {
@@ -196,8 +196,8 @@ async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
     }
     restore_only(&world, &dynamo, Table::Allocs, without_allocs).await;
     let did = world.poll().await.unwrap().actions;
-    let requeued = did.iter().find(|a| a.action == "requeue").map(|a| (a.subject.as_str(), a.outcome));
-    assert_eq!(requeued, Some((format!("job#{id}").as_str(), Done::Yes)), "{did:?}");
+    let requeued = did.iter().find(|a| a.action == ActionName::Requeue).map(|a| (a.subject.as_str(), a.outcome));
+    assert_eq!(requeued, Some((format!("job#{id}").as_str(), Outcome::Done)), "{did:?}");
     for _ in 0..40 {
         world.step().await;
     }

@@ -1,16 +1,17 @@
 //! A node of the world: the agent's real protocol on a machine without processes.
 
 use crate::world::Switch;
+use ec2_stand_in::MachineStart;
+use model::HandleKind;
+use model::ids::AllocId;
+use model::time::Time;
+use model::wire::{AllocOrder, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle};
 use nodekeeper_agent::protocol::{Durable, Ended, Identity, Node as Protocol, Seen, Work};
-use nodekeeper_cli::local::ec2::MachineStart;
+use runtime::clock::RunClock;
+use runtime::lambda::Reply;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use shared::ids::AllocId;
-use shared::model::HandleKind;
-use shared::run::RunClock;
-use shared::time::Time;
-use shared::wire::{AllocOrder, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub struct Node {
@@ -56,7 +57,7 @@ fn read<T: DeserializeOwned>(response: &Value) -> Result<T, ErrorCode> {
 
 impl Node {
     pub fn boot(machine: &MachineStart) -> Self {
-        let file = shared::cloud::node_file_in(&machine.user_data).expect("user data with a node file");
+        let file = model::launch::node_file_in(&machine.user_data).expect("user data with a node file");
         let identity = Identity { instance_id: machine.instance_id.clone(), address: Some(machine.private_ip.clone()) };
         let protocol = Protocol::new(identity, Durable::new(file.node_id, "boot-1".to_owned()));
         Self { file, protocol, handles: BTreeSet::new(), started: BTreeMap::new(), gone: false, silent: false }
@@ -106,8 +107,9 @@ impl Node {
         });
         let Some(report) = self.protocol.handle_report(as_of, true, handles.collect()) else { return };
         let event = http(&self.path("handles"), token.as_deref(), &report);
-        let Some(response) = switch.guard(sweep.handle(&event, clock)).await else { return };
-        if let Ok(HandleReportAnswer { destroy, .. }) = read(&response.unwrap()) {
+        let Some(reply) = switch.guard(sweep.handle(event, clock)).await else { return };
+        let Reply::Http(response) = reply.unwrap() else { panic!("a report was taken for the schedule") };
+        if let Ok(HandleReportAnswer { destroy, .. }) = read(&response) {
             for handle in destroy {
                 let running = handle.parse().is_ok_and(|id| self.protocol.unfinished().contains(&id));
                 assert!(!running, "told to destroy {handle}, which runs");

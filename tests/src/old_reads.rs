@@ -1,23 +1,25 @@
 //! What was decided from reads that are older than what they are about: it is not done.
 
 use crate::world::{World, job, quick_policy};
-use nodekeeper_cli::local::ec2;
+use model::ActionName;
+use model::functions::POLL_AND_SCALE;
+use model::ids::AllocId;
+use model::wire::AllocUpdate;
+use model::{Alloc, ClientStatus, NodeRecord, NodeStatus, ReportOutcome};
 use poll_and_scale::{Action, act, plan};
+use runtime::answer::{ActionAnswer, Outcome};
+use runtime::observation::Observation;
+use runtime::run::Run;
 use serde_json::json;
-use shared::ids::AllocId;
-use shared::model::{Alloc, ClientStatus, NodeRecord, NodeStatus, Report};
-use shared::observation::Observation;
-use shared::run::{ActionAnswer, Done};
-use shared::steps::{self, Keep};
-use shared::wire::AllocUpdate;
+use store::steps::{self, Retention};
 
 /// A world whose one job runs, on a node beside an idle one.
 async fn running() -> (World, AllocId) {
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 4, "min": 2});
-    let mut world = World::with(policy, ec2::Config::default()).await;
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     let mut spec = job(&["forever"]);
-    (spec.exclusive, spec.terms.replace, spec.terms.lost_after_s) = (true, true, 600);
+    (spec.exclusive, spec.failure_policy.replace, spec.failure_policy.lost_after_s) = (true, true, 600);
     let id = world.submit(spec).await.summary.job_id;
     for _ in 0..40 {
         world.step().await;
@@ -42,11 +44,12 @@ impl World {
     /// What a run does that has read this.
     async fn act_on(&self, seen: &Observation) -> Vec<ActionAnswer> {
         let plan = plan(seen, self.now());
-        act::act(&self.look, &*self.cloud, &self.settings, seen, plan, self.clock()).await
+        let run = Run::new(POLL_AND_SCALE, &self.look, seen, self.clock());
+        act::act(run, &*self.cloud, &self.settings, &plan).await
     }
 
     /// Everything that a run may change of jobs, allocs and nodes.
-    async fn rows(&self) -> (Vec<shared::model::Job>, Vec<Alloc>, Vec<NodeRecord>) {
+    async fn rows(&self) -> (Vec<model::Job>, Vec<Alloc>, Vec<NodeRecord>) {
         let jobs = self.look.jobs().await.unwrap();
         let mut allocs = Vec::new();
         for job in &jobs {
@@ -56,7 +59,7 @@ impl World {
     }
 }
 
-fn outcome(answers: &[ActionAnswer], action: &str) -> Done {
+fn outcome(answers: &[ActionAnswer], action: ActionName) -> Outcome {
     let found: Vec<_> = answers.iter().filter(|a| a.action == action).collect();
     assert_eq!(found.len(), 1, "{answers:?}");
     found[0].outcome
@@ -69,7 +72,7 @@ async fn an_alloc_on_a_node_that_a_scan_did_not_show_yet_is_not_lost() {
     let mut seen = world.observe().await;
     seen.nodes.clear();
     let before = world.rows().await;
-    assert_eq!(outcome(&world.act_on(&seen).await, "lose_alloc"), Done::Conflict);
+    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::LoseAlloc), Outcome::Conflict);
     assert_eq!(world.rows().await.1, before.1);
     assert_eq!(world.rows().await.0, before.0);
 }
@@ -85,7 +88,7 @@ async fn which_copy_stays_is_decided_among_all_of_them() {
     let nodes = look.nodes().await.unwrap();
     let other = nodes.iter().find(|n| n.node_id().is_some_and(|id| id != node)).unwrap();
     let before = look.job(original.job_id).await.unwrap().unwrap();
-    let keep = Keep::of(&world.policy);
+    let keep = Retention::of(&world.policy);
     steps::place(look, &before, &[(0, other)], Some(&unknown), keep, now).await.unwrap();
     let update = AllocUpdate {
         alloc_id: original,
@@ -95,7 +98,9 @@ async fn which_copy_stays_is_decided_among_all_of_them() {
         log_tail: None,
     };
     let replaced = look.alloc(original).await.unwrap().unwrap();
-    let Report::Changed(back) = replaced.reported(&update, node, now) else { panic!("{replaced:?} is not back") };
+    let ReportOutcome::Changed(back) = replaced.reported(&update, node, now) else {
+        panic!("{replaced:?} is not back")
+    };
     look.write(Some(&replaced), &*back, Vec::new()).await.unwrap();
 
     // A run that was shown the original as it is, and all else as it was before the copy.
@@ -107,12 +112,12 @@ async fn which_copy_stays_is_decided_among_all_of_them() {
     let alone = Action::ResolveReconnect { keep: original, stop: Vec::new() };
     assert!(planned.actions.iter().any(|p| p.action == alone), "{planned:?}");
     let rows = world.rows().await;
-    assert_eq!(outcome(&world.act_on(&seen).await, "resolve_reconnect"), Done::Conflict);
+    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Conflict);
     assert_eq!(world.rows().await, rows);
 
     // One that is shown everything tells one of them to stop.
     let seen = world.observe().await;
-    assert_eq!(outcome(&world.act_on(&seen).await, "resolve_reconnect"), Done::Yes);
-    let wanted = |a: &&Alloc| a.summary.desired == shared::model::Desired::Run;
+    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Done);
+    let wanted = |a: &&Alloc| a.summary.desired == model::Desired::Run;
     assert_eq!(world.rows().await.1.iter().filter(wanted).count(), 1);
 }

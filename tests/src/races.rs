@@ -1,13 +1,12 @@
 //! Many at once: claimants of one slot, and whole runs beside each other.
 
 use crate::world::{START, World, job, quick_policy};
-use nodekeeper_cli::local::ec2;
+use model::ids::{NodeId, Slot};
+use model::{JobState, NewLife, NodeRecord};
 use nodekeeper_simulation::embedded::Embedded;
 use serde_json::json;
-use shared::ids::{NodeId, Slot};
-use shared::model::{JobState, NewLife, NodeRecord};
-use shared::store::Store;
 use std::sync::Arc;
+use store::Store;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
@@ -17,10 +16,8 @@ async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
     for round in 0..2000 {
         let claims: Vec<NodeRecord> = (0..100)
             .map(|_| {
-                let launch = NewLife {
-                    node_id: NodeId::new(slot, store.chance().ulid(START)),
-                    ..shared::model::fixtures::new_life(0)
-                };
+                let launch =
+                    NewLife { node_id: NodeId::new(slot, store.chance().ulid(START)), ..model::fixtures::new_life(0) };
                 NodeRecord::assign(slot, record.as_ref(), launch, START, "claimed").unwrap()
             })
             .collect();
@@ -43,7 +40,7 @@ async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
 async fn runs_at_once(runs: usize) {
     let mut policy = quick_policy();
     policy["nodes"]["max"] = json!(5);
-    let mut world = World::with(policy, ec2::Config::default()).await;
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     for n in 0..12 {
         let mut spec = job(&["one"]);
         spec.vcpus = 2;
@@ -54,7 +51,7 @@ async fn runs_at_once(runs: usize) {
         let all = futures::future::join_all((0..runs).map(|_| world.poll())).await;
         assert!(all.iter().all(Option::is_some));
         world.check().await;
-        let live = world.ec2.instances().iter().filter(|i| i.state != ec2::State::Terminated).count();
+        let live = world.ec2.instances().iter().filter(|i| i.state != ec2_stand_in::State::Terminated).count();
         assert!(live <= 5, "{live} live instances, nodes.max is 5");
         world.step().await;
         world.check().await;

@@ -5,17 +5,20 @@
 //! each call), the time from pending to running, capacity.
 
 use crate::world::{World, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
+use cloud::Ec2;
+use model::ActionName;
+use model::cloud::{Cloud, InstanceState};
+use model::fixtures;
+use model::launch::{LaunchRequest, LaunchSettings};
+use model::policy::{Policy, example_json};
+use model::time::Span;
 use serde_json::json;
-use shared::cloud::{Cloud, Ec2, InstanceState, LaunchRequest, LaunchSettings};
-use shared::model::fixtures;
-use shared::policy::{Policy, example_json};
-use shared::store::{Dynamo, Store};
-use shared::time::Span;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use store::{Dynamo, Store};
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
@@ -79,7 +82,7 @@ impl Drop for Emulator {
     }
 }
 
-fn settings(cluster: &shared::ids::ClusterName) -> LaunchSettings {
+fn settings(cluster: &model::ids::ClusterName) -> LaunchSettings {
     LaunchSettings {
         cluster: cluster.clone(),
         key: None,
@@ -127,7 +130,7 @@ async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     bad.template = "no-such-template".into();
     let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(9), &bad);
     let error = cloud.launch(&request, "token-9").await.unwrap_err();
-    assert!(matches!(error, shared::cloud::LaunchError::BadRequest(_)), "{error:?}");
+    assert!(matches!(error, model::cloud::LaunchError::BadRequest(_)), "{error:?}");
 }
 
 /// A whole life by the real function, with moto for EC2: launched and bound, given up after the
@@ -145,7 +148,7 @@ async fn poll_and_scale_passes_with_moto_for_ec2() {
         run.unwrap().actions.into_iter().map(|a| (a.action, a.done)).collect::<Vec<_>>()
     };
     let job = world.submit(job(&["one"])).await;
-    assert_eq!(pass().await, [("launch", true)]);
+    assert_eq!(pass().await, [(ActionName::Launch, true)]);
     let bound = world.look.nodes().await.unwrap().remove(0);
     let instance = bound.life().unwrap().instance_id.clone().unwrap();
     assert_eq!(cloud.instances().await.unwrap()[0].instance_id, instance);
@@ -153,10 +156,10 @@ async fn poll_and_scale_passes_with_moto_for_ec2() {
     world.look.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
     // A run lasts as long as the emulator takes.
     world.pass(world.policy.boot.timeout_s + 60);
-    assert_eq!(pass().await, [("shut_down", true)]);
+    assert_eq!(pass().await, [(ActionName::ShutDown, true)]);
     assert_eq!(cloud.instance(&instance).await.unwrap().unwrap().state, InstanceState::Terminated);
     world.pass(5);
-    assert_eq!(pass().await, [("clean", true)]);
+    assert_eq!(pass().await, [(ActionName::Clean, true)]);
     assert!(world.look.nodes().await.unwrap()[0].is_cleaned());
     assert_eq!(pass().await, []);
 }
@@ -168,7 +171,7 @@ async fn the_tables_are_as_defined() {
     let dynamo = Dynamo::new(client.clone(), cluster.clone());
     assert_eq!(dynamo.create_tables().await.unwrap().len(), 6);
     let _ = Store::new(Arc::new(dynamo));
-    for definition in shared::store::TABLES {
+    for definition in store::TABLES {
         let name = format!("{cluster}-{}", definition.table.suffix());
         let described = client.describe_table().table_name(&name).send().await.unwrap().table.unwrap();
         let keys: Vec<_> = described.key_schema().iter().map(|k| k.attribute_name()).collect();

@@ -1,12 +1,13 @@
 //! The simulation, shortly: a few seeds of every kind, the seeds that ever found a bug, the
 //! reference's chaos. Long runs are `cargo run --profile simulation --bin simulate`.
 
+use model::ActionName;
 use nodekeeper_simulation::core::Fault;
 use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
-use nodekeeper_simulation::world::{How, Outcome, simulate};
-use shared::run::Done;
+use nodekeeper_simulation::world::{How, Outcome as WorldOutcome, simulate};
+use runtime::answer::Outcome;
 
 /// Worlds that find a bug when its repair is undone, by the mistake of this name in
 /// `tests/mutants.toml`, which also says of what kind they are. A seed means another world whenever
@@ -51,7 +52,7 @@ fn world(seed: u64, options: &str) -> Scenario {
     scenario
 }
 
-fn hold(scenario: &Scenario, how: How) -> Outcome {
+fn hold(scenario: &Scenario, how: How) -> WorldOutcome {
     let outcome = simulate(scenario.clone(), how);
     if let Some(broken) = &outcome.broken {
         panic!("seed {}: {}\n{}", scenario.seed, broken.rule, story::tell(scenario, how));
@@ -88,7 +89,7 @@ fn what_once_broke_holds() {
 #[test]
 fn a_seed_is_one_history() {
     let how = How { telling: true, ..How::default() };
-    let tell = |outcome: Outcome| -> Vec<String> {
+    let tell = |outcome: WorldOutcome| -> Vec<String> {
         outcome.lines.iter().map(|l| format!("{} {} {}", l.at, l.who, l.what)).collect()
     };
     let [first, again] = [0, 1].map(|_| tell(simulate(Scenario::of(3, 0.5), how)));
@@ -103,15 +104,15 @@ fn a_seed_is_one_history() {
 #[test]
 fn the_summary_names_what_never_happened_and_what_was_only_tried() {
     let mut happened = Happened::default();
-    happened.did.insert(("poll-and-scale", "requeue", Done::Conflict), 3);
-    happened.did.insert(("poll-and-scale", "place", Done::Conflict), 1);
-    happened.did.insert(("poll-and-scale", "place", Done::Yes), 2);
-    happened.did.insert(("poll-and-scale", "warn", Done::Said), 4);
+    happened.did.insert(("poll-and-scale", ActionName::Requeue, Outcome::Conflict), 3);
+    happened.did.insert(("poll-and-scale", ActionName::Place, Outcome::Conflict), 1);
+    happened.did.insert(("poll-and-scale", ActionName::Place, Outcome::Done), 2);
+    happened.did.insert(("poll-and-scale", ActionName::Warn, Outcome::Said), 4);
     let table = happened.table();
     let line = |what: &str| table.lines().find(|l| l.split_whitespace().any(|word| word == what)).unwrap().trim();
     assert!(line("requeue").ends_with("Conflict 3, never done"), "{table}");
     assert!(line("purge").ends_with(" never done"), "{table}");
-    assert!(line("place").contains("Yes 2") && !line("place").contains("never"), "{table}");
+    assert!(line("place").contains("Done 2") && !line("place").contains("never"), "{table}");
     assert!(line("warn").ends_with("Said 4"), "{table}");
     assert!(line("CutOff").starts_with("0 "), "{table}");
     assert!(table.lines().any(|l| l.trim() == "0  a brake was released"), "{table}");

@@ -1,11 +1,11 @@
 //! Starts that fail, and launches that must not outlast the run.
 
 use crate::world::{World, job, quick_policy};
-use nodekeeper_cli::local::ec2;
+use model::ActionName;
+use model::JobSpec;
+use model::control::{ControlKey, Entry, EntryRow, FailedStarts};
+use runtime::answer::{Outcome, RunAnswer};
 use serde_json::json;
-use shared::model::JobSpec;
-use shared::run::{Done, RunAnswer};
-use shared::store::Memory;
 
 /// Each in need of a node of its own.
 fn alone() -> JobSpec {
@@ -14,21 +14,21 @@ fn alone() -> JobSpec {
     spec
 }
 
-async fn failures(world: &World) -> Memory {
-    world.look.memory("boot_failures").await.unwrap()
+async fn failures(world: &World) -> FailedStarts {
+    world.look.entry(&ControlKey::FailedStarts).await.unwrap()
 }
 
 #[tokio::test]
 async fn instances_that_die_before_they_call_are_failed_starts_and_launching_pauses() {
     let mut policy = quick_policy();
     policy["boot"]["failures_before_pause"] = json!(2);
-    let world = World::with(policy, ec2::Config::default()).await;
+    let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     world.submit(alone()).await;
-    let done = |answer: &RunAnswer, action: &str| -> Vec<Done> {
+    let done = |answer: &RunAnswer, action: ActionName| -> Vec<Outcome> {
         answer.actions.iter().filter(|a| a.action == action).map(|a| a.outcome).collect()
     };
-    assert_eq!(done(&world.poll().await.unwrap(), "launch"), [Done::Yes]);
-    for (died, then) in [(1, Done::Yes), (2, Done::Left)] {
+    assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [Outcome::Done]);
+    for (died, then) in [(1, Outcome::Done), (2, Outcome::Left)] {
         for instance in world.ec2.instances() {
             world.ec2.terminate_by_cloud(&instance.instance_id);
         }
@@ -37,40 +37,45 @@ async fn instances_that_die_before_they_call_are_failed_starts_and_launching_pau
             world.ec2.advance();
         }
         let answer = world.poll().await.unwrap();
-        assert_eq!((done(&answer, "clean"), done(&answer, "launch")), (vec![Done::Yes], vec![then]), "{answer:?}");
-        assert_eq!(failures(&world).await.count, Some(died));
+        assert_eq!(
+            (done(&answer, ActionName::Clean), done(&answer, ActionName::Launch)),
+            (vec![Outcome::Done], vec![then]),
+            "{answer:?}"
+        );
+        assert_eq!(failures(&world).await.count(), died);
     }
-    assert_eq!(done(&world.poll().await.unwrap(), "launch"), [], "it pauses");
+    assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [], "it pauses");
     world.pass(61);
-    assert_eq!(done(&world.poll().await.unwrap(), "launch"), [Done::Yes], "the pause is over");
+    assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [Outcome::Done], "the pause is over");
 }
 
 #[tokio::test]
 async fn a_start_that_succeeds_ends_the_count_before_its_node_is_gone() {
     let mut world = World::new().await;
     let read = failures(&world).await;
-    let nine = Memory { since_at: Some(world.now()), count: Some(9), wait_s: Some(960), ..read.clone() };
-    world.look.remember(&read, &nine).await.unwrap();
+    let nine = EntryRow { since_at: Some(world.now()), count: Some(9), wait_s: Some(960), ..read.row().clone() };
+    world.look.write_entry(&read, &FailedStarts::from_row(nine)).await.unwrap();
     world.submit(job(&["one"])).await;
     world.until_quiet(120).await;
-    let memory = failures(&world).await;
-    assert_eq!((memory.count, memory.wait_s, memory.until_at), (Some(0), None, None));
+    let after = failures(&world).await;
+    assert_eq!((after.count(), after.pause_s(), after.until_at()), (0, None, None));
 }
 
 #[tokio::test]
 async fn a_launch_whose_turn_comes_too_late_is_left_and_the_run_says_what_it_did() {
     let mut policy = quick_policy();
     policy["launch"]["calls_per_second"] = json!(0.01);
-    let world = World::with(policy, ec2::Config::default()).await;
+    let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     for _ in 0..4 {
         world.submit(alone()).await;
     }
     let answer = tokio::time::timeout(std::time::Duration::from_secs(40), world.poll()).await;
     let answer = answer.expect("it does not wait for turns that come too late").unwrap();
-    let launches: Vec<Done> = answer.actions.iter().filter(|a| a.action == "launch").map(|a| a.outcome).collect();
+    let launches: Vec<Outcome> =
+        answer.actions.iter().filter(|a| a.action == ActionName::Launch).map(|a| a.outcome).collect();
     assert_eq!(launches.len(), 4);
-    assert_eq!(launches.iter().filter(|d| **d == Done::Yes).count(), 1, "{launches:?}");
-    assert_eq!(launches.iter().filter(|d| **d == Done::Left).count(), 3, "{launches:?}");
+    assert_eq!(launches.iter().filter(|d| **d == Outcome::Done).count(), 1, "{launches:?}");
+    assert_eq!(launches.iter().filter(|d| **d == Outcome::Left).count(), 3, "{launches:?}");
     assert!(world.look.control().await.unwrap().runs.contains_key("poll-and-scale"));
 }
 
@@ -81,7 +86,7 @@ async fn what_was_short_is_tried_once_and_then_twice_as_often_with_each_success(
     // One after the other: each is noted before the next is tried.
     policy["launch"]["calls_per_second"] = json!(50);
     policy["size"] = json!([policy["size"][0]]);
-    let world = World::with(policy, ec2::Config::default()).await;
+    let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     for _ in 0..15 {
         world.submit(alone()).await;
     }
@@ -91,10 +96,10 @@ async fn what_was_short_is_tried_once_and_then_twice_as_often_with_each_success(
     };
     let launches = async || -> (usize, usize) {
         let answer = world.poll().await.unwrap();
-        let outcomes = answer.actions.iter().filter(|a| a.action == "launch").map(|a| a.outcome);
-        let outcomes: Vec<Done> = outcomes.collect();
-        let of = |done: Done| outcomes.iter().filter(|d| **d == done).count();
-        (of(Done::Yes), of(Done::Failed))
+        let outcomes = answer.actions.iter().filter(|a| a.action == ActionName::Launch).map(|a| a.outcome);
+        let outcomes: Vec<Outcome> = outcomes.collect();
+        let of = |done: Outcome| outcomes.iter().filter(|d| **d == done).count();
+        (of(Outcome::Done), of(Outcome::Failed))
     };
     short(true);
     assert!(launches().await.1 > 0, "it is short");

@@ -4,24 +4,29 @@
 
 use crate::second_opinions::Emulator;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
-use nodekeeper_simulation::embedded::Embedded;
-use nodekeeper_simulation::model::Plain;
-use shared::ids::{AllocId, NodeId};
-use shared::model::fixtures::{self, at, slot};
-use shared::model::{
+use model::control::{ControlKey, Entry, EntryRow, Quota};
+use model::fixtures::{self, at, slot};
+use model::ids::{AllocId, NodeId};
+use model::time::Span;
+use model::wire::ReportCounter;
+use model::{
     Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord, NodeState,
     NodeStatus,
 };
-use shared::steps::{self, Keep};
-use shared::store::{
-    Db, Dynamo, Memory, Pulse, ReportCounter, Store, change_handle, delete_handle, delete_node, insert_handle,
-    no_live_allocs, silent_since,
-};
-use shared::time::Span;
+use nodekeeper_simulation::embedded::Embedded;
+use nodekeeper_simulation::model::Plain;
 use std::sync::Arc;
+use store::steps::{self, Retention};
+use store::{
+    Db, Dynamo, Pulse, Store, change_handle, delete_handle, delete_node, insert_handle, no_live_allocs, silent_since,
+};
 
-const KEEP: Keep =
-    Keep { finished: Span::from_s(86_400), failed_handles: Span::from_s(60), creating: Span::from_s(600) };
+const KEEP: Retention = Retention {
+    finished: Span::from_s(86_400),
+    events: Span::from_s(86_400),
+    failed_handles: Span::from_s(60),
+    creating: Span::from_s(600),
+};
 
 /// Where the tables are.
 #[derive(Clone, Copy)]
@@ -114,7 +119,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let failed = Ending { client: ClientStatus::Failed, exit_code: Some(1), message: None, log_tail: None };
     // Its first look would have been at 680 s: what failed is kept its own time, here longer.
-    let long = Keep { failed_handles: Span::from_s(3600), ..KEEP };
+    let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
     let node = steps::end_alloc(&tables.store, Some(&node), &alloc, &failed, long, at(90)).await.unwrap().unwrap();
     let left = tables.store.handle(fixtures::node_id(0), &alloc.id().to_string()).await.unwrap().unwrap();
     assert_eq!(left.due_at, at(90 + 3600));
@@ -143,7 +148,7 @@ async fn a_version_is_written_once(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
     let other = tables.ready(1).await;
-    let held = record.with_intent(shared::model::Intent::Hold, None, at(70)).unwrap();
+    let held = record.with_intent(model::Intent::Hold, None, at(70)).unwrap();
     let written = tables.store.write(Some(&record), &held, Vec::new()).await.unwrap();
     assert_eq!(written.version.number(), record.version.number() + 1);
     // The loser changes nothing, in its row or any other.
@@ -186,14 +191,14 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
     assert_eq!(tables.all().await.0, [after]);
 }
 
-fn ulid(n: u128) -> shared::ids::Ulid {
-    shared::ids::Ulid::from_parts(1, n)
+fn ulid(n: u128) -> model::ids::Ulid {
+    model::ids::Ulid::from_parts(1, n)
 }
 
 async fn the_node_that_just_spoke_wins(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
-    let missed = record.miss(NodeStatus::Down, at(200), "silent").unwrap();
+    let missed = record.expire_lease(NodeStatus::Down, at(200), "silent").unwrap();
     let pulse = Pulse {
         node_id: fixtures::node_id(0),
         instance_id: "i-0",
@@ -217,13 +222,13 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     let (a, b) = (tables.ready(0).await, tables.ready(1).await);
     let job = tables.job(0, JobSpec { nodes: 2, caches: vec!["data".into()], ..spec() }).await;
     // One of the two nodes changes in between: nothing at all is placed.
-    let held = b.with_intent(shared::model::Intent::Hold, None, at(70)).unwrap();
+    let held = b.with_intent(model::Intent::Hold, None, at(70)).unwrap();
     let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
     let before = tables.all().await;
     let members = [(0, &a), (1, &b)];
     assert!(steps::place(&tables.store, &job, &members, None, KEEP, at(80)).await.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
-    let resumed = held.with_intent(shared::model::Intent::Run, None, at(81)).unwrap();
+    let resumed = held.with_intent(model::Intent::Run, None, at(81)).unwrap();
     let b = tables.store.write(Some(&held), &resumed, Vec::new()).await.unwrap();
     let members = [(0, &a), (1, &b)];
     steps::place(&tables.store, &job, &members, None, KEEP, at(82)).await.unwrap();
@@ -254,8 +259,7 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
     // In a history that was undone the same id ran on the same node.
     let id = fixtures::alloc_id(0);
     let node_id = node.node_id().unwrap();
-    let trace =
-        Handle::new(node_id, id.to_string(), shared::model::HandleKind::Container, HandleState::Live, 5, at(99_999));
+    let trace = Handle::new(node_id, id.to_string(), model::HandleKind::Container, HandleState::Live, 5, at(99_999));
     tables.store.apply(&insert_handle(&trace)).await.unwrap();
     let placed = steps::place(&tables.store, &job, &[(0, &node)], None, KEEP, at(80)).await;
     assert!(placed.unwrap_err().is_conflict());
@@ -328,7 +332,7 @@ async fn cleaning_leaves_nothing_behind(place: Place<'_>) {
     assert_eq!((lost.summary.client, lost.summary.desired), (ClientStatus::Lost, Desired::Stop));
     assert_eq!((jobs[0].summary.state, jobs[0].lost_count), (JobState::Queued, 1), "it is queued again");
     // The whole row: nothing of the life stays.
-    let row = shared::store::row(&cleaned);
+    let row = store::row(&cleaned);
     let mut names: Vec<_> = row.keys().cloned().collect();
     names.sort_unstable();
     assert_eq!(names, ["last_node_id", "modified_at", "reason", "slot", "state", "version"]);
@@ -380,10 +384,11 @@ async fn handles_are_changed_as_read(place: Place<'_>) {
     assert!(tables.store.handles_due(START).await.unwrap().is_empty(), "it is not due yet");
     tables.store.apply(&delete_handle(&live)).await.unwrap();
     assert_eq!(tables.all().await.2, []);
-    let memory = Memory { count: Some(1), ..Memory::new("quota") };
-    let written = tables.store.remember(&Memory::new("quota"), &memory).await.unwrap();
-    assert!(tables.store.remember(&Memory::new("quota"), &memory).await.unwrap_err().is_conflict());
-    assert_eq!(tables.store.control().await.unwrap().memory("quota"), written);
+    let never: Quota = tables.store.entry(&ControlKey::Quota).await.unwrap();
+    let quota = Quota::from_row(EntryRow { count: Some(1), ..never.row().clone() });
+    let written = tables.store.write_entry(&never, &quota).await.unwrap();
+    assert!(tables.store.write_entry(&never, &quota).await.unwrap_err().is_conflict());
+    assert_eq!(tables.store.control().await.unwrap().quota(), written);
     let _ = no_live_allocs();
 }
 

@@ -4,24 +4,24 @@
 
 use crate::node::Node;
 use async_trait::async_trait;
-use nodekeeper_cli::local::ec2;
+use model::auth::MasterKey;
+use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::control::PolicyRow;
+use model::ids::ClusterName;
+use model::launch::{LaunchRequest, LaunchSettings};
+use model::policy::Policy;
+use model::time::{Span, Time};
+use model::{Job, JobSpec};
+use runtime::answer::RunAnswer;
+use runtime::clock::RunClock;
+use runtime::http::Credentials;
 use serde_json::{Value, json};
-use shared::auth::MasterKey;
-use shared::cloud::{Cloud, CloudError, Instance, LaunchError, LaunchRequest, LaunchSettings};
-use shared::http::Credentials;
-use shared::ids::ClusterName;
-use shared::model::{Job, JobSpec};
-use shared::policy::Policy;
-use shared::run::{RunAnswer, RunClock};
-use shared::store::{
-    Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, PolicyRow, Query, Row, Store, Table, Write, WriteError,
-};
-use shared::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+use store::{Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, Query, Row, Store, Table, Write, WriteError};
 
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
@@ -136,7 +136,7 @@ impl Db for Switched<dyn Db> {
         let result = self.inner.write(write, answer).await;
         if write.key.table != Table::Events {
             let state = match &write.effect {
-                shared::store::Effect::Update { set, .. } => format!("{:?}", set.get("state").or(set.get("reason"))),
+                store::Effect::Update { set, .. } => format!("{:?}", set.get("state").or(set.get("reason"))),
                 other => format!("{other:?}").chars().take(12).collect(),
             };
             self.switch.called(format!("write {:?} {state}", write.key.table)).await;
@@ -176,12 +176,12 @@ impl Cloud for Switched<dyn Cloud> {
 /// Machines that come up and go down, for the world to put nodes on.
 #[derive(Default)]
 struct Hooks {
-    started: Mutex<Vec<ec2::MachineStart>>,
+    started: Mutex<Vec<ec2_stand_in::MachineStart>>,
     stopped: Mutex<Vec<String>>,
 }
 
-impl ec2::Machines for Hooks {
-    fn start(&self, machine: ec2::MachineStart) {
+impl ec2_stand_in::Machines for Hooks {
+    fn start(&self, machine: ec2_stand_in::MachineStart) {
         self.started.lock().unwrap().push(machine);
     }
     fn stop(&self, instance_id: &str) {
@@ -197,7 +197,7 @@ pub struct World {
     /// Beside the switch, to look.
     pub look: Store,
     pub cloud: Arc<dyn Cloud>,
-    pub ec2: Arc<ec2::Ec2>,
+    pub ec2: Arc<ec2_stand_in::Ec2>,
     pub settings: LaunchSettings,
     pub switch: Arc<Switch>,
     pub nodes: BTreeMap<String, Node>,
@@ -211,7 +211,7 @@ pub struct World {
 
 /// A policy under which a whole life takes minutes of the world's time.
 pub fn quick_policy() -> Value {
-    let mut policy = shared::policy::example_json();
+    let mut policy = model::policy::example_json();
     policy["nodes"] = json!({"max": 4});
     policy["launch"]["calls_per_second"] = json!(1000);
     policy["boot"] = json!({"timeout_s": 300});
@@ -224,10 +224,10 @@ pub fn quick_policy() -> Value {
 
 impl World {
     pub async fn new() -> Self {
-        Self::with(quick_policy(), ec2::Config::default()).await
+        Self::with(quick_policy(), ec2_stand_in::Ec2Settings::default()).await
     }
 
-    pub async fn with(policy: Value, mut config: ec2::Config) -> Self {
+    pub async fn with(policy: Value, mut config: ec2_stand_in::Ec2Settings) -> Self {
         config.launch_templates.push(
             serde_json::from_value(json!({"id": "lt-0123456789abcdef0", "name": "nodekeeper",
                 "versions": [{"version": 1}]}))
@@ -242,15 +242,15 @@ impl World {
             Arc::new(move || Time::from_ms(now.load(Ordering::SeqCst)))
         };
         let hooks = Arc::new(Hooks::default());
-        let stand_in = ec2::Ec2::new(config, clock, Arc::clone(&hooks) as Arc<dyn ec2::Machines>);
+        let stand_in = ec2_stand_in::Ec2::new(config, clock, Arc::clone(&hooks) as Arc<dyn ec2_stand_in::Machines>);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(ec2::serve(listener, Arc::clone(&stand_in)));
+        tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
         let switch = Arc::new(Switch::default());
         let db: Arc<dyn Db> = Arc::new(dynamo.clone());
         let look = Store::new(Arc::clone(&db));
         let store = Store::new(Arc::new(Switched { inner: db, switch: Arc::clone(&switch) }));
-        let real: Arc<dyn Cloud> = Arc::new(shared::cloud::Ec2::new(ec2_client(&url), cluster.clone()));
+        let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch) });
         let key = MasterKey::from_hex(&"5a".repeat(32)).unwrap();
         let credentials = Credentials::Token(key.clone());
@@ -293,7 +293,7 @@ impl World {
     }
 
     pub async fn submit(&self, spec: JobSpec) -> Job {
-        let id = shared::ids::JobId::new(self.look.chance().ulid(self.now()));
+        let id = model::ids::JobId::new(self.look.chance().ulid(self.now()));
         let job = Job::submit(id, spec, self.now()).unwrap();
         self.look.write(None, &job, Vec::new()).await.unwrap()
     }
@@ -331,7 +331,7 @@ impl World {
         if self.steps.is_multiple_of(2) {
             let clock = self.clock();
             let event = json!({});
-            let run = self.sweep.handle(&event, clock);
+            let run = self.sweep.handle(event, clock);
             if let Some(result) = self.switch.guard(run).await {
                 result.unwrap();
             }
@@ -369,7 +369,7 @@ impl World {
     }
 
     pub async fn is_quiet(&self) -> bool {
-        let live = |i: &ec2::Instance| i.state != ec2::State::Terminated;
+        let live = |i: &ec2_stand_in::Instance| i.state != ec2_stand_in::State::Terminated;
         self.look.jobs().await.unwrap().iter().all(|j| j.summary.state.is_ended() && j.summary.allocs.is_empty())
             && self.look.nodes().await.unwrap().iter().all(|n| n.is_cleaned())
             && !self.ec2.instances().iter().any(live)
@@ -389,15 +389,15 @@ impl World {
 }
 
 /// Not more than `nodes.max` slots are not cleaned.
-pub fn invariant_slots_are_the_cap(nodes: &[shared::model::NodeRecord], max: u32) {
+pub fn invariant_slots_are_the_cap(nodes: &[model::NodeRecord], max: u32) {
     let up = nodes.iter().filter(|n| !n.is_cleaned()).count();
     assert!(up <= max as usize, "{up} records are not cleaned, nodes.max is {max}");
 }
 
 /// At most one live instance per node id.
-pub fn invariant_one_live_instance_per_node(instances: &[ec2::Instance]) {
+pub fn invariant_one_live_instance_per_node(instances: &[ec2_stand_in::Instance]) {
     let mut seen = BTreeMap::new();
-    for instance in instances.iter().filter(|i| i.state != ec2::State::Terminated) {
+    for instance in instances.iter().filter(|i| i.state != ec2_stand_in::State::Terminated) {
         let node = instance.tags.get("nodekeeper:node-id").cloned().unwrap_or_default();
         if let Some(other) = seen.insert(node.clone(), instance.instance_id.clone()) {
             panic!("node {node} has two live instances: {other} and {}", instance.instance_id);
@@ -406,11 +406,7 @@ pub fn invariant_one_live_instance_per_node(instances: &[ec2::Instance]) {
 }
 
 /// The `allocs` sets on nodes and jobs are exactly the live allocs.
-pub fn invariant_sets_are_the_live_allocs(
-    nodes: &[shared::model::NodeRecord],
-    jobs: &[Job],
-    allocs: &[shared::model::AllocSummary],
-) {
+pub fn invariant_sets_are_the_live_allocs(nodes: &[model::NodeRecord], jobs: &[Job], allocs: &[model::AllocSummary]) {
     let mut live: Vec<_> = allocs.iter().map(|a| a.alloc_id).collect();
     live.sort_unstable();
     let mut on_nodes: Vec<_> = nodes.iter().filter_map(|n| n.life()).flat_map(|l| l.allocs.iter().copied()).collect();
@@ -422,8 +418,8 @@ pub fn invariant_sets_are_the_live_allocs(
 }
 
 /// At most one copy of a member is to run and is neither unknown nor awaiting.
-pub fn invariant_one_copy_of_a_member(allocs: &[shared::model::AllocSummary]) {
-    use shared::model::{ClientStatus, Desired};
+pub fn invariant_one_copy_of_a_member(allocs: &[model::AllocSummary]) {
+    use model::{ClientStatus, Desired};
     let mut seen = BTreeMap::new();
     for alloc in allocs {
         if alloc.desired == Desired::Run && alloc.client != ClientStatus::Unknown && !alloc.awaiting {

@@ -1,4 +1,4 @@
-//! A control plane that answers as told and remembers what it heard, and an agent against it.
+//! A real agent, and a stand-in for the control plane that answers as the test says and records every call.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
@@ -9,10 +9,10 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use model::ids::{AllocId, JobId};
+use model::wire::{AllocOrder, AllocReport, AllocUpdate, HandleReport, Heartbeat};
+use model::{ClientStatus, Desired};
 use serde_json::{Value, json};
-use shared::ids::{AllocId, JobId};
-use shared::model::{ClientStatus, Desired};
-use shared::wire::{AllocOrder, AllocReport, AllocUpdate, HandleReport, Heartbeat};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -22,16 +22,16 @@ use std::time::{Duration, Instant};
 pub const NODE_ID: &str = "3-01JD0000000000000000000000";
 pub const TOKEN: &str = "secret-token";
 
-/// The longest anything here may take, on a machine that does other things as well.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for one step, on a machine that is busy with other things.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
-pub struct Plane {
+pub struct ControlPlane {
     pub seq: u64,
     pub orders: Vec<AllocOrder>,
     pub incarnations: u32,
     pub must_report: bool,
-    /// Answer everything with this status and body.
+    /// Answer every call with this status and body.
     pub refuse: Option<(u16, Value)>,
     pub next_heartbeat_s: f64,
     pub beats: Vec<Heartbeat>,
@@ -41,8 +41,8 @@ pub struct Plane {
     pub calls: usize,
 }
 
-impl Plane {
-    /// Changes the orders as the real one does: `seq` goes up with them.
+impl ControlPlane {
+    /// Changes the orders. As in the real control plane, `seq` rises.
     pub fn order(&mut self, orders: Vec<AllocOrder>) {
         self.seq += 1;
         self.orders = orders;
@@ -58,18 +58,18 @@ impl Plane {
         all.filter(|a| a.alloc_id == id && a.client.is_final()).cloned().collect()
     }
 
-    pub fn said(&self, id: AllocId, client: ClientStatus) -> bool {
+    pub fn was_reported(&self, id: AllocId, client: ClientStatus) -> bool {
         self.reports.iter().flat_map(|r| &r.allocs).any(|a| a.alloc_id == id && a.client == client)
     }
 }
 
-type Shared = Arc<Mutex<Plane>>;
+type SharedPlane = Arc<Mutex<ControlPlane>>;
 
 pub fn alloc_id(copy: u32) -> AllocId {
     AllocId { job_id: JobId::new(ulid::Ulid::from_parts(1, 1)), member: 0, copy }
 }
 
-/// `sh -c script`, placed with the next change.
+/// An order to run `sh -c script`, placed with the next change.
 pub fn order(copy: u32, script: &str) -> AllocOrder {
     AllocOrder {
         alloc_id: alloc_id(copy),
@@ -90,7 +90,7 @@ pub fn order(copy: u32, script: &str) -> AllocOrder {
 }
 
 async fn answer(
-    State(plane): State<Shared>,
+    State(plane): State<SharedPlane>,
     Path((node, what)): Path<(String, String)>,
     headers: HeaderMap,
     body: String,
@@ -104,78 +104,88 @@ async fn answer(
     if let Some((status, body)) = plane.refuse.clone() {
         return (StatusCode::from_u16(status).unwrap(), Json(body)).into_response();
     }
-    let current = format!("inc-{}", plane.incarnations);
-    let wrong =
-        || (StatusCode::CONFLICT, Json(json!({"error": "wrong_incarnation", "message": "anew"}))).into_response();
-    match what.as_str() {
-        "heartbeat" => {
-            let beat: Heartbeat = serde_json::from_str(&body).unwrap();
-            plane.beats.push(beat.clone());
-            match beat.incarnation {
-                None => plane.incarnations += 1,
-                Some(given) if given != current => return wrong(),
-                Some(_) => {}
-            }
-            let must_report = std::mem::take(&mut plane.must_report);
-            let mut answer = json!({
-                "status": "ready", "incarnation": format!("inc-{}", plane.incarnations), "seq": plane.seq,
-                "next_heartbeat_s": plane.next_heartbeat_s, "intent": "run", "must_report": must_report,
-            });
-            if !plane.reports.iter().any(|r| r.complete) {
-                // Nothing is placed on a node before its first complete report.
-                answer["seq"] = json!(0);
-            } else if beat.as_of < plane.seq {
-                answer["allocs"] = serde_json::to_value(&plane.orders).unwrap();
-            }
-            Json(answer).into_response()
+    let answer = match what.as_str() {
+        "heartbeat" => plane.on_heartbeat(serde_json::from_str(&body).unwrap()),
+        "allocs" => plane.on_alloc_report(serde_json::from_str(&body).unwrap()),
+        "handles" => plane.on_handle_report(serde_json::from_str(&body).unwrap()),
+        _ => return StatusCode::NOT_FOUND.into_response(),
+    };
+    let wrong_incarnation = json!({"error": "wrong_incarnation", "message": "register anew"});
+    answer.map_or_else(|| (StatusCode::CONFLICT, Json(wrong_incarnation)).into_response(), |a| Json(a).into_response())
+}
+
+/// Each answers one call. `None` means a wrong incarnation.
+impl ControlPlane {
+    fn incarnation(&self) -> String {
+        format!("inc-{}", self.incarnations)
+    }
+
+    fn on_heartbeat(&mut self, beat: Heartbeat) -> Option<Value> {
+        let current = self.incarnation();
+        self.beats.push(beat.clone());
+        match beat.incarnation {
+            None => self.incarnations += 1,
+            Some(given) if given != current => return None,
+            Some(_) => {}
         }
-        "allocs" => {
-            let report: AllocReport = serde_json::from_str(&body).unwrap();
-            if report.incarnation != current {
-                return wrong();
-            }
-            let accepted: Vec<AllocId> = report.allocs.iter().map(|a| a.alloc_id).collect();
-            for update in &report.allocs {
-                if let Some(order) = plane.orders.iter_mut().find(|o| o.alloc_id == update.alloc_id) {
-                    order.client = update.client;
-                }
-            }
-            let before = plane.orders.len();
-            plane.orders.retain(|o| !o.client.is_final());
-            if plane.orders.len() != before {
-                plane.seq += 1;
-            }
-            plane.reports.push(report);
-            Json(json!({"status": "ready", "seq": plane.seq, "accepted": accepted, "refused": []})).into_response()
+        let must_report = std::mem::take(&mut self.must_report);
+        let mut answer = json!({
+            "status": "ready", "incarnation": self.incarnation(), "seq": self.seq,
+            "next_heartbeat_s": self.next_heartbeat_s, "intent": "run", "must_report": must_report,
+        });
+        if !self.reports.iter().any(|r| r.complete) {
+            // The control plane places nothing on a node before its first complete report.
+            answer["seq"] = json!(0);
+        } else if beat.as_of < self.seq {
+            answer["allocs"] = serde_json::to_value(&self.orders).unwrap();
         }
-        "handles" => {
-            let report: HandleReport = serde_json::from_str(&body).unwrap();
-            if report.incarnation != current {
-                return wrong();
-            }
-            let listed = |h: &&String| report.handles.iter().any(|r| r.handle == **h);
-            let destroy: Vec<String> = plane.destroy.iter().filter(listed).take(2).cloned().collect();
-            plane.handle_reports.push(report);
-            Json(json!({
-                "seq": plane.seq, "destroy": destroy, "more": false, "conflicts": [], "held": false, "next_report_s": 0.5,
-            }))
-            .into_response()
+        Some(answer)
+    }
+
+    fn on_alloc_report(&mut self, report: AllocReport) -> Option<Value> {
+        if report.incarnation != self.incarnation() {
+            return None;
         }
-        _ => StatusCode::NOT_FOUND.into_response(),
+        let accepted: Vec<AllocId> = report.allocs.iter().map(|a| a.alloc_id).collect();
+        for update in &report.allocs {
+            if let Some(order) = self.orders.iter_mut().find(|o| o.alloc_id == update.alloc_id) {
+                order.client = update.client;
+            }
+        }
+        let before = self.orders.len();
+        self.orders.retain(|o| !o.client.is_final());
+        if self.orders.len() != before {
+            self.seq += 1;
+        }
+        self.reports.push(report);
+        Some(json!({"status": "ready", "seq": self.seq, "accepted": accepted, "refused": []}))
+    }
+
+    fn on_handle_report(&mut self, report: HandleReport) -> Option<Value> {
+        if report.incarnation != self.incarnation() {
+            return None;
+        }
+        let listed = |handle: &&String| report.handles.iter().any(|r| r.handle == **handle);
+        let destroy: Vec<String> = self.destroy.iter().filter(listed).take(2).cloned().collect();
+        self.handle_reports.push(report);
+        Some(json!({
+            "seq": self.seq, "destroy": destroy, "more": false, "conflicts": [], "held": false, "next_report_s": 0.5,
+        }))
     }
 }
 
-/// One node: its control plane, its disk, and its agent.
-pub struct World {
+/// One node: its disk, its agent, and its control plane.
+pub struct TestNode {
     pub dir: tempfile::TempDir,
-    pub plane: Shared,
+    pub plane: SharedPlane,
     pub agent: Option<Child>,
     pub env: Vec<(String, String)>,
 }
 
-impl World {
+impl TestNode {
     pub async fn new() -> Self {
-        let plane: Shared = Arc::new(Mutex::new(Plane { next_heartbeat_s: 0.3, ..Plane::default() }));
+        let plane: SharedPlane =
+            Arc::new(Mutex::new(ControlPlane { next_heartbeat_s: 0.3, ..ControlPlane::default() }));
         let app = Router::new().route("/v1/nodes/{node}/{what}", post(answer)).with_state(plane.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -200,13 +210,13 @@ impl World {
         self.start_bare(&[&known, args].concat());
     }
 
-    /// Without saying who it is.
+    /// Without the options that say which instance it is.
     pub fn start_bare(&mut self, args: &[&str]) {
         let log = std::fs::File::options().append(true).create(true).open(self.dir.path().join("agent.log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_nodekeeper-agent"));
         command.arg("--config").arg(self.dir.path().join("node.json")).arg("--data-dir").arg(self.data());
         if !args.contains(&"--on-gone") {
-            // Never the default, which is to power off.
+            // Never the default, which powers the machine off.
             command.args(["--on-gone", "true"]);
         }
         command.args(args);
@@ -214,7 +224,7 @@ impl World {
         self.agent = Some(command.spawn().unwrap());
     }
 
-    /// `kill -9`, as an out-of-memory killer would.
+    /// Sends KILL, as the out-of-memory killer does.
     pub fn kill_agent(&mut self) {
         let mut agent = self.agent.take().unwrap();
         agent.kill().unwrap();
@@ -231,20 +241,20 @@ impl World {
         self.until("the agent ends", |_| agent.try_wait().unwrap()).await.code()
     }
 
-    pub fn with<T>(&self, look: impl FnOnce(&mut Plane) -> T) -> T {
+    pub fn with<T>(&self, look: impl FnOnce(&mut ControlPlane) -> T) -> T {
         look(&mut self.plane.lock().unwrap())
     }
 
-    /// Looks again and again until there is something to see.
+    /// Calls `look` again and again until it returns a value.
     pub async fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            if let Some(seen) = look(self) {
-                return seen;
+            if let Some(value) = look(self) {
+                return value;
             }
             if Instant::now() > deadline {
                 let log = std::fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default();
-                panic!("not in {PATIENCE:?}: {what}; the agent said:\n{log}");
+                panic!("not in {TIMEOUT:?}: {what}; the agent's log:\n{log}");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -256,12 +266,12 @@ impl World {
 
     pub async fn running(&self, copy: u32) {
         self.until("the alloc is reported running", |w| {
-            w.with(|p| p.said(alloc_id(copy), ClientStatus::Running)).then_some(())
+            w.with(|p| p.was_reported(alloc_id(copy), ClientStatus::Running)).then_some(())
         })
         .await;
     }
 
-    /// The text of a file in the alloc's work directory, once it has a whole line.
+    /// The text of a file in the alloc's work directory, as soon as it ends with a newline.
     pub async fn line_of(&self, copy: u32, file: &str) -> String {
         let path = self.alloc_dir(copy).join("work").join(file);
         let line = |_: &Self| std::fs::read_to_string(&path).ok().filter(|t| t.ends_with('\n'));
@@ -275,25 +285,24 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for TestNode {
     fn drop(&mut self) {
         if let Some(mut agent) = self.agent.take() {
             let _ = agent.kill();
             let _ = agent.wait();
         }
-        // Supervisors outlive their agent on purpose: end those of this test by what they
-        // wrote down.
+        // Supervisors survive their agent on purpose: kill those of this test.
         for dir in std::fs::read_dir(self.data().join("allocs")).into_iter().flatten().flatten() {
             let started = std::fs::read_to_string(dir.path().join("started")).unwrap_or_default();
             let started: Value = serde_json::from_str(&started).unwrap_or_default();
             if let (Some(pid), Some(ticks)) = (started["pid"].as_i64(), started["start_ticks"].as_u64()) {
-                nodekeeper_agent::process::kill_session(pid as i32, ticks);
+                nodekeeper_agent::process_table::kill_session(pid as i32, ticks);
             }
         }
     }
 }
 
-/// Whether this process runs, and is not merely waited for.
+/// Whether this process runs, and is not a zombie.
 pub fn is_alive(pid: &str) -> bool {
-    nodekeeper_agent::process::read(pid.parse().unwrap()).is_some_and(|p| !p.zombie)
+    nodekeeper_agent::process_table::read(pid.parse().unwrap()).is_some_and(|p| !p.zombie)
 }

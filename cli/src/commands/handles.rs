@@ -4,16 +4,17 @@
 //! brake has held up to now, and ends by itself.
 //! Does not: destroy anything, or lift a brake that begins later.
 
-use super::operate::{BY_OPERATOR, Keeps, retried, tell};
+use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, or_blank, when};
 use super::{Cluster, Context, Outcome, nodes};
 use clap::{Args, ValueEnum};
-use shared::brake::holds_back;
-use shared::events::Subject;
-use shared::ids::{NodeId, Slot};
-use shared::model::{Handle, HandleState, NodeRecord, NodeState};
-use shared::store::{Memory, change_handle};
-use shared::time::Span;
+use model::control::{BrakeEntry, ControlKey, Release};
+use model::events::Subject;
+use model::ids::{NodeId, Slot};
+use model::time::Span;
+use model::{ActionName, BrakeKind};
+use model::{Handle, HandleState, NodeRecord, NodeState};
+use store::change_handle;
 
 /// How long a release is remembered: long enough for the next run of every function.
 const RELEASE: Span = Span::from_s(3600);
@@ -63,12 +64,12 @@ enum Brake {
 }
 
 impl Brake {
-    const fn as_str(self) -> &'static str {
+    const fn kind(self) -> BrakeKind {
         match self {
-            Self::Leases => "leases",
-            Self::Missing => "missing",
-            Self::Orphans => "orphans",
-            Self::Handles => "handles",
+            Self::Leases => BrakeKind::Leases,
+            Self::Missing => BrakeKind::Missing,
+            Self::Orphans => BrakeKind::Orphans,
+            Self::Handles => BrakeKind::Handles,
         }
     }
 }
@@ -143,9 +144,9 @@ pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
         writeln!(context.out, "nothing changed: handle {name} on slot {slot} is {said} already")?;
         return Ok(Outcome::Done);
     }
-    let action = if wanted { "keep" } else { "keep_undone" };
+    let action = if wanted { ActionName::Keep } else { ActionName::Unkeep };
     let reason = format!("handle {name} {BY_OPERATOR}");
-    tell(&cluster, &Subject::Slot(slot), action, &reason, Keeps::read(&cluster).await?, now).await?;
+    tell(&cluster, &Subject::Slot(slot), action, &reason, retention(&cluster).await?, now).await?;
     writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?;
     Ok(Outcome::Done)
 }
@@ -171,19 +172,18 @@ async fn find(cluster: &Cluster, handle: &str) -> anyhow::Result<NodeId> {
 
 pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let kind = args.kind.as_str();
-    let key = format!("release#{kind}");
+    let kind = args.kind.kind();
+    let key = ControlKey::Release(kind);
     retried(async || {
-        let before = cluster.store.memory(&key).await?;
-        let message = Some(BY_OPERATOR.to_owned());
-        let after = Memory { since_at: Some(now), until_at: Some(now + RELEASE), message, ..before.clone() };
-        Ok(cluster.store.remember(&before, &after).await?)
+        let before: Release = cluster.store.entry(&key).await?;
+        let after = before.given(Some(BY_OPERATOR.to_owned()), RELEASE, now);
+        Ok(cluster.store.write_entry(&before, &after).await?)
     })
     .await?;
     let reason = format!("{kind}, {BY_OPERATOR}");
-    tell(&cluster, &Subject::Cluster, "release", &reason, Keeps::read(&cluster).await?, now).await?;
-    let held = cluster.store.memory(&format!("brake#{kind}")).await?;
-    let held = held.message.as_ref().filter(|_| holds_back(&held, now)).map(|m| format!(" ({})", show::one_line(m)));
+    tell(&cluster, &Subject::Cluster, ActionName::Release, &reason, retention(&cluster).await?, now).await?;
+    let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
+    let held = held.message().filter(|_| held.holds_back(now)).map(|m| format!(" ({})", show::one_line(m)));
     writeln!(context.out, "what is held back of {kind} is let go in the next run{}", held.unwrap_or_default())?;
     Ok(Outcome::Done)
 }

@@ -5,12 +5,10 @@
 use super::show::{self, Rows, moment};
 use super::{Context, Outcome, Usage};
 use clap::Args;
+use model::events::{Event, Subject};
+use model::functions::{self, FUNCTIONS};
+use model::ids::{AllocId, JobId, NodeId, Slot};
 use serde_json::Value;
-use shared::events::{Event, Subject};
-use shared::ids::{AllocId, JobId, NodeId, Slot};
-
-/// The functions, as subjects know them.
-const FUNCTIONS: &[&str] = &["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch"];
 
 /// `history`
 #[derive(Args, Clone, Debug)]
@@ -38,13 +36,14 @@ pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
         Ok(Subject::Job(job))
     } else if let Some(alloc) = name.parse::<AllocId>().ok().filter(|_| is("alloc")) {
         Ok(Subject::Alloc(alloc))
-    } else if FUNCTIONS.contains(&name) && is("function") {
+    } else if functions::named(name).is_some() && is("function") {
         Ok(Subject::Function(name.to_owned()))
     } else if text == "cluster" {
         Ok(Subject::Cluster)
     } else {
         let given: String = show::one_line(text).chars().take(80).collect();
-        let functions = FUNCTIONS.join(", ");
+        let functions: Vec<&str> = FUNCTIONS.iter().map(|f| f.name).collect();
+        let functions = functions.join(", ");
         Err(Usage(format!(
             "{given} is no subject: give a slot, the id of a node, job or alloc, cluster, or one of {functions}"
         )))

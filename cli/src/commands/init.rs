@@ -4,19 +4,21 @@
 
 use super::{Context, Outcome, show};
 use clap::Args;
-use shared::store::tables_json;
+use model::functions;
+use serde_json::json;
+use store::tables_json;
 
 /// `init`
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// Print the definitions as JSON instead; needs no cluster
+    /// Print tables and functions as JSON instead; needs no cluster
     #[arg(long)]
-    print_tables: bool,
+    print_contract: bool,
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
-    if args.print_tables {
-        show::json(context.out, &tables_json())?;
+    if args.print_contract {
+        show::json(context.out, &json!({"tables": tables_json(), "functions": functions::to_json()}))?;
         return Ok(Outcome::Done);
     }
     let cluster = context.cluster().await?;

@@ -4,16 +4,17 @@
 //! may be a moment behind.
 //! Does not: stop allocs: the next run derives that from the cancelled job.
 
-use super::operate::{BY_OPERATOR, Keeps, retried, tell};
+use super::operate::{BY_OPERATOR, retention, retried};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
 use super::{Cluster, Context, Outcome, Usage, waiting};
 use clap::Args;
+use model::events::Subject;
+use model::ids::{AllocId, JobId};
+use model::time::Time;
+use model::{Alloc, Job, JobState, JobSummary};
+use runtime::observation::Observation;
 use serde::Serialize;
-use shared::events::Subject;
-use shared::ids::{AllocId, JobId};
-use shared::model::{Alloc, Job, JobState, JobSummary};
-use shared::observation::Observation;
-use shared::time::Time;
+use store::steps::cancel_job;
 
 /// `jobs`
 #[derive(Args, Clone, Debug)]
@@ -166,7 +167,7 @@ async fn waits(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
 }
 
 fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -> Rows {
-    let Job { summary, work, terms, .. } = job;
+    let Job { summary, work, failure_policy, .. } = job;
     let mut rows = Rows::new(&[]);
     rows.field("job", Some(summary.job_id));
     rows.field("name", summary.name.as_ref());
@@ -186,8 +187,12 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("failed", Some(retries(job.failed_count, job.retry_failed)));
     rows.field("lost", Some(retries(job.lost_count, job.retry_lost)));
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
-    let replace = if terms.replace { format!(", a copy meanwhile ({})", terms.reconcile) } else { String::new() };
-    rows.field("silent node", Some(format!("waited for {} s{replace}", terms.lost_after_s)));
+    let replace = if failure_policy.replace {
+        format!(", a copy meanwhile ({})", failure_policy.reconcile)
+    } else {
+        String::new()
+    };
+    rows.field("silent node", Some(format!("waited for {} s{replace}", failure_policy.lost_after_s)));
     rows
 }
 
@@ -228,7 +233,7 @@ fn history_rows(allocs: &[Alloc], now: Time) -> Rows {
 #[derive(Serialize)]
 struct Log<'a> {
     alloc_id: AllocId,
-    client: shared::model::ClientStatus,
+    client: model::ClientStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -272,7 +277,7 @@ pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         match &alloc.log_tail {
             Some(tail) => {
                 writeln!(context.out, "== the end of its output (8 KiB at most), as node {node} reported it:")?;
-                write!(context.out, "{tail}")?;
+                write!(context.out, "{}", show::output(tail, context.screen))?;
                 if !tail.ends_with('\n') {
                     writeln!(context.out)?;
                 }
@@ -296,20 +301,17 @@ fn log(alloc: &Alloc) -> Log<'_> {
 
 pub(super) async fn cancel(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
-    let keeps = Keeps::read(&cluster).await?;
+    let keep = retention(&cluster).await?;
     let mut all = true;
     for id in &args.jobs {
         let now = context.now();
         let cancelled = retried(async || {
             let job = cluster.store.job(*id).await?.ok_or_else(|| no_job(*id))?;
-            match job.cancel(keeps.finished, now) {
-                Some(after) => Ok(Ok(cluster.store.write(Some(&job), &after, Vec::new()).await?)),
-                None => Ok(Err(job.summary.state)),
-            }
+            let cancelled = cancel_job(&cluster.store, &job, BY_OPERATOR, keep, now).await?;
+            Ok(cancelled.ok_or(job.summary.state))
         });
         match cancelled.await {
             Ok(Ok(job)) => {
-                tell(&cluster, &Subject::Job(*id), "cancel", BY_OPERATOR, keeps, now).await?;
                 let stopping = match job.summary.allocs.len() {
                     0 => String::new(),
                     n => format!(": {} will stop in the next run", show::several(n, "live alloc")),

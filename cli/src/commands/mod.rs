@@ -24,14 +24,16 @@ mod submit;
 mod tests;
 mod waiting;
 
+pub use show::Screen;
+
 use clap::Subcommand;
 use futures::future::BoxFuture;
-use shared::cloud::Cloud;
-use shared::store::{Dynamo, Store};
-use shared::time::Time;
+use model::cloud::Cloud;
+use model::time::Time;
 use std::fmt;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
+use store::{Dynamo, Store};
 
 /// The cluster a command works on.
 #[derive(Clone)]
@@ -61,6 +63,8 @@ pub struct Context<'a> {
     pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
     /// Standard input.
     pub input: &'a mut (dyn BufRead + Send),
+    /// Whether standard output is a terminal.
+    pub screen: Screen,
     /// Standard output: what was asked for.
     pub out: &'a mut (dyn Write + Send),
     /// Standard error: what went wrong on the way.
@@ -147,7 +151,7 @@ pub enum Command {
 
 /// Carries a command out.
 pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Outcome> {
-    use shared::model::Intent;
+    use model::Intent;
     match command {
         Command::Init(args) => init::run(context, &args).await,
         Command::Policy(command) => policy::run(context, &command).await,

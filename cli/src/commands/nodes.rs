@@ -3,14 +3,15 @@
 //! Guarantees: an intent belongs to the life that has the slot now and ends with it.
 //! Does not: shut anything down: poll-and-scale does, by the intent.
 
-use super::operate::{BY_OPERATOR, Keeps, retried, tell};
+use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
 use super::{Context, Outcome};
 use clap::Args;
-use shared::events::Subject;
-use shared::ids::Slot;
-use shared::model::{Intent, NodeRecord, NodeState};
-use shared::time::Time;
+use model::ActionName;
+use model::events::Subject;
+use model::ids::Slot;
+use model::time::Time;
+use model::{Intent, NodeRecord, NodeState};
 
 /// `nodes`
 #[derive(Args, Clone, Debug)]
@@ -149,13 +150,13 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
 
 pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent: Intent) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
-    let keeps = Keeps::read(&cluster).await?;
+    let keep = retention(&cluster).await?;
     let (action, already, done) = match intent {
-        Intent::Hold => ("hold", "is held already", "held: it stays up and takes no new work"),
+        Intent::Hold => (ActionName::Hold, "is held already", "held: it stays up and takes no new work"),
         Intent::Drain => {
-            ("drain", "is being drained already", "drains: it takes no new work and is shut down when idle")
+            (ActionName::Drain, "is being drained already", "drains: it takes no new work and is shut down when idle")
         }
-        Intent::Run => ("resume", "is neither held nor drained", "takes work again"),
+        Intent::Run => (ActionName::Resume, "is neither held nor drained", "takes work again"),
     };
     let mut all = true;
     for slot in &args.slots {
@@ -175,7 +176,7 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
         });
         match changed.await {
             Ok(true) => {
-                tell(&cluster, &Subject::Slot(*slot), action, BY_OPERATOR, keeps, now).await?;
+                tell(&cluster, &Subject::Slot(*slot), action, BY_OPERATOR, keep, now).await?;
                 writeln!(context.out, "slot {slot} {done}")?;
             }
             Ok(false) => writeln!(context.out, "nothing changed: slot {slot} {already}")?,

@@ -5,10 +5,12 @@
 //! operator's command has no next run.
 
 use super::Cluster;
-use shared::events::{Event, Subject};
-use shared::policy::{Policy, example_json};
-use shared::store::WriteError;
-use shared::time::{Span, Time};
+use model::ActionName;
+use model::events::{Event, Subject};
+use model::policy::{Policy, example_json};
+use model::time::Time;
+use store::WriteError;
+use store::steps::Retention;
 
 /// How often a write is tried again when someone else was first.
 const RETRIES: u32 = 3;
@@ -16,26 +18,14 @@ const RETRIES: u32 = 3;
 /// What every operator's event says.
 pub(super) const BY_OPERATOR: &str = "by the operator";
 
-/// How long things are kept.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Keeps {
-    /// Ended jobs.
-    pub(super) finished: Span,
-    /// Events.
-    events: Span,
-}
-
-impl Keeps {
-    /// As the stored policy says, or by default where none is stored: a job must be cancellable
-    /// without one.
-    pub(super) async fn read(cluster: &Cluster) -> anyhow::Result<Self> {
-        let control = cluster.store.ingest_control().await?;
-        let policy = match control.checked_policy() {
-            Ok((policy, _)) => policy,
-            Err(_) => Policy::from_json(&example_json())?,
-        };
-        Ok(Self { finished: policy.history.keep_finished(), events: policy.history.keep_events() })
-    }
+/// How long things are kept: as the stored policy says, or by default where none is stored. An operator
+/// must be able to cancel a job without a policy.
+pub(super) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
+    let control = cluster.store.ingest_control().await?;
+    Ok(match control.checked_policy() {
+        Ok((policy, _)) => Retention::of(&policy),
+        Err(_) => Retention::of(&Policy::from_json(&example_json())?),
+    })
 }
 
 /// Reads, changes and writes, again from the beginning when someone else was first.
@@ -60,12 +50,12 @@ fn lost_race(error: &anyhow::Error) -> bool {
 pub(super) async fn tell(
     cluster: &Cluster,
     subject: &Subject,
-    action: &str,
+    action: ActionName,
     reason: &str,
-    keeps: Keeps,
+    keep: Retention,
     now: Time,
 ) -> anyhow::Result<()> {
-    let event = Event::new(subject, action, reason, now, keeps.events, cluster.store.chance());
+    let event = Event::new(subject, action, reason, now, keep.events, cluster.store.chance());
     match cluster.store.record(&event).await {
         // The event is there already: the answer to its first try was lost.
         Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),

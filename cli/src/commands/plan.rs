@@ -9,10 +9,10 @@ use super::show::{self, Rows, counted};
 use super::{Context, Outcome, policy};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use shared::observation::Observation;
-use shared::policy::Policy;
-use shared::run::PlanAnswer;
-use shared::time::Time;
+use model::action::PlanAnswer;
+use model::policy::Policy;
+use model::time::Time;
+use runtime::observation::Observation;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -101,7 +101,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     for action in &answer.actions {
         // Handles share their node's subject: their names tell them apart.
         let handle = action.handle.as_ref().map(|h| format!(" {h}")).unwrap_or_default();
-        rows.row([action.action.to_owned(), format!("{}{handle}", action.subject), action.reason.clone()]);
+        rows.row([action.action.to_string(), format!("{}{handle}", action.subject), action.reason.clone()]);
     }
     rows.print(context.out)?;
     if !answer.wanted.is_empty() {

@@ -3,18 +3,22 @@
 //! Guarantees: only a policy that is right as a whole is stored, and only over the version the
 //! printed difference was made against. What is stored has every default filled in, so that
 //! another release with other defaults changes nothing by itself.
-//! Does not: decide what is right; `shared::policy` does.
+//! Does not: decide what is right; `model::policy` does.
 
-use super::operate::{BY_OPERATOR, Keeps, tell};
+use super::operate::{BY_OPERATOR, retention, tell};
 use super::{Cluster, Context, Outcome, show};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use model::ActionName;
+use model::control::PolicyRow;
+use model::events::Subject;
+use model::limits::Limit;
+use model::policy::{Policy, reference};
+use model::time::Time;
 use serde_json::Value;
-use shared::events::Subject;
-use shared::policy::{Policy, reference};
-use shared::store::{Memory, POLICY, PolicyRow, WriteError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use store::WriteError;
 
 /// `policy …`
 #[derive(Subcommand, Clone, Debug)]
@@ -79,7 +83,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     let stored: Value = before.as_ref().and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
     // What is stored may be an older release's: it is compared as it is understood now.
     let stored = Policy::from_json(&stored).map_or(stored, |p| p.to_json());
-    let refused = refused_sizes(&cluster, before.as_ref()).await?;
+    let refused = refused_sizes(&cluster, before.as_ref(), context.now()).await?;
     if stored == document && refused.is_empty() {
         let version = before.map_or(0, |row| row.version.number());
         writeln!(context.out, "nothing changed: version {version} is the same")?;
@@ -91,8 +95,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
             writeln!(context.out, "{line}")?;
         }
     }
-    let version = before.as_ref().map_or(Memory::new(POLICY).version, |row| row.version);
-    let after = PolicyRow { key: POLICY.into(), version, document: document.to_string() };
+    let after = PolicyRow::of_document(&document);
     let after = match cluster.store.write(before.as_ref(), &after, Vec::new()).await {
         Err(WriteError::Conflict(_)) => anyhow::bail!(
             "the policy was not stored: someone else stored one meanwhile: look at it (`nodekeeper policy show`) and try again"
@@ -104,19 +107,19 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     for size in refused {
         writeln!(context.out, "size {size}, which EC2 called wrong, is tried again")?;
     }
-    let (keeps, now) = (Keeps::read(&cluster).await?, context.now());
+    let (keep, now) = (retention(&cluster).await?, context.now());
     let reason = format!("{BY_OPERATOR}: version {version}, {} knobs changed", changes.len());
-    tell(&cluster, &Subject::Cluster, "policy_set", &reason, keeps, now).await?;
+    tell(&cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
     Ok(Outcome::Done)
 }
 
 /// The sizes that are not launched until the policy's next version. What was wrong may have been put
 /// right outside the policy, in the launch template for one: then the same policy is stored anew.
-async fn refused_sizes(cluster: &Cluster, before: Option<&PolicyRow>) -> anyhow::Result<Vec<String>> {
-    let version = before.map(|row| row.version.number());
-    let memories = cluster.store.control().await?.memories;
-    let refused = memories.values().filter(|m| m.policy_version.is_some() && m.policy_version == version);
-    Ok(refused.filter_map(|m| m.key.strip_prefix("bad_request#")).map(str::to_owned).collect())
+async fn refused_sizes(cluster: &Cluster, before: Option<&PolicyRow>, now: Time) -> anyhow::Result<Vec<String>> {
+    let mut control = cluster.store.control().await?;
+    control.policy = before.cloned();
+    let refused = |limit| if let Limit::BadRequest(size, _) = limit { Some(size) } else { None };
+    Ok(control.limits(now).into_iter().filter_map(refused).collect())
 }
 
 async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {

@@ -4,9 +4,10 @@
 //! Does not: know what it shows.
 
 use comfy_table::{Table, presets};
+use model::Capacity;
+use model::time::{Span, Time};
 use serde::Serialize;
-use shared::model::Capacity;
-use shared::time::{Span, Time};
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// A table without borders.
@@ -61,6 +62,26 @@ pub(super) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> an
 /// Without what would break the line or speak to the terminal.
 pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Where output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Screen {
+    /// A terminal, which obeys control sequences.
+    Terminal,
+    /// A file or a pipe, which takes every byte as it is.
+    Pipe,
+}
+
+/// A job's own output. On a terminal its control characters, line ends and tabs aside, are shown as
+/// `\\x1b`: what a job prints cannot drive the terminal. Into a pipe it is unchanged.
+pub(super) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
+    let shown = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    if screen == Screen::Pipe || text.chars().all(shown) {
+        return Cow::Borrowed(text);
+    }
+    let show = |c: char| if shown(c) { c.to_string() } else { format!("\\x{:02x}", u32::from(c)) };
+    Cow::Owned(text.chars().map(show).collect())
 }
 
 /// Its text, or nothing.

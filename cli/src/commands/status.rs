@@ -6,21 +6,17 @@
 use super::show::{self, Rows, counted, one_line, rough, several, when};
 use super::{Context, Outcome};
 use clap::Args;
+use model::control::{Control, ControlKey};
+use model::events::{Event, Subject};
+use model::functions::{self, HEARTBEAT_INGEST};
+use model::limits::Limit;
+use model::policy::{Policy, example_json};
+use model::time::{Span, Time};
+use model::{ActionName, BrakeKind};
+use model::{JobSummary, NodeRecord};
 use serde::Serialize;
-use shared::brake::holds_back;
-use shared::events::{Event, Subject};
-use shared::model::{JobSummary, NodeRecord};
-use shared::policy::{Policy, example_json};
-use shared::store::{Control, Memory};
-use shared::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// The scheduled functions, and how far apart their runs are meant to be.
-const SCHEDULED: &[(&str, Span)] = &[
-    ("poll-and-scale", Span::from_s(60)),
-    ("clean-stale-records", Span::from_s(300)),
-    ("sweep-dispatch", Span::from_s(60)),
-];
 /// How long a working fleet's ingest may be without a heartbeat, before `watchdog.multiplier`.
 const INGEST: Span = Span::from_s(60);
 /// How far back warnings are shown.
@@ -78,16 +74,17 @@ pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow:
     let store = &cluster.store;
     let (control, nodes, jobs) = (store.control().await?, store.nodes().await?, store.queue().await?);
     let mut events = store.history(&Subject::Cluster.to_string(), LOOK_BACK).await?;
-    for (function, _) in SCHEDULED {
-        events.extend(store.history(&Subject::Function((*function).to_owned()).to_string(), LOOK_BACK).await?);
+    for (function, _) in functions::scheduled() {
+        events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), LOOK_BACK).await?);
     }
     let mut checks = Vec::new();
     let multiplier = policy(&control, &mut checks);
-    for (function, period) in SCHEDULED {
-        checks.push(scheduled(&control, function, *period, multiplier, now));
+    for (function, period) in functions::scheduled() {
+        checks.push(scheduled(&control, function.name, period, multiplier, now));
     }
     checks.push(ingest(&control, &nodes, multiplier, now));
-    checks.extend(control.memories.values().filter_map(|m| memory(&control, m, now)));
+    checks.extend(control.limits(now).iter().map(|limit| limited(limit, now)));
+    checks.extend(BrakeKind::ALL.iter().filter_map(|kind| braked(&control, *kind, now)));
     checks.extend(warnings(events, now));
     let status = Status {
         well: checks.iter().all(|c| c.level != Level::Wrong),
@@ -180,59 +177,44 @@ fn scheduled(control: &Control, function: &str, period: Span, multiplier: f64, n
 
 /// An ingest that nobody calls is well as long as nobody should.
 fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -> Check {
-    const FUNCTION: &str = "heartbeat-ingest";
     let in_use = nodes.iter().filter(|n| n.status().is_some()).count();
-    let heard = control.memories.get("ingest").and_then(|m| m.since_at);
+    let heard = control.ingest().since_at();
     let said = heard
         .map_or("no heartbeat was ever accepted".to_owned(), |at| format!("last noted heartbeats {}", when(at, now)));
     let limit = times(INGEST, multiplier);
     if in_use > 0 && heard.is_none_or(|at| now.since(at) > limit) {
         let to_do = "check the function's log, its URL and the nodes' way to it";
-        return Check::new(FUNCTION, Level::Wrong, format!("{said}, and {} in use", several(in_use, "node")), to_do);
+        return Check::new(
+            HEARTBEAT_INGEST.name,
+            Level::Wrong,
+            format!("{said}, and {} in use", several(in_use, "node")),
+            to_do,
+        );
     }
-    Check::new(FUNCTION, Level::Well, said, "")
+    Check::new(HEARTBEAT_INGEST.name, Level::Well, said, "")
 }
 
-/// What is remembered and still holds.
-fn memory(control: &Control, memory: &Memory, now: Time) -> Option<Check> {
-    let (kind, name) = memory.key.split_once('#').unwrap_or((&memory.key, ""));
-    let message = memory.message.as_deref().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
-    if kind == "bad_request" {
-        let version = control.policy.as_ref().map(|p| p.version.number());
-        return (memory.policy_version.is_some() && memory.policy_version == version).then(|| {
-            let to_do = "correct the policy or the launch template, then `nodekeeper policy set FILE`";
-            Check::new(&memory.key, Level::Wrong, format!("EC2 refuses to launch size {name}{message}"), to_do)
-        });
+/// A limit that keeps launches from being made.
+fn limited(limit: &Limit, now: Time) -> Check {
+    let wrong = matches!(limit, Limit::Quota(_) | Limit::FailedStarts(_) | Limit::BadRequest(..));
+    let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    let left = limit.until_at().map(|until| format!("; next try in {}", rough(until.since(now)))).unwrap_or_default();
+    let level = if wrong { Level::Wrong } else { Level::Note };
+    Check::new(&limit.key().to_string(), level, format!("{limit}{left}{message}"), limit.to_do())
+}
+
+/// A brake that holds something back, or a release of it.
+fn braked(control: &Control, kind: BrakeKind, now: Time) -> Option<Check> {
+    let (brake, release) = (control.brake(kind), control.release(kind));
+    if brake.holds_back(now) {
+        let message = brake.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+        let to_do = format!("look at `nodekeeper plan`, then wait or `nodekeeper release {kind}`");
+        let key = ControlKey::Brake(kind).to_string();
+        return Some(Check::new(&key, Level::Wrong, format!("held back{message}"), to_do));
     }
-    let left = rough(memory.until_at.filter(|_| memory.holds(now))?.since(now));
-    let key = memory.key.as_str();
-    if kind == "brake" && !holds_back(memory, now) {
-        return None;
-    }
-    Some(match kind {
-        "brake" => {
-            let to_do = format!("look at `nodekeeper plan`, then wait or `nodekeeper release {name}`");
-            Check::new(key, Level::Wrong, format!("held back{message}"), to_do)
-        }
-        "quota" => {
-            let to_do = "raise the account's limit, or lower nodes.max";
-            Check::new(key, Level::Wrong, format!("the account's limit is reached; next try in {left}{message}"), to_do)
-        }
-        "boot_failures" if memory.wait_s.is_some() => {
-            let count = memory.count.unwrap_or_default();
-            let to_do = "see their console output in `nodekeeper history cluster`, and correct image or user data";
-            Check::new(key, Level::Wrong, format!("{count} starts failed in a row; launching waits {left}"), to_do)
-        }
-        "backoff" => Check::new(key, Level::Note, format!("EC2 throttles launches; next try in {left}{message}"), ""),
-        "shortage" => {
-            let said = format!("EC2 is short of {}; next try in {left}{message}", name.replace('#', " "));
-            Check::new(key, Level::Note, said, "")
-        }
-        "release" => {
-            Check::new(key, Level::Note, format!("an operator let go what was held; remembered for {left}"), "")
-        }
-        _ => return None,
-    })
+    let left = rough(release.until_at().filter(|_| release.applies(now))?.since(now));
+    let said = format!("an operator released what was held; kept for {left}");
+    Some(Check::new(&ControlKey::Release(kind).to_string(), Level::Note, said, ""))
 }
 
 /// The newest warning of each text in the last hour.
@@ -241,7 +223,9 @@ fn warnings(events: Vec<Event>, now: Time) -> Vec<Check> {
     for event in events {
         let recent = now.since(event.at()) <= RECENT;
         let said = one_line(&event.reason);
-        if event.action == "warn" && recent && !checks.iter().any(|c| c.what == event.subject && c.says.contains(&said))
+        if event.action == ActionName::Warn.as_str()
+            && recent
+            && !checks.iter().any(|c| c.what == event.subject && c.says.contains(&said))
         {
             checks.push(Check::new(
                 &event.subject,

@@ -4,13 +4,15 @@
 //! whether all of them completed.
 //! Does not: place anything: poll-and-scale does, woken by the new job or by its schedule.
 
+use super::operate::retention;
 use super::{Cluster, Context, Outcome, Usage, show};
 use clap::{ArgAction, Args};
 use futures::future::join_all;
-use shared::chance::Chance;
-use shared::ids::JobId;
-use shared::model::{Job, JobSpec, JobState, Market, Reconcile, Terms};
+use model::chance::Chance;
+use model::ids::JobId;
+use model::{FailurePolicy, Job, JobSpec, JobState, Market, Reconcile};
 use std::time::Duration;
+use store::steps::submit_job;
 
 /// How many jobs are written at once.
 const AT_ONCE: usize = 16;
@@ -114,7 +116,7 @@ impl SubmitArgs {
             image: self.image.clone(),
             caches: self.caches.clone(),
             timeout_s: self.timeout,
-            terms: Terms {
+            failure_policy: FailurePolicy {
                 kill_timeout_s: self.kill_timeout,
                 lost_after_s: self.lost_after,
                 replace: self.replace,
@@ -168,10 +170,11 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
         .collect::<Result<_, _>>()
         .map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
+    let keep = retention(&cluster).await?;
     let mut written = Vec::with_capacity(jobs.len());
     for some in jobs.chunks(AT_ONCE) {
         let mut failure = None;
-        for result in join_all(some.iter().map(|job| cluster.store.write(None, job, Vec::new()))).await {
+        for result in join_all(some.iter().map(|job| submit_job(&cluster.store, job, keep, context.now()))).await {
             match result {
                 Ok(job) => {
                     if !args.json {

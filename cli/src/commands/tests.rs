@@ -9,21 +9,23 @@ use super::*;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
-use shared::cloud::{CloudError, Instance, LaunchError, LaunchRequest};
-use shared::events::{Event, Subject};
-use shared::ids::JobId;
-use shared::model::fixtures::{self, at};
-use shared::model::{
+use model::cloud::{CloudError, Instance, LaunchError};
+use model::control::{ControlKey, EntryRow, RunRow};
+use model::events::{Event, Subject};
+use model::fixtures::{self, at};
+use model::ids::JobId;
+use model::launch::LaunchRequest;
+use model::time::Span;
+use model::{
     Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
 };
-use shared::observation::Observation;
-use shared::store::{
-    Answer, Db, DbError, Key, Memory, Page, PageKey, Query, Row, RunRow, TABLES, Table, Write as DbWrite, WriteError,
-    change, insert_handle, to_json,
-};
-use shared::time::Span;
+use runtime::observation::Observation;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use store::{
+    Answer, Db, DbError, Key, Page, PageKey, Query, Row, TABLES, Table, Write as DbWrite, WriteError, change,
+    insert_handle, to_json,
+};
 
 #[derive(Parser)]
 struct Line {
@@ -74,12 +76,7 @@ impl Db for Rival {
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
         self.db.query(query, from).await
     }
-    async fn scan(
-        &self,
-        table: Table,
-        index: Option<shared::store::Index>,
-        from: Option<PageKey>,
-    ) -> Result<Page, DbError> {
+    async fn scan(&self, table: Table, index: Option<store::Index>, from: Option<PageKey>) -> Result<Page, DbError> {
         self.db.scan(table, index, from).await
     }
     async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Row>, WriteError> {
@@ -127,6 +124,7 @@ impl Said {
 struct World {
     cluster: Cluster,
     now: Time,
+    screen: Screen,
 }
 
 impl World {
@@ -143,7 +141,11 @@ impl World {
             .build();
         let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), "test".parse().unwrap());
         let store = Store::new(Arc::new(dynamo.clone()));
-        Self { cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())) }, now: at(1000) }
+        Self {
+            cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())) },
+            now: at(1000),
+            screen: Screen::Pipe,
+        }
     }
 
     async fn new() -> Self {
@@ -172,6 +174,7 @@ impl World {
         let (cluster, now) = (self.cluster.clone(), self.now);
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut context = Context {
+            screen: self.screen,
             connect: Box::new(move || {
                 let cluster = cluster.clone();
                 Box::pin(async move { Ok(cluster) })
@@ -244,8 +247,8 @@ impl World {
         self.store().apply(&insert_handle(&handle)).await.unwrap();
     }
 
-    async fn remember(&self, memory: Memory) {
-        self.store().remember(&Memory::new(&memory.key), &memory).await.unwrap();
+    async fn put_entry(&self, row: EntryRow) {
+        self.store().write(None, &row, Vec::new()).await.unwrap();
     }
 }
 

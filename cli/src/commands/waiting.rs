@@ -2,19 +2,19 @@
 //!
 //! Does not: decide anything; it reads the plan of poll-and-scale as it would be now.
 
-use super::show::{counted, rough, several};
-use shared::ids::JobId;
-use shared::model::{JobState, NodeStateName, NodeStatus};
-use shared::observation::Observation;
-use shared::store::Memory;
-use shared::time::Time;
+use super::show::{rough, several};
+use model::ActionName;
+use model::ids::JobId;
+use model::time::Time;
+use model::{JobState, NodeStateName, NodeStatus};
+use runtime::observation::Observation;
 
 /// Why this job is not on nodes, in one line; `None` if the observation does not show it waiting.
 pub(super) fn because(seen: &Observation, job: JobId, now: Time) -> Option<String> {
     let state = seen.jobs.iter().find(|j| j.job_id == job)?.state;
     let plan = poll_and_scale::plan(seen, now).answer();
     if let Some(row) = plan.actions.iter().find(|row| row.job_id == Some(job) && row.alloc_id.is_none()) {
-        return Some(format!("the next run would {}: {}", row.action.replace('_', " "), row.reason));
+        return Some(format!("the next run would {}: {}", row.action.as_str().replace('_', " "), row.reason));
     }
     match state {
         JobState::Regrouping => {
@@ -24,11 +24,11 @@ pub(super) fn because(seen: &Observation, job: JobId, now: Time) -> Option<Strin
         _ => return None,
     }
     let mut parts = vec!["no ready node has room for it".to_owned()];
-    let launches = plan.actions.iter().filter(|row| row.action == "launch").count();
+    let launches = plan.actions.iter().filter(|row| row.action == ActionName::Launch).count();
     if launches > 0 {
         parts.push(format!("the next run would launch {}", several(launches, "node")));
     }
-    let count = |wanted: &dyn Fn(&shared::model::NodeRecord) -> bool| seen.nodes.iter().filter(|n| wanted(n)).count();
+    let count = |wanted: &dyn Fn(&model::NodeRecord) -> bool| seen.nodes.iter().filter(|n| wanted(n)).count();
     let starting = count(&|n| n.state_name() == NodeStateName::Assigned || n.status() == Some(NodeStatus::Syncing));
     if starting > 0 {
         parts.push(format!("{} on the way", several(starting, "node")));
@@ -38,22 +38,17 @@ pub(super) fn because(seen: &Observation, job: JobId, now: Time) -> Option<Strin
     if up >= policy.max as usize {
         parts.push(format!("all {} nodes that nodes.max allows are there", policy.max));
     } else if launches == 0 && starting == 0 {
-        let pauses: Vec<(String, String)> = seen
+        let pauses: Vec<String> = seen
             .control
-            .memories
-            .values()
-            .filter(|m| m.holds(now) && keeps_from_launching(m))
-            .map(|m| (m.key.clone(), format!("for {} more:", rough(m.until_at.unwrap_or(now).since(now)))))
+            .limits(now)
+            .iter()
+            .filter_map(|limit| Some(format!("{limit}, for {} more", rough(limit.until_at()?.since(now)))))
             .collect();
         if pauses.is_empty() {
             parts.push("jobs before it come first, or a cap of the policy is reached (`nodekeeper plan`)".to_owned());
         } else {
-            parts.push(format!("launching waits {}", counted(pauses)));
+            parts.push(format!("launching waits: {}", pauses.join("; ")));
         }
     }
     Some(parts.join("; "))
-}
-
-fn keeps_from_launching(memory: &Memory) -> bool {
-    ["quota", "backoff", "boot_failures"].contains(&memory.key.as_str()) || memory.key.starts_with("shortage#")
 }

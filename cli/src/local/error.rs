@@ -1,105 +1,49 @@
-//! Why the local system could not start, or did not do what it should. Causes are sources, for
-//! whoever prints the chain.
+//! Why the local system could not start, or failed.
+//!
+//! Guarantees: each message is one line that says what, why and what to do; the cause is the
+//! source of the error.
 
 use std::io;
 use std::path::PathBuf;
 
-/// One line each: what, why, what to do.
+/// Why the local system could not start, or failed.
+#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// A file or directory.
     #[error("cannot {what} {path} (check it, or name another directory with --dir)")]
-    File {
-        /// What was tried.
-        what: &'static str,
-        /// With which.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Another one runs in the same directory.
+    File { what: &'static str, path: PathBuf, source: io::Error },
     #[error("another `nodekeeper local` runs in {0}: end it, or name another directory with --dir")]
     InUse(PathBuf),
-    /// A port.
-    #[error("cannot listen at port {port} of this machine (give another --port, or 0 for any free one)")]
-    Listen {
-        /// Which.
-        port: u16,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Binaries that are not there.
-    #[error("{} not found beside {exe}: build all binaries with `cargo build --bins` and start the one built with them", .missing.join(", "))]
-    NoBinaries {
-        /// Which.
-        missing: Vec<&'static str>,
-        /// This program.
-        exe: PathBuf,
-    },
-    /// The build.
+    #[error("cannot listen on port {port} of this machine (give another --port, or 0 for any free one)")]
+    Listen { port: u16, source: io::Error },
+    #[error("{} not found beside {exe}: build all binaries with `cargo build --workspace --bins` and start the nodekeeper built with them", .missing.join(", "))]
+    NoBinaries { missing: Vec<&'static str>, exe: PathBuf },
     #[error(
-        "`cargo build --bins` in {root} failed ({why}): see its messages above, or take the binaries as they are with --no-build"
+        "`{command}` in {root} failed ({why}): see its messages above, or use the binaries as they are with --no-build"
     )]
-    Build {
-        /// The workspace.
-        root: PathBuf,
-        /// How it ended.
-        why: String,
-    },
-    /// The policy file.
-    #[error("{path} is not a policy: {why}")]
-    Policy {
-        /// Which; the built-in one has no file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// The policy in the tables.
+    Build { command: String, root: PathBuf, why: String },
+    #[error("{path} is not a valid policy: {why}")]
+    Policy { path: PathBuf, why: String },
     #[error("the policy was not stored")]
-    PolicyNotStored(#[from] shared::store::WriteError),
-    /// The node key.
+    PolicyNotStored(#[from] store::WriteError),
     #[error("--node-key is wrong")]
-    Key(#[from] shared::auth::BadKey),
-    /// Where the functions are.
+    Key(#[from] model::auth::BadKey),
     #[error("--functions-url {0:?} is not an address like http://127.0.0.1:9000")]
     FunctionsUrl(String),
-    /// The embedded database.
     #[error("the embedded DynamoDB cannot open {path}: {why}; name another file with --data, or leave it out")]
-    Database {
-        /// Its file.
-        path: String,
-        /// Why not.
-        why: String,
-    },
-    /// The tables.
+    Database { path: String, why: String },
     #[error(transparent)]
-    Tables(#[from] shared::store::DbError),
-    /// The functions.
+    Tables(#[from] store::DbError),
     #[error(transparent)]
-    Functions(#[from] super::lambda::ConfigError),
-    /// The operating system.
+    Functions(#[from] lambda_stand_in::SettingsError),
     #[error("cannot {what}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The demonstration.
+    System { what: &'static str, source: io::Error },
     #[error("{failed} of {checks} checks of the demonstration failed: see above, and the logs in {logs}")]
-    Demo {
-        /// How many failed.
-        failed: usize,
-        /// Of how many.
-        checks: usize,
-        /// Where to look.
-        logs: PathBuf,
-    },
-    /// The demonstration was told to end before it was over.
+    Demo { failed: usize, checks: usize, logs: PathBuf },
+    /// A signal ended the demonstration.
     #[error("the demonstration was interrupted: nothing is left running")]
     Interrupted,
-    /// Something outlived it.
-    #[error("{0} processes could not be ended: look for them with `ps`, they were started by this command")]
+    #[error("{0} processes could not be ended: this command started them; find them with `ps` and kill them")]
     LeftBehind(usize),
 }
 

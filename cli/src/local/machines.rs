@@ -1,21 +1,21 @@
-//! Machines of this machine: behind each instance of the stand-in stands a real agent process.
+//! The machines behind the instances of the EC2 stand-in: each is a real agent process.
 //!
-//! A machine is a directory and an agent in it, as the launch template's image would start it:
-//! with the node file of its user data, started again when it fails, ended with its instance.
-//! What the agent would ask the instance metadata service is answered by [`LocalMachines::metadata`].
+//! A machine is a directory with an agent. The agent runs as the launch template's image would run
+//! it: with the node file of its user data, restarted when it fails, ended with its instance.
+//! [`LocalMachines::metadata`] answers what the agent asks the instance metadata service.
 //!
-//! Guarantees: when a machine is down nothing that ran on it is left, jobs that made themselves
-//! daemons included, and its directory is gone; its log stays.
-//! Does not: run `launch.user_data`, or hold a machine to the size it pretends to be.
+//! Guarantees: when a machine is down, all its processes have ended, daemons started by jobs
+//! included, and its directory is removed; its log stays.
+//! Does not: run `launch.user_data`, or limit a machine to the size of its instance type.
 
-use super::ec2::{MachineStart, Machines};
-use super::lambda::death_signal_wrapper;
 use super::processes;
+use ec2_stand_in::{MachineStart, Machines};
+use lambda_stand_in::death_signal_wrapper;
+use model::chance::Chance;
+use model::launch::node_file_in;
+use model::time::Time;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shared::chance::Chance;
-use shared::cloud::node_file_in;
-use shared::time::Time;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -27,27 +27,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// How long an agent has to end its work when its machine goes down.
+/// How long an agent may take to end its jobs when its machine goes down.
 const GRACE: Duration = Duration::from_secs(2);
-/// An agent that fails is started again after this time, as a service manager would.
+/// How long after a failure an agent is restarted, as a service manager would.
 const RESTART: Duration = Duration::from_secs(1);
-/// From one look at an agent to the next.
-const LOOK: Duration = Duration::from_millis(50);
-/// How much of a log is the console: what EC2 keeps.
+/// How often an agent is checked.
+const CHECK: Duration = Duration::from_millis(50);
+/// How much of a log is the console output: as much as EC2 keeps.
 const CONSOLE_BYTES: u64 = 64 * 1024;
-/// Made by an agent whose node is no more, in its home: the machine is off then.
+/// The file that an agent makes in its home when its node is gone: it powers the machine off.
 const POWERED_OFF: &str = "powered-off";
 
 /// What all machines have in common.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// The agent's binary.
+pub struct MachineSettings {
+    /// The path of the agent's binary.
     pub agent: PathBuf,
-    /// Where each machine gets a directory.
+    /// The parent of the machines' directories.
     pub dir: PathBuf,
-    /// Where each machine's log stands.
+    /// The directory of the machines' logs.
     pub logs: PathBuf,
-    /// Where [`LocalMachines::metadata`] is served: `{this}/{instance_id}/latest/…`.
+    /// The URL of the metadata service: `{metadata_url}/{instance_id}/latest/…`.
     pub metadata_url: String,
     /// `PATH` for agents and jobs.
     pub path: Option<String>,
@@ -61,9 +61,9 @@ pub struct LocalMachines(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    settings: Settings,
+    settings: MachineSettings,
     up: Mutex<Up>,
-    /// Told when a machine powered itself off.
+    /// Gets the instance id of each machine that powered itself off.
     powered_off: mpsc::UnboundedSender<String>,
 }
 
@@ -79,39 +79,39 @@ struct Machine {
     dir: PathBuf,
     log: PathBuf,
     orders: Mutex<Orders>,
-    told: Condvar,
+    ordered: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Orders {
     stop: Option<Stop>,
-    /// When EC2 takes it back.
+    /// When EC2 will terminate the instance.
     interrupt_at: Option<Time>,
 }
 
 /// How a machine goes down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// With a moment for its agent.
+    /// The agent gets time to end its jobs.
     Orderly,
     Now,
 }
 
-/// What the instance metadata service says of a machine.
+/// What the instance metadata service says about a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// Its address.
+    /// The private address.
     pub private_ip: String,
-    /// When EC2 takes it back, if it does.
+    /// When EC2 will terminate the instance, if it announced that.
     pub interrupt_at: Option<Time>,
 }
 
 impl LocalMachines {
-    /// No machines yet. The receiver is told the instance ids of those that power themselves off.
-    /// What an earlier, killed system left in the directory is ended and removed.
-    pub fn new(settings: Settings) -> io::Result<(Self, mpsc::UnboundedReceiver<String>)> {
+    /// No machines yet. The receiver gets the instance ids of machines that power themselves off.
+    /// Processes and files of an earlier, killed system in the directory are ended and removed.
+    pub fn new(settings: MachineSettings) -> io::Result<(Self, mpsc::UnboundedReceiver<String>)> {
         fs::create_dir_all(&settings.dir)?;
-        let settings = Settings { dir: settings.dir.canonicalize()?, ..settings };
+        let settings = MachineSettings { dir: settings.dir.canonicalize()?, ..settings };
         processes::kill_all(|| processes::of_machine(&settings.dir));
         fs::remove_dir_all(&settings.dir)?;
         fs::create_dir_all(&settings.dir)?;
@@ -119,27 +119,27 @@ impl LocalMachines {
         Ok((Self(Arc::new(Inner { settings, up: Mutex::default(), powered_off })), receiver))
     }
 
-    /// What the metadata service of this machine says; `None` without such a machine.
+    /// What the metadata service says about this machine; `None` if no such machine is up.
     pub fn metadata(&self, instance_id: &str) -> Option<Metadata> {
         let machine = self.0.up().machines.get(instance_id).cloned()?;
         let interrupt_at = machine.orders().interrupt_at;
         Some(Metadata { private_ip: machine.start.private_ip.clone(), interrupt_at })
     }
 
-    /// The processes that belong to any machine.
+    /// How many processes belong to machines.
     pub fn processes(&self) -> usize {
         processes::of_machine(&self.0.settings.dir).len()
     }
 
-    /// Takes all machines down, starts no more, and returns when all are down.
+    /// Takes all machines down, starts no new ones, and returns when all are down.
     pub async fn shut_down(&self) {
         self.close(Stop::Orderly);
         while !self.0.up().machines.is_empty() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK).await;
         }
     }
 
-    /// The same without a moment for the agents, and without waiting.
+    /// Takes all machines down at once: the agents get no time, and nothing is waited for.
     pub fn kill(&self) {
         self.close(Stop::Now);
     }
@@ -158,20 +158,24 @@ impl Inner {
         self.up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The whole life of a machine, on a thread of its own: the kernel ties the end of the agent
-    /// to the end of the thread that started it.
-    fn live(&self, machine: &Machine) {
-        let powered_off = machine.live(&self.settings);
+    /// Runs a machine from start to end. Each has a thread of its own: the kernel ends the agent
+    /// when the thread that started it ends.
+    fn run(&self, machine: &Machine) {
+        let powered_off = machine.run(&self.settings);
         let left = processes::kill_all(|| processes::of_machine(&machine.dir));
         if left > 0 {
-            tracing::error!(instance_id = machine.start.instance_id, left, "processes of a machine cannot be ended");
+            tracing::error!(
+                instance_id = machine.start.instance_id,
+                left,
+                "some processes of a machine cannot be ended"
+            );
         }
         if let Err(error) = fs::remove_dir_all(&machine.dir) {
-            tracing::warn!(dir = %machine.dir.display(), %error, "a machine's directory stays");
+            tracing::warn!(dir = %machine.dir.display(), %error, "the directory of a machine cannot be removed");
         }
         self.up().machines.remove(&machine.start.instance_id);
         if powered_off {
-            // Nobody listens any more when everything ends.
+            // An error means that the whole system is ending.
             let _ = self.powered_off.send(machine.start.instance_id.clone());
         }
     }
@@ -190,12 +194,12 @@ impl Machines for LocalMachines {
             log: settings.logs.join(format!("{instance_id}.log")),
             start,
             orders: Mutex::default(),
-            told: Condvar::new(),
+            ordered: Condvar::new(),
         });
-        let (inner, lives) = (Arc::clone(&self.0), Arc::clone(&machine));
-        match thread::Builder::new().name("machine".to_owned()).spawn(move || inner.live(&lives)) {
+        let (inner, runs) = (Arc::clone(&self.0), Arc::clone(&machine));
+        match thread::Builder::new().name("machine".to_owned()).spawn(move || inner.run(&runs)) {
             Ok(_) => _ = up.machines.insert(instance_id, machine),
-            Err(error) => tracing::error!(instance_id, %error, "a machine does not boot: no thread for it"),
+            Err(error) => tracing::error!(instance_id, %error, "a machine does not boot: it cannot get a thread"),
         }
     }
 
@@ -212,7 +216,7 @@ impl Machines for LocalMachines {
     }
 
     fn console(&self, instance_id: &str) -> Option<String> {
-        // The stand-in asks for ids of its own only; a path must not come of anything else.
+        // The stand-in asks for its own ids only. Anything else must not become part of a path.
         if !instance_id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
             return None;
         }
@@ -232,21 +236,22 @@ impl Machine {
 
     fn order(&self, stop: Stop) {
         self.orders().stop = Some(stop);
-        self.told.notify_all();
+        self.ordered.notify_all();
     }
 
-    /// Waits for an order to stop, and gives it; `None` after so long without one.
+    /// Waits for an order to stop; `None` if none came in this time.
     fn wait(&self, at_most: Duration) -> Option<Stop> {
-        let waited = self.told.wait_timeout_while(self.orders(), at_most, |orders| orders.stop.is_none());
+        let waited = self.ordered.wait_timeout_while(self.orders(), at_most, |orders| orders.stop.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.stop
     }
 
-    /// Runs agents until the machine is to stop. True if it powered itself off.
-    fn live(&self, settings: &Settings) -> bool {
+    /// Runs the agent, again if it fails, until the machine must stop. True if the machine powered
+    /// itself off.
+    fn run(&self, settings: &MachineSettings) -> bool {
         let boot_id = format!("{:032x}", Chance::real().bits());
         if let Err(error) = self.boot() {
-            // As in EC2: an instance whose user data fails is up, and never heard from.
-            self.note(&format!("nodekeeper local: no agent is started: {error}"));
+            // As in EC2: an instance whose user data fails stays up, and its node never registers.
+            self.note(&format!("nodekeeper local: the agent is not started: {error}"));
             while self.wait(Duration::from_secs(3600)).is_none() {}
             return false;
         }
@@ -254,7 +259,9 @@ impl Machine {
             match self.agent(settings, &boot_id).and_then(|child| self.watch(child)) {
                 Ok(None) => return false,
                 Ok(Some(_)) if self.dir.join(POWERED_OFF).exists() => return true,
-                Ok(Some(status)) => self.note(&format!("nodekeeper local: the agent ended with {status}: again")),
+                Ok(Some(status)) => {
+                    self.note(&format!("nodekeeper local: the agent ended with {status} and is restarted"))
+                }
                 Err(error) => self.note(&format!("nodekeeper local: the agent cannot be started: {error}")),
             }
             if self.wait(RESTART).is_some() {
@@ -263,10 +270,10 @@ impl Machine {
         }
     }
 
-    /// What the user data does, but for the commands of `launch.user_data`.
+    /// Does what the user data does, without the commands of `launch.user_data`.
     fn boot(&self) -> io::Result<()> {
         let Some(file) = node_file_in(&self.start.user_data) else {
-            return Err(io::Error::other("its user data holds no node file"));
+            return Err(io::Error::other("its user data has no node file"));
         };
         fs::create_dir_all(self.dir.join("data"))?;
         fs::write(self.dir.join("node.json"), serde_json::to_vec(&file)?)
@@ -281,11 +288,11 @@ impl Machine {
         let _ = self.log().and_then(|mut log| writeln!(log, "{line}"));
     }
 
-    fn agent(&self, settings: &Settings, boot_id: &str) -> io::Result<Child> {
+    fn agent(&self, settings: &MachineSettings, boot_id: &str) -> io::Result<Child> {
         let mut command = match death_signal_wrapper() {
             Some(setpriv) => {
                 let mut command = Command::new(setpriv);
-                // It stops its work even when we are killed.
+                // The agent ends its jobs even if this program is killed.
                 command.args(["--pdeathsig", "TERM", "--"]).arg(&settings.agent);
                 command
             }
@@ -295,7 +302,7 @@ impl Machine {
         command.arg("--config").arg(self.dir.join("node.json")).arg("--data-dir").arg(self.dir.join("data"));
         command.args(["--instance-id", id, "--boot-id", boot_id]);
         command.args(["--imds-url", &format!("{}/{id}", settings.metadata_url)]);
-        // All machines are this one.
+        // All machines are this machine.
         command.args(["--address", "127.0.0.1", "--stop-work-on-exit"]);
         command.args(["--on-gone", &format!("touch \"$HOME/{POWERED_OFF}\"")]);
         command.env_clear().env("HOME", &self.dir);
@@ -306,23 +313,23 @@ impl Machine {
         command.stdout(log.try_clone()?).stderr(log).spawn()
     }
 
-    /// Waits for the agent's own end, and gives its status; `None` when the machine is to stop
-    /// and the agent has ended or was killed.
+    /// Waits until the agent ends by itself, and returns its status; `None` if the machine must
+    /// stop and the agent has ended or was killed.
     fn watch(&self, mut agent: Child) -> io::Result<Option<ExitStatus>> {
-        let mut asked: Option<Instant> = None;
+        let mut asked_at: Option<Instant> = None;
         loop {
             if let Some(status) = agent.try_wait()? {
-                return Ok(asked.is_none().then_some(status));
+                return Ok(asked_at.is_none().then_some(status));
             }
-            match (self.wait(LOOK), asked) {
+            match (self.wait(CHECK), asked_at) {
                 (None, _) => {}
                 (Some(Stop::Orderly), None) => {
-                    asked = Some(Instant::now());
+                    asked_at = Some(Instant::now());
                     if let Ok(pid) = i32::try_from(agent.id()) {
-                        let _gone_is_fine = kill(Pid::from_raw(pid), Signal::SIGTERM);
+                        let _has_ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
                     }
                 }
-                (Some(Stop::Orderly), Some(since)) if since.elapsed() < GRACE => thread::sleep(LOOK),
+                (Some(Stop::Orderly), Some(since)) if since.elapsed() < GRACE => thread::sleep(CHECK),
                 (Some(_), _) => {
                     agent.kill()?;
                     agent.wait()?;

@@ -1,39 +1,40 @@
-//! The page that shows the system live, and the metadata service of its machines.
+//! The page that shows the system live, and the machines' metadata service.
 //!
-//! Guarantees: whatever names and outputs hold, they are text on the page and nothing else; any
-//! number of viewers costs one look at the tables a second.
-//! Does not: change anything: that is for the commands.
+//! Guarantees: names and outputs appear on the page as text only, never as markup; the tables are
+//! read once a second at most, however many viewers there are.
+//! Does not: change anything; the commands do.
 
-use super::ec2::Ec2;
-use super::lambda::Lambda;
+use super::args::{Clock, LocalArgs, LocalEnv};
 use super::machines::{LocalMachines, Metadata};
-use super::{Clock, LocalArgs, LocalEnv};
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, put};
+use ec2_stand_in::Ec2;
+use lambda_stand_in::Lambda;
+use model::cloud::{NODE_TAG, SIZE_TAG};
+use model::functions::FUNCTIONS;
+use model::ids::ClusterName;
+use model::{Job, NodeRecord};
 use serde_json::{Value, json};
-use shared::cloud::{NODE_TAG, SIZE_TAG};
-use shared::ids::ClusterName;
-use shared::model::{Job, NodeRecord};
-use shared::store::{DbError, Store};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use store::{DbError, Store};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 const HTML: &str = include_str!("page.html");
-/// How old a shown state may be.
+/// How old the shown state may be.
 const FRESH: Duration = Duration::from_millis(800);
-/// So many jobs and events are shown, the newest.
+/// How many jobs, events and instances are shown: the newest ones.
 const SHOWN: usize = 100;
-/// What IMDSv2 hands out and wants back.
+/// The IMDSv2 token of every machine.
 const TOKEN: &str = "local";
 
-/// What the page shows.
+/// Everything that the page reads.
 pub struct Page {
     store: Store,
     ec2: Arc<Ec2>,
@@ -64,12 +65,12 @@ impl Page {
         {
             return Ok(state.clone());
         }
-        let state = self.look().await?;
+        let state = self.read_state().await?;
         *last = Some((Instant::now(), state.clone()));
         Ok(state)
     }
 
-    async fn look(&self) -> Result<Value, DbError> {
+    async fn read_state(&self) -> Result<Value, DbError> {
         let mut nodes = self.store.nodes().await?;
         nodes.sort_by_key(|n| n.slot);
         let mut jobs = self.store.jobs().await?;
@@ -96,6 +97,7 @@ impl Page {
             "job_counts": counts,
             "jobs": jobs.iter().take(SHOWN).map(job).collect::<Vec<_>>(),
             "events": events.collect::<Vec<_>>(),
+            "purposes": FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect::<BTreeMap<_, _>>(),
             "functions": self.lambda.as_ref().map(|lambda| lambda.stats()).unwrap_or_default(),
             "instances": instances.collect::<Vec<_>>(),
         }))
@@ -123,7 +125,7 @@ fn job(job: &Job) -> Value {
     })
 }
 
-/// Serves the page until the listener fails or this is dropped.
+/// Serves the page until the listener fails or the future is dropped.
 pub(super) async fn serve(listener: TcpListener, page: Page) {
     let router = Router::new()
         .route("/", get(html))
@@ -148,7 +150,7 @@ async fn state(State(page): State<Arc<Page>>) -> Response {
     }
 }
 
-/// The instance metadata service, as far as the agent asks it ("Use IMDSv2", EC2 User Guide).
+/// The part of the instance metadata service that the agent uses ("Use IMDSv2", EC2 User Guide).
 async fn metadata(
     State(page): State<Arc<Page>>,
     Path((instance_id, path)): Path<(String, String)>,
@@ -176,10 +178,10 @@ fn entry(instance_id: &str, metadata: &Metadata, path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared::time::Time;
+    use model::time::Time;
 
     #[test]
-    fn the_metadata_service_speaks_of_an_interruption_only_when_there_is_one() {
+    fn the_metadata_service_reports_an_interruption_only_if_there_is_one() {
         let mut metadata = Metadata { private_ip: "10.0.0.4".into(), interrupt_at: None };
         assert_eq!(entry("i-1", &metadata, "spot/instance-action"), None);
         metadata.interrupt_at = Some(Time::from_ms(1_505_722_920_000));
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_makes_no_markup_of_data_and_loads_nothing_from_elsewhere() {
+    fn the_page_never_turns_data_into_markup_and_loads_nothing_from_elsewhere() {
         for bad in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "src=", "href=\"http", "@import"]
         {
             assert!(!HTML.contains(bad), "{bad}");

@@ -1,11 +1,11 @@
-//! Processes as `/proc` shows them: which belong to a machine, and which came from us.
+//! The processes in `/proc`: which belong to a machine, and which descend from this program.
 //!
-//! A machine's processes are told by their `HOME`, which is the machine's own directory and is
-//! handed down to supervisors and jobs alike; with them go their sessions and descendants. What
-//! cleared its environment and left its parents is ours to find in the end, because this
-//! program adopts what loses its parents ([`adopt_orphans`]).
+//! A process belongs to a machine if its `HOME` is the machine's directory: supervisors and jobs
+//! inherit it. The sessions and descendants of such a process belong to the machine too. A process
+//! that cleared its environment and left its parents is found at the end, because this program
+//! adopts orphans ([`adopt_orphans`]).
 //!
-//! Guarantees: [`kill_all`] returns with nothing left of what it was to kill, or says how much.
+//! Guarantees: [`kill_all`] returns when every process is dead, or says how many are not.
 //! Does not: use cgroups, which need privileges.
 
 use nix::sys::signal::{Signal, kill};
@@ -18,27 +18,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take to end what was killed.
-const DYING: Duration = Duration::from_secs(5);
-/// From one look to the next.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long killed processes may take to end.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// How often the process table is read while processes end.
+const CHECK: Duration = Duration::from_millis(20);
 
 /// One line of the process table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Process {
+struct ProcessEntry {
     pid: i32,
     parent: i32,
     session: i32,
     zombie: bool,
 }
 
-impl Process {
+impl ProcessEntry {
     fn read(pid: i32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // The name in parentheses may itself hold spaces and parentheses: count from the last one.
+        // The name in parentheses may contain spaces and parentheses: count from the last one.
         let (head, tail) = stat.rsplit_once(')')?;
         let field = |n: usize| tail.split_ascii_whitespace().nth(n);
         Some(Self {
@@ -49,7 +49,7 @@ impl Process {
         })
     }
 
-    /// Whether it was started with its `HOME` at or below `dir`.
+    /// Whether it was started with a `HOME` at or below `dir`.
     fn lives_in(&self, dir: &Path) -> bool {
         let environ = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
         let home = environ.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"HOME="));
@@ -57,39 +57,39 @@ impl Process {
     }
 }
 
-fn all() -> Vec<Process> {
+fn all() -> Vec<ProcessEntry> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(Process::read).collect()
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(ProcessEntry::read).collect()
 }
 
 fn own_pid() -> i32 {
     nix::unistd::getpid().as_raw()
 }
 
-/// Whatever loses its parents from now on becomes our child instead of init's.
+/// From now on, a descendant that loses its parent becomes a child of this program, not of init.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)
 }
 
-/// Waits for the dead whom [`adopt_orphans`] made our children. They are told from our own
-/// children, who are waited for where they were started, by their sessions.
-pub(super) fn bury_orphans() {
+/// Reaps adopted children that have ended. Their session differs from that of the children that
+/// this program started, which are reaped where they were started.
+pub(super) fn reap_orphans() {
     let (own, processes) = (own_pid(), all());
     let Some(session) = processes.iter().find(|p| p.pid == own).map(|p| p.session) else { return };
     for p in processes.iter().filter(|p| p.zombie && p.parent == own && p.session != session) {
-        let _gone_is_fine = waitpid(Pid::from_raw(p.pid), Some(WaitPidFlag::WNOHANG));
+        let _has_ended = waitpid(Pid::from_raw(p.pid), Some(WaitPidFlag::WNOHANG));
     }
 }
 
-/// The processes that belong to the machine in `dir`, or to any below it.
+/// The processes of the machine in `dir`, or of all machines below it.
 pub(super) fn of_machine(dir: &Path) -> Vec<i32> {
     let processes = all();
     let own = own_pid();
     let own_session = processes.iter().find(|p| p.pid == own).map(|p| p.session);
-    let alive: Vec<Process> = processes.into_iter().filter(|p| !p.zombie && p.pid != own).collect();
+    let alive: Vec<ProcessEntry> = processes.into_iter().filter(|p| !p.zombie && p.pid != own).collect();
     let mut found: BTreeSet<i32> = alive.iter().filter(|p| p.lives_in(dir)).map(|p| p.pid).collect();
     loop {
-        // A supervisor leads a session of its own; an agent shares ours.
+        // A supervisor has a session of its own; an agent shares the session of this program.
         let sessions: BTreeSet<i32> = alive
             .iter()
             .filter(|p| found.contains(&p.pid))
@@ -108,7 +108,7 @@ pub(super) fn of_machine(dir: &Path) -> Vec<i32> {
     }
 }
 
-/// Everything that came from us and still runs.
+/// All running descendants of this program.
 pub(super) fn of_ours() -> Vec<i32> {
     let processes = all();
     let mut found = BTreeSet::new();
@@ -121,19 +121,19 @@ pub(super) fn of_ours() -> Vec<i32> {
     found.into_iter().collect()
 }
 
-/// Kills what `find` finds until it finds nothing, however fast it forks. Returns how many are
-/// left all the same. Blocks for as long as that takes.
+/// Kills the processes that `find` returns until it returns none, even if they keep forking.
+/// Returns how many are left. Blocks until then.
 pub(super) fn kill_all(find: impl Fn() -> Vec<i32>) -> usize {
     let began = Instant::now();
     loop {
         let left = find();
-        if left.is_empty() || began.elapsed() > DYING {
+        if left.is_empty() || began.elapsed() > KILL_LIMIT {
             return left.len();
         }
         for pid in left {
-            let _gone_is_fine = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            let _has_ended = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK);
     }
 }
 
@@ -145,31 +145,31 @@ mod tests {
     #[test]
     fn a_name_cannot_confuse_the_parser() {
         let stat = "42 (a) b (c) Z 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
-        assert_eq!(Process::parse(stat), Some(Process { pid: 42, parent: 7, session: 41, zombie: true }));
+        assert_eq!(ProcessEntry::parse(stat), Some(ProcessEntry { pid: 42, parent: 7, session: 41, zombie: true }));
         for bad in ["", "42", "42 (x", "42 (x) R", "x (x) R 1 1 1"] {
-            assert_eq!(Process::parse(bad), None, "{bad}");
+            assert_eq!(ProcessEntry::parse(bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn a_machine_ends_with_its_daemons_and_nothing_else_does() {
+    fn a_machine_ends_with_its_daemons_and_no_other_process_ends() {
         let dir = tempfile::tempdir().unwrap();
         let run = |home: &Path, script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]).env("HOME", home).stdin(Stdio::null()).stdout(Stdio::null());
             command.spawn().unwrap()
         };
-        // Its own session; a session and no environment, but a parent that has one.
+        // A daemon in its own session; another without environment, but with a parent that has one.
         let mut machine = run(&dir.path().join("home"), "setsid sleep 600 & env -i setsid sleep 601 & wait");
         let mut stranger = run(Path::new("/"), "exec sleep 602");
         let until = Instant::now() + Duration::from_secs(10);
         while of_machine(dir.path()).len() < 3 {
             assert!(Instant::now() < until, "{:?}", of_machine(dir.path()));
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK);
         }
         assert_eq!(kill_all(|| of_machine(dir.path())), 0);
         assert!(!machine.wait().unwrap().success());
-        assert!(stranger.try_wait().unwrap().is_none(), "somebody else's process was killed");
+        assert!(stranger.try_wait().unwrap().is_none(), "a process of no machine was killed");
         stranger.kill().unwrap();
         stranger.wait().unwrap();
     }

@@ -1,28 +1,29 @@
-//! The clock for functions that run elsewhere: under `cargo lambda watch`, which has no schedules.
+//! Schedules for functions that run elsewhere, for example under `cargo lambda watch`, which has
+//! none of its own.
 //!
-//! Guarantees: an invocation that is still under way is not overtaken by the next.
-//! Does not: speak HTTPS, or look into answers: the functions' own logs do.
+//! Guarantees: the next invocation of a function starts only after the previous one has ended.
+//! Does not: speak HTTPS, or read answers: the functions' own logs show the results.
 
-use shared::time::Span;
+use model::time::Span;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// A first invocation may have to compile the function first.
+/// The longest wait for an answer: the first invocation may compile the function.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Where the functions are: host and port of `http://127.0.0.1:9000`, or nothing for another form.
+/// The host and port of an address like `http://127.0.0.1:9000`; `None` for any other form.
 pub(super) fn authority(url: &str) -> Option<&str> {
     let rest = url.trim_end_matches('/').strip_prefix("http://")?;
     (rest.rsplit_once(':')?.1.parse::<u16>().is_ok() && !rest.contains('/')).then_some(rest)
 }
 
-/// Invokes `function` again and again, until it is dropped.
-pub(super) async fn keep(authority: String, function: &'static str, every: Span) {
-    let every = Duration::from_millis(u64::try_from(every.as_ms()).unwrap_or(1).max(1));
-    let mut ticks = interval(every);
+/// Invokes `function` by its schedule, until the future is dropped.
+pub(super) async fn invoke_by_schedule(authority: String, function: &'static str, period: Span) {
+    let period = Duration::from_millis(u64::try_from(period.as_ms()).unwrap_or(1).max(1));
+    let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut failing = false;
     loop {
@@ -33,15 +34,20 @@ pub(super) async fn keep(authority: String, function: &'static str, every: Span)
             Ok(status) => Some(format!("it answers {status}")),
             Err(error) => Some(error.to_string()),
         };
-        // Said when it begins to fail, not each time.
+        // Logged when it begins to fail, not each time.
         if let (Some(problem), false) = (&problem, failing) {
-            tracing::warn!(function, authority, problem, "cannot be woken: is `cargo lambda watch` running there?");
+            tracing::warn!(
+                function,
+                authority,
+                problem,
+                "the function cannot be invoked: is `cargo lambda watch` running there?"
+            );
         }
         failing = problem.is_some();
     }
 }
 
-/// One synchronous invocation by the Invoke API; answers the status.
+/// One synchronous invocation by the Invoke API; returns the HTTP status.
 async fn invoke(authority: &str, function: &str) -> io::Result<u16> {
     let mut stream = TcpStream::connect(authority).await?;
     let path = format!("/2015-03-31/functions/{function}/invocations");
@@ -60,7 +66,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     #[test]
-    fn only_plain_addresses_will_do() {
+    fn only_a_plain_http_address_is_accepted() {
         assert_eq!(authority("http://127.0.0.1:9000/"), Some("127.0.0.1:9000"));
         for bad in ["", "127.0.0.1:9000", "https://127.0.0.1:9000", "http://127.0.0.1", "http://127.0.0.1:9000/x"] {
             assert_eq!(authority(bad), None, "{bad}");

@@ -5,131 +5,24 @@
 //! the records at once waits; an unusual number of orphans waits for an operator.
 //! Does not: act on instances whose node-id tag is missing or makes no sense; they are a warning.
 
-use shared::brake::{Brake, Look};
-use shared::cloud::{Instance, InstanceState};
-use shared::events::Subject;
-use shared::ids::NodeId;
-use shared::model::{Life, NodeRecord, NodeState};
-use shared::observation::Observation;
-use shared::run::{PlanAnswer, PlanRow};
-use shared::store::Memory;
-use shared::time::{Span, Time};
+use crate::actions::{Action, Proof};
+use model::action::Telling;
+use model::brake::{Hold, Trouble};
+use model::cloud::{Instance, InstanceState};
+use model::events::Subject;
+use model::functions::{self, CLEAN_STALE_RECORDS};
+use model::ids::NodeId;
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::{BrakeKind, Life, NodeRecord, NodeState};
+use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long an overdue function is news.
-const EPISODE: Span = Span::from_s(900);
-
-/// The scheduled functions, and how far apart their runs are meant to be.
-const SCHEDULED: &[(&str, Span)] = &[("poll-and-scale", Span::from_s(60)), ("sweep-dispatch", Span::from_s(60))];
-
-/// Something to do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Free a slot.
-    Clean {
-        /// Whose life ends.
-        node_id: NodeId,
-        /// Whether it rests on silence rather than on EC2's word.
-        stale: bool,
-    },
-    /// Delete the row of a slot beyond `nodes.max`.
-    DeleteRecord(Box<NodeRecord>),
-    /// Terminate an instance that no record claims.
-    TerminateOrphan {
-        /// Which.
-        instance_id: String,
-        /// The life it was launched as.
-        node_id: NodeId,
-    },
-    /// Something a person should see.
-    Warn(Subject),
-    /// Records or orphans that wait.
-    HoldBack(Memory),
-}
-
-/// One action and its reason.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Planned {
-    /// What.
-    pub action: Action,
-    /// Why.
-    pub reason: String,
-    /// Whether it was not so before.
-    pub news: bool,
-}
+const NEWS: Span = Span::from_s(900);
 
 /// What one run decided.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// In order.
-    pub actions: Vec<Planned>,
-}
-
-impl Plan {
-    fn add(&mut self, action: Action, reason: impl Into<String>) {
-        self.actions.push(Planned { action, reason: reason.into(), news: true });
-    }
-
-    /// Whether a brake holds back so many; says so, and remembers since when.
-    fn holds(
-        &mut self,
-        seen: &Observation,
-        now: Time,
-        brake: Brake,
-        hold: Option<Span>,
-        count: usize,
-        why: &str,
-    ) -> bool {
-        let (memory, release) = (seen.control.memory(brake.memory()), seen.control.holding(brake.release(), now));
-        let Look { held, news, note, reason } = brake.look(&memory, release, hold, count, why, now);
-        if let Some(note) = note {
-            self.say(Action::HoldBack(note), reason, news);
-        }
-        held
-    }
-
-    fn say(&mut self, action: Action, reason: impl Into<String>, news: bool) {
-        self.actions.push(Planned { action, reason: reason.into(), news });
-    }
-
-    /// As `plan` answers it.
-    pub fn answer(&self) -> PlanAnswer {
-        PlanAnswer { actions: self.actions.iter().map(Planned::row).collect(), ..PlanAnswer::default() }
-    }
-}
-
-impl Planned {
-    /// What its event is about.
-    pub fn subject(&self) -> Subject {
-        match &self.action {
-            Action::Clean { node_id, .. } | Action::TerminateOrphan { node_id, .. } => Subject::Slot(node_id.slot()),
-            Action::DeleteRecord(record) => Subject::Slot(record.slot),
-            Action::Warn(subject) => subject.clone(),
-            Action::HoldBack(_) => Subject::Cluster,
-        }
-    }
-
-    /// As a row of a plan.
-    pub fn row(&self) -> PlanRow {
-        let subject = self.subject();
-        let (action, node_id) = match &self.action {
-            Action::Clean { node_id, .. } => ("clean", Some(*node_id)),
-            Action::TerminateOrphan { node_id, .. } => ("terminate_orphan", Some(*node_id)),
-            Action::DeleteRecord(_) => ("delete_record", None),
-            Action::Warn(_) => ("warn", None),
-            Action::HoldBack(_) => ("hold_back", None),
-        };
-        let slot = if let Subject::Slot(slot) = &subject { Some(*slot) } else { None };
-        PlanRow {
-            action,
-            subject: subject.to_string(),
-            slot,
-            node_id,
-            reason: self.reason.clone(),
-            ..PlanRow::default()
-        }
-    }
-}
+pub type Plan = model::action::Plan<Action>;
 
 /// Decides. `now` is the time of the decision.
 pub fn plan(seen: &Observation, now: Time) -> Plan {
@@ -139,14 +32,10 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     for instance in seen.instances.iter().filter(|i| i.state != InstanceState::Terminated) {
         match instance.node_id() {
             Some(node_id) => live.entry(node_id).or_default().push(instance),
-            None => plan.say(
-                Action::Warn(Subject::Cluster),
-                format!(
-                    "instance {} has our cluster tag but no node id that makes sense: left alone",
-                    instance.instance_id
-                ),
-                false,
-            ),
+            None => {
+                let instance_id = instance.instance_id.clone();
+                plan.add_quietly(Action::Warn(Subject::Cluster), Reason::TagMakesNoSense { instance_id });
+            }
         }
     }
     let mut silent = Vec::new();
@@ -188,8 +77,8 @@ fn stale(
         return None;
     }
     if let Some(instance) = bound {
-        let reason = format!("instance {} is terminated", instance.instance_id);
-        plan.add(Action::Clean { node_id, stale: false }, reason);
+        let reason = Reason::InstanceTerminated { instance_id: instance.instance_id.clone() };
+        plan.add(Action::Clean { node_id, proof: Proof::Listed }, reason);
         return None;
     }
     let pinged = record.contact().map(|c| c.last_ping_at);
@@ -209,14 +98,24 @@ fn is_up(record: &NodeRecord) -> bool {
 fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent]) {
     let policy = &seen.policy.stale;
     let up = seen.nodes.iter().filter(|r| is_up(r)).count();
-    let gone = silent.iter().filter(|s| s.up).count();
-    let unusual = gone as f64 > policy.brake_fraction * up as f64 && gone > policy.brake_min as usize;
-    let why = format!("{gone} of {up} records are stale at once: rather EC2's list than all of their instances");
-    let held = unusual && plan.holds(seen, now, Brake::MISSING, Some(Span::from_s(policy.brake_hold_s)), gone, &why);
+    let count = silent.iter().filter(|s| s.up).count();
+    let unusual = count as f64 > policy.brake_fraction * up as f64 && count > policy.brake_min as usize;
+    let why = Reason::ManyStale { stale: count, up };
+    let trouble = Trouble { kind: BrakeKind::Missing, hold: Some(Span::from_s(policy.brake_hold_s)), count, why };
+    let held = unusual && brake(seen, now, plan, trouble) == Hold::Held;
     for Silent { node_id, quiet, .. } in silent.iter().filter(|s| !(held && s.up)) {
-        let reason = format!("stale: EC2 has no instance of it, and nothing was heard or written for {quiet}");
-        plan.add(Action::Clean { node_id: *node_id, stale: true }, reason);
+        plan.add(Action::Clean { node_id: *node_id, proof: Proof::Silence }, Reason::Stale { quiet: *quiet });
     }
+}
+
+/// Decides whether a brake holds, says so in the plan, and keeps since when.
+fn brake(seen: &Observation, now: Time, plan: &mut Plan, trouble: Trouble) -> Hold {
+    let kind = trouble.kind;
+    let decision = trouble.decide(&seen.control.brake(kind), &seen.control.release(kind), now);
+    if let Some(entry) = decision.entry {
+        plan.tell(Action::HoldBack(kind, entry), decision.reason, Telling::of_news(decision.news));
+    }
+    decision.hold
 }
 
 /// Rows beyond `nodes.max`, after the maximum was lowered.
@@ -228,7 +127,7 @@ fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, live: &BTre
     if last_node_id.is_some_and(|last| live.contains_key(&last)) {
         return;
     }
-    let reason = format!("slot {} is beyond nodes.max = {}", record.slot, seen.policy.nodes.max);
+    let reason = Reason::SlotBeyondMaximum { slot: record.slot, max: seen.policy.nodes.max };
     plan.add(Action::DeleteRecord(Box::new(record.clone())), reason);
 }
 
@@ -257,29 +156,34 @@ fn orphans(seen: &Observation, now: Time, plan: &mut Plan, live: &BTreeMap<NodeI
     if found.len() > policy.orphan_brake_min as usize {
         let ids: BTreeSet<&str> = found.iter().map(|(_, i)| i.instance_id.as_str()).collect();
         let shown: Vec<&str> = ids.iter().take(5).copied().collect();
-        let why = format!("{} orphaned instances at once ({}…)", found.len(), shown.join(", "));
-        if plan.holds(seen, now, Brake::ORPHANS, None, found.len(), &why) {
+        let why = Reason::ManyOrphans { orphans: found.len(), shown: shown.join(", ") };
+        let trouble = Trouble { kind: BrakeKind::Orphans, hold: None, count: found.len(), why };
+        if brake(seen, now, plan, trouble) == Hold::Held {
             return;
         }
     }
     for (node_id, instance) in found {
         let action = Action::TerminateOrphan { instance_id: instance.instance_id.clone(), node_id };
-        plan.add(action, format!("{} runs as {node_id}, which no record claims", instance.instance_id));
+        plan.add(action, Reason::Orphan { instance_id: instance.instance_id.clone(), node_id });
     }
 }
 
-/// A last success that is older than so many periods. Slow is not overdue, and a cloud that is
-/// down restarts nothing: a person is told.
+/// A last success that is older than so many periods. Slow is not overdue, and a cloud that is down
+/// restarts nothing: a person is told.
 fn watchdog(seen: &Observation, now: Time, plan: &mut Plan) {
-    for (function, planned) in SCHEDULED {
-        let Some(run) = seen.control.runs.get(*function) else { continue };
-        let Some(success) = run.last_success_at else { continue };
+    for (function, period) in functions::scheduled().filter(|(f, _)| f.name != CLEAN_STALE_RECORDS.name) {
+        let Some(success) = seen.control.runs.get(function.name).and_then(|run| run.last_success_at) else { continue };
         // The planned period and not the last gap: runs woken by events come seconds apart.
-        let limit = Span::from_ms((planned.as_ms() as f64 * seen.policy.watchdog.multiplier) as i64);
+        let limit = Span::from_ms((period.as_ms() as f64 * seen.policy.watchdog.multiplier) as i64);
         let quiet = now.since(success);
         if quiet > limit {
-            let reason = format!("{function} has not succeeded for {quiet}; it should run every {planned}");
-            plan.say(Action::Warn(Subject::Function((*function).to_owned())), reason, quiet <= limit + EPISODE);
+            let name = function.name.to_owned();
+            let reason = Reason::Overdue { function: name.clone(), quiet, period };
+            let telling = Telling::of_news(quiet <= limit + NEWS);
+            plan.tell(Action::Warn(Subject::Function(name)), reason, telling);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,15 +5,17 @@
 //! last, after everything of the report was applied; a repeated report gets the same answer.
 
 use crate::{Ingest, RACES, internal, unwritten};
-use shared::events::Subject;
-use shared::http::{Claim, Proven, Refusal, reporting, standing};
-use shared::ids::{AllocId, NodeId};
-use shared::model::{Alloc, Ending, NodeRecord, NodeStatus, Report};
-use shared::steps::{self, Keep};
-use shared::store::{ReportCounter, WriteError, change, unchanged};
-use shared::time::Time;
-use shared::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, Refusal as Refused};
+use model::events::Subject;
+use model::ids::{AllocId, NodeId};
+use model::reason::Reason;
+use model::time::Time;
+use model::wire::ReportCounter;
+use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate};
+use model::{ActionName, Alloc, Ending, NodeRecord, NodeStatus, ReportOutcome};
+use runtime::http::{Claim, Proven, Refusal, reporting, standing};
 use std::collections::{BTreeMap, BTreeSet};
+use store::steps::{self, Retention};
+use store::{WriteError, change, unchanged};
 
 /// One report while it is applied.
 struct Applying<'a> {
@@ -22,10 +24,10 @@ struct Applying<'a> {
     report: &'a AllocReport,
     node_id: NodeId,
     record: NodeRecord,
-    keep: Keep,
+    keep: Retention,
     now: Time,
     accepted: Vec<AllocId>,
-    refused: Vec<Refused>,
+    refused: Vec<RefusedUpdate>,
 }
 
 impl Ingest {
@@ -53,7 +55,7 @@ impl Ingest {
             report,
             node_id,
             record,
-            keep: Keep::of(&known.policy),
+            keep: Retention::of(&known.policy),
             now,
             accepted: Vec::new(),
             refused: Vec::new(),
@@ -63,7 +65,7 @@ impl Ingest {
             applying.absence(report).await?;
             if applying.open_gate(report).await? {
                 let subject = Subject::Slot(node_id.slot());
-                self.tell(&subject, "ready", "its complete report was taken", &known, now).await;
+                self.tell(&subject, ActionName::Ready, &Reason::ReportTaken {}.to_string(), &known, now).await;
             }
         }
         let Applying { record, accepted, refused, .. } = applying;
@@ -97,7 +99,7 @@ impl Applying<'_> {
             let verdict = self.update(rows.get(&update.alloc_id).cloned(), update).await?;
             match verdict {
                 None => self.accepted.push(update.alloc_id),
-                Some(reason) => self.refused.push(Refused { alloc_id: update.alloc_id, reason }),
+                Some(reason) => self.refused.push(RefusedUpdate { alloc_id: update.alloc_id, reason }),
             }
         }
         self.accepted.sort_unstable();
@@ -110,14 +112,14 @@ impl Applying<'_> {
         for _ in 0..RACES {
             let Some(alloc) = row else { return Ok(Some(format!("{} is not known", update.alloc_id))) };
             let written = match alloc.reported(update, self.node_id, self.now) {
-                Report::Known => return Ok(None),
-                Report::Refused(reason) => return Ok(Some(reason)),
+                ReportOutcome::Known => return Ok(None),
+                ReportOutcome::Refused(reason) => return Ok(Some(reason)),
                 // Only while the node is what it was when it was let in: heartbeat first.
-                Report::Changed(after) => {
+                ReportOutcome::Changed(after) => {
                     let writes = [change(Some(&alloc), &*after).0, unchanged(&self.record)];
                     self.ingest.store.transact(&writes).await
                 }
-                Report::Ends(ending) => self.end(&alloc, &ending).await,
+                ReportOutcome::Ends(ending) => self.end(&alloc, &ending).await,
             };
             match written {
                 Ok(()) => return Ok(None),

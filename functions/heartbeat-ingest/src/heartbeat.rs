@@ -1,13 +1,13 @@
 //! `POST …/heartbeat`: the pulse, and everything that is not steady.
 
 use crate::{Ingest, RACES, internal, unwritten};
-use shared::events::Subject;
-use shared::http::{Proven, Refusal, standing, wrong_incarnation};
-use shared::ids::NodeId;
-use shared::model::{Caller, NodeRecord, NodeStatus};
-use shared::store::{Pulse, WriteError};
-use shared::time::{Span, Time};
-use shared::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
+use model::events::Subject;
+use model::ids::NodeId;
+use model::time::{Span, Time};
+use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
+use model::{ActionName, Caller, NodeRecord, NodeStatus};
+use runtime::http::{Proven, Refusal, standing, wrong_incarnation};
+use store::{Pulse, WriteError};
 
 /// The longest of the caller's own words that are kept, in bytes.
 const MAX_WORD_BYTES: usize = 128;
@@ -71,7 +71,7 @@ impl Ingest {
             match self.store.write(Some(&record), &after, Vec::new()).await {
                 Ok(written) => {
                     let subject = Subject::Slot(written.slot);
-                    self.tell(&subject, "heartbeat", &written.reason, &known, now).await;
+                    self.tell(&subject, ActionName::Heartbeat, &written.reason, &known, now).await;
                     return self.answer(written, heartbeat, &beat, now).await;
                 }
                 // Somebody changed the record since: decide anew.
@@ -97,7 +97,7 @@ impl Ingest {
             busy: heartbeat.busy.unwrap_or(false),
             address: heartbeat.address.as_deref(),
         };
-        let impossible = |e: shared::model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
+        let impossible = |e: model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
         let bound = record.life().and_then(|l| l.instance_id.as_deref());
         if bound.is_some_and(|id| id != heartbeat.instance_id) {
             let message = "the node belongs to another instance than the caller";

@@ -9,18 +9,21 @@ mod allocs;
 mod heartbeat;
 mod orders;
 
+use model::ActionName;
+use model::control::{ControlKey, IngestSummary};
+use model::events::{Event, Subject};
+use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
+use model::ids::ClusterName;
+use model::policy::Policy;
+use model::time::{Span, Time};
+use model::wire::ErrorCode;
+use runtime::http::{Credentials, Refusal, Request, answer};
 use serde_json::Value;
-use shared::events::{Event, Subject};
-use shared::http::{Credentials, Refusal, Request, answer};
-use shared::ids::ClusterName;
-use shared::policy::Policy;
-use shared::store::{DbError, Memory, Store, WriteError};
-use shared::time::{Span, Time};
-use shared::wire::ErrorCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use store::{DbError, Store, WriteError};
 
 /// The function's name.
-pub const FUNCTION: &str = "heartbeat-ingest";
+pub const FUNCTION: &str = HEARTBEAT_INGEST.name;
 
 /// How long policy and fleet size may be cached.
 const CACHE: Span = Span::from_s(60);
@@ -118,7 +121,7 @@ impl Ingest {
     }
 
     async fn route(&self, request: &Request, now: Time) -> Result<Value, Refusal> {
-        let (node_id, what) = request.route(&["heartbeat", "allocs"])?;
+        let (node_id, what) = request.route(HEARTBEAT_INGEST.routes)?;
         let proven = self.credentials.check(request, &self.cluster, node_id)?;
         if what == "heartbeat" {
             let heartbeat = request.body()?;
@@ -140,7 +143,7 @@ impl Ingest {
         }
         let control = self.store.ingest_control().await.map_err(internal)?;
         let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
-        let in_use = control.runs.get("poll-and-scale").and_then(|r| r.in_use).unwrap_or(0);
+        let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|r| r.in_use).unwrap_or(0);
         let known = Arc::new(Known { policy, in_use });
         *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Arc::clone(&known)));
         Ok(known)
@@ -162,9 +165,8 @@ impl Ingest {
             std::mem::take(&mut summary.1)
         };
         let written = async {
-            let before = self.store.memory("ingest").await?;
-            let after = Memory { since_at: Some(now), count: Some(count), ..before.clone() };
-            self.store.remember(&before, &after).await
+            let before: IngestSummary = self.store.entry(&ControlKey::Ingest).await?;
+            self.store.write_entry(&before, &before.noted(count, now)).await
         };
         // Another process wrote its own: that is as good.
         if let Err(WriteError::Db(e)) = written.await {
@@ -172,7 +174,7 @@ impl Ingest {
         }
     }
 
-    pub(crate) async fn tell(&self, subject: &Subject, action: &str, reason: &str, known: &Known, now: Time) {
+    pub(crate) async fn tell(&self, subject: &Subject, action: ActionName, reason: &str, known: &Known, now: Time) {
         let keep = known.policy.history.keep_events();
         self.store.tell(&Event::new(subject, action, reason, now, keep, self.store.chance())).await;
     }
@@ -202,7 +204,7 @@ pub(crate) fn unwritten(error: WriteError) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared::policy::example_json;
+    use model::policy::example_json;
 
     #[test]
     fn a_lease_outlasts_whatever_a_node_is_told_and_chance_makes_none_shorter() {

@@ -1,10 +1,10 @@
 //! What a node is told of its live allocs.
 
 use crate::{Ingest, internal};
-use shared::http::Refusal;
-use shared::ids::{AllocId, NodeId};
-use shared::model::{Alloc, Life};
-use shared::wire::AllocOrder;
+use model::ids::{AllocId, NodeId};
+use model::wire::AllocOrder;
+use model::{Alloc, Life};
+use runtime::http::Refusal;
 use std::collections::BTreeMap;
 
 impl Ingest {

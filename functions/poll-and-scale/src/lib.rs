@@ -15,15 +15,20 @@ pub mod plan;
 
 pub use plan::{Action, Plan, Planned, plan};
 
+use model::cloud::Cloud;
+use model::control::{ControlKey, LastRun};
+use model::functions::POLL_AND_SCALE;
+use model::launch::LaunchSettings;
+use model::time::{Span, Time};
+use runtime::answer::{ActionAnswer, Ran, RunAnswer};
+use runtime::clock::RunClock;
+use runtime::observation::{Observation, ObserveError, Observed};
+use runtime::run::Run;
 use serde_json::Value;
-use shared::cloud::{Cloud, LaunchSettings};
-use shared::observation::Observation;
-use shared::run::{ActionAnswer, ObserveError, RunAnswer, RunClock};
-use shared::store::{Memory, Store, WriteError};
-use shared::time::{Span, Time};
+use store::{Store, WriteError};
 
 /// The function's name.
-pub const FUNCTION: &str = "poll-and-scale";
+pub const FUNCTION: &str = POLL_AND_SCALE.name;
 
 /// How long a spot instance stays after its warning (EC2 user guide, "Spot Instance
 /// interruption notices").
@@ -44,31 +49,32 @@ pub async fn tick(
         drain_interrupted(store, instance_id, now).await?;
     }
     if !dry_run && !take_turn(store, input, now).await? {
-        return Ok(RunAnswer::new(FUNCTION, now, shared::run::Observed::default(), Vec::new(), &clock));
+        let (observed, ran) = (Observed::default(), Ran::NotItsTurn);
+        return Ok(RunAnswer::new(FUNCTION, now, observed, Vec::new(), &clock, ran));
     }
     let seen = Observation::read(store, cloud, now).await?;
     let plan = plan(&seen, clock.now());
-    let actions = if dry_run {
-        ActionAnswer::said(plan.actions.iter().map(Planned::row))
+    let (actions, ran) = if dry_run {
+        (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
-        act::act(store, cloud, settings, &seen, plan, clock).await
+        let run = Run::new(POLL_AND_SCALE, store, &seen, clock);
+        (act::act(run, cloud, settings, &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran))
 }
 
-/// At most one run in `poll.min_gap_s` is woken by events: whoever writes `last_run` runs. The
-/// schedule always runs: what it observes is what counts, and a lost minute would be late.
+/// At most one run in `poll.min_gap_s` is woken by events: the run that writes `last_run` runs. A
+/// scheduled run always runs: what it observes is what counts, and a lost minute would be late.
 async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<bool, ObserveError> {
     let by_event = by_event(input);
-    let last = store.memory("last_run").await?;
+    let last: LastRun = store.entry(&ControlKey::LastRun).await?;
     if by_event {
         let (policy, _) = store.ingest_control().await?.checked_policy()?;
-        if last.since_at.is_some_and(|at| now.since(at) < Span::from_s(policy.poll.min_gap_s)) {
+        if last.since_at().is_some_and(|at| now.since(at) < Span::from_s(policy.poll.min_gap_s)) {
             return Ok(false);
         }
     }
-    let mine = Memory { since_at: Some(now), ..last.clone() };
-    match store.remember(&last, &mine).await {
+    match store.write_entry(&last, &last.begun(now)).await {
         Ok(_) => Ok(true),
         Err(WriteError::Db(e)) => Err(e.into()),
         // Another run begins at this very moment.

@@ -1,18 +1,21 @@
 //! poll-and-scale as a Lambda function: reads the environment and the clock, then runs.
 
+use cloud::Ec2;
 use poll_and_scale::{FUNCTION, tick};
-use shared::env::Needs;
-use shared::lambda;
+use runtime::env::Needs;
+use runtime::lambda::{self, Reply};
 use std::sync::Arc;
 
 #[tokio::main]
 async fn main() {
-    let parts = Arc::new(lambda::start(FUNCTION, Needs { key: true, urls: true }).await);
-    lambda::serve(FUNCTION, move |input, clock| {
+    let parts = lambda::start(FUNCTION, Needs { key: true, urls: true }).await;
+    let (cluster, ec2) = (parts.env.cluster.clone(), Ec2::connect(&parts.aws, parts.env.cluster.clone()));
+    let parts = Arc::new((parts, ec2));
+    lambda::serve(FUNCTION, cluster, move |input, clock| {
         let parts = Arc::clone(&parts);
         async move {
-            let answer = tick(&parts.store, &parts.cloud, &parts.launch_settings(), &input, clock).await;
-            answer.map(|a| serde_json::to_value(a).unwrap_or_default())
+            let (parts, ec2) = &*parts;
+            tick(&parts.store, ec2, &parts.launch_settings(), &input, clock).await.map(Reply::Run)
         }
     })
     .await;

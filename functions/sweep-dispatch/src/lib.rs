@@ -8,22 +8,28 @@
 //! Does not: talk to nodes, or touch what does not carry a node's label.
 
 mod act;
+mod actions;
 mod plan;
 mod report;
 
-pub use plan::{Action, Plan, Planned, plan};
+pub use actions::Action;
+pub use plan::{Plan, plan};
 
+use model::functions::SWEEP_DISPATCH;
+use model::ids::ClusterName;
+use model::time::Time;
+use runtime::answer::{ActionAnswer, Ran, RunAnswer};
+use runtime::clock::RunClock;
+use runtime::http::{Credentials, Request, answer};
+use runtime::lambda::Reply;
+use runtime::observation::{Observation, ObserveError};
+use runtime::run::Run;
 use serde_json::Value;
-use shared::http::{Credentials, Request, answer};
-use shared::ids::ClusterName;
-use shared::observation::Observation;
-use shared::run::{ActionAnswer, ObserveError, RunAnswer, RunClock};
-use shared::store::Store;
-use shared::time::Time;
 use std::sync::atomic::AtomicI64;
+use store::Store;
 
 /// The function's name.
-pub const FUNCTION: &str = "sweep-dispatch";
+pub const FUNCTION: &str = SWEEP_DISPATCH.name;
 
 /// What a settled report is told before the process has read the policy: its default.
 const DEFAULT_REPORT_S: i64 = 30;
@@ -45,12 +51,11 @@ impl Sweep {
     }
 
     /// An HTTP event is a node's report, anything else the schedule.
-    pub async fn handle(&self, event: &Value, clock: RunClock) -> Result<Value, ObserveError> {
-        if let Some(request) = Request::from_event(event) {
-            return Ok(answer(self.report(&request, clock.now()).await));
+    pub async fn handle(&self, event: Value, clock: RunClock) -> Result<Reply, ObserveError> {
+        if let Some(request) = Request::from_event(&event) {
+            return Ok(Reply::Http(answer(self.report(&request, clock.now()).await)));
         }
-        let run = tick(&self.store, event, clock).await?;
-        Ok(serde_json::to_value(run).unwrap_or_default())
+        tick(&self.store, &event, clock).await.map(Reply::Run)
     }
 }
 
@@ -65,10 +70,10 @@ pub async fn tick(store: &Store, input: &Value, clock: RunClock) -> Result<RunAn
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
     let seen = observe(store, clock.now()).await?;
     let plan = plan(&seen, clock.now());
-    let actions = if dry_run {
-        ActionAnswer::said(plan.actions.iter().map(Planned::row))
+    let (actions, ran) = if dry_run {
+        (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
-        act::act(store, &seen, &plan, clock).await
+        (act::act(Run::new(SWEEP_DISPATCH, store, &seen, clock), &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran))
 }

@@ -1,17 +1,18 @@
-//! sweep-dispatch as a Lambda function: reads the environment and the clock, then runs.
+//! sweep-dispatch as a Lambda function: reads the environment and the clock, then runs or answers.
 
-use shared::env::Needs;
-use shared::lambda;
+use runtime::env::Needs;
+use runtime::lambda;
 use std::sync::Arc;
 use sweep_dispatch::{FUNCTION, Sweep};
 
 #[tokio::main]
 async fn main() {
     let parts = lambda::start(FUNCTION, Needs { key: true, urls: false }).await;
-    let sweep = Arc::new(Sweep::new(parts.store.clone(), parts.credentials(), parts.env.cluster.clone()));
-    lambda::serve(FUNCTION, move |event, clock| {
+    let cluster = parts.env.cluster.clone();
+    let sweep = Arc::new(Sweep::new(parts.store.clone(), parts.credentials(), cluster.clone()));
+    lambda::serve(FUNCTION, cluster, move |event, clock| {
         let sweep = Arc::clone(&sweep);
-        async move { sweep.handle(&event, clock).await }
+        async move { sweep.handle(event, clock).await }
     })
     .await;
 }

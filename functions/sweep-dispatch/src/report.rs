@@ -1,58 +1,77 @@
 //! `POST …/handles`: what a node has, and what it is told to destroy.
 //!
-//! Guarantees: presence counts; absence only in a complete report of the current incarnation
-//! whose `as_of` is not below the row's `seq`; `creating` is never missing; a report that asks
-//! for unusual destruction is held; one that equals what is settled costs one read and no write.
+//! Guarantees: presence counts; absence only in a complete report of the current incarnation whose
+//! `as_of` is not below the row's `seq`; a report that asks for unusual destruction is held; a report
+//! that equals what is settled costs one read and no write.
+//! Does not: hold the rule for one handle; `model::handle` does.
 
 use crate::Sweep;
-use crate::act::{mark, unread};
+use crate::act::mark;
+use model::auth::hex;
+use model::brake::{Hold, Trouble};
+use model::control::{BrakeEntry, ControlKey, Release};
+use model::events::{Event, Subject};
+use model::functions::SWEEP_DISPATCH;
+use model::handle::{Judgement, Readiness, ReportRules, Sighting};
+use model::ids::NodeId;
+use model::policy::Policy;
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::wire::{ErrorCode, HandleReport, HandleReportAnswer, ReportCounter, ReportedHandle};
+use model::{ActionName, BrakeKind, Handle, HandleState, NodeRecord, NodeStatus};
+use runtime::http::{Claim, Refusal, Request, reporting, standing};
 use sha2::{Digest, Sha256};
-use shared::auth::hex;
-use shared::brake::Brake;
-use shared::events::{Event, Subject};
-use shared::http::{Claim, Refusal, Request, reporting, standing};
-use shared::ids::NodeId;
-use shared::model::{Handle, HandleState, MAX_DUE_S, NodeRecord, NodeStatus};
-use shared::policy::Policy;
-use shared::store::{ReportCounter, WriteError, change_handle, insert_handle, unchanged};
-use shared::time::{Span, Time};
-use shared::wire::{ErrorCode, HandleReport, HandleReportAnswer, ReportedHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
+use store::{WriteError, change_handle, insert_handle, unchanged};
 
-/// The longest handle name that is looked at, in bytes: DynamoDB's limit for a sort key.
+/// The longest handle name, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
-/// How long a tombstone stays: far longer than a request may be under way. Every report of a busy node reads
-/// those of its node.
-const TOMBSTONE: Span = Span::from_s(3600);
 
-/// What a report changes.
+/// What a report changes, row by row.
 #[derive(Default)]
 struct Verdict<'a> {
-    appeared: Vec<(&'a Handle, Handle)>,
+    /// Rows that change: as read, and as they become.
+    changed: Vec<(&'a Handle, Handle)>,
+    /// Destroyed: buried.
     gone: Vec<&'a Handle>,
-    missing: Vec<(&'a Handle, Handle)>,
+    /// Missing for too long: buried, and said.
     dropped: Vec<&'a Handle>,
+    /// Listed with our label and without a row.
     new_unknown: Vec<&'a ReportedHandle>,
+    /// Unknown in two reports: marked.
     twice_unknown: Vec<&'a Handle>,
+    /// Destroyed, and there again: marked.
     back: Vec<&'a Handle>,
+    /// Marked and still there: the node is told.
     destroy: BTreeSet<String>,
+    /// Labelled with another node's id: named and left alone.
     conflicts: Vec<String>,
-    /// Something is missing, and an operator keeps it: its clock begins when that ends, which raises
-    /// no `seq`.
+    /// Something is missing, and an operator keeps it. Its clock begins when that ends, which raises no
+    /// `seq`: the report settles nothing.
     kept_missing: bool,
+}
+
+/// One report while it is applied.
+struct Applying<'a> {
+    sweep: &'a Sweep,
+    policy: &'a Policy,
+    report: &'a HandleReport,
+    node_id: NodeId,
+    record: NodeRecord,
+    now: Time,
 }
 
 impl Sweep {
     pub(crate) async fn report(&self, request: &Request, now: Time) -> Result<HandleReportAnswer, Refusal> {
-        let (node_id, _) = request.route(&["handles"])?;
+        let (node_id, _) = request.route(SWEEP_DISPATCH.routes)?;
         let proven = self.credentials.check(request, &self.cluster, node_id)?;
         let report: HandleReport = request.body()?;
         if let Some(long) = report.handles.iter().find(|h| h.handle.is_empty() || h.handle.len() > MAX_HANDLE_BYTES) {
             let message = format!("a handle has {} bytes: 1 to {MAX_HANDLE_BYTES} are allowed", long.handle.len());
             return Err(Refusal::new(ErrorCode::BadRequest, message));
         }
-        let record = self.store.node(node_id.slot()).await.map_err(|e| failed(unread(e)))?;
+        let record = self.store.node(node_id.slot()).await.map_err(|e| failed(e.into()))?;
         let claim = Claim {
             incarnation: &report.incarnation,
             as_of: report.as_of,
@@ -64,139 +83,136 @@ impl Sweep {
         let settled = format!("{seq}#{}", digest(&report.handles));
         let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
         if known && report.complete && report.as_of >= seq {
-            return Ok(self.answer(self.report_s.load(Ordering::Relaxed), seq, Vec::new(), false));
+            return Ok(self.answer(self.report_s.load(Ordering::Relaxed), seq));
         }
-        let control = self.store.ingest_control().await.map_err(|e| failed(unread(e)))?;
+        let control = self.store.ingest_control().await.map_err(|e| failed(e.into()))?;
         let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
         self.report_s.store(policy.sweep.report_s, Ordering::Relaxed);
-        match self.apply(record, &report, &policy, settled, now).await {
-            Ok(answer) => Ok(answer),
-            Err(e) => Err(failed(e)),
+        let applying = Applying { sweep: self, policy: &policy, report: &report, node_id, record, now };
+        applying.apply(&settled).await.map_err(failed)
+    }
+
+    fn answer(&self, report_s: i64, seq: u64) -> HandleReportAnswer {
+        let next_report_s = report_s as f64 * self.store.chance().between(1.0, 1.5);
+        let (destroy, conflicts) = (Vec::new(), Vec::new());
+        HandleReportAnswer { seq, destroy, more: false, conflicts, held: false, next_report_s }
+    }
+}
+
+impl Applying<'_> {
+    async fn apply(mut self, settled: &str) -> Result<HandleReportAnswer, WriteError> {
+        let rows = self.sweep.store.handles_of(self.node_id).await?;
+        let readiness =
+            if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
+        let mut verdict = judge(&rows, self.report, self.node_id, self.rules(readiness), self.now);
+        let hold = self.brake(&mut verdict, &rows).await?;
+        // A report that could judge nothing settles nothing.
+        let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
+        let quiet = readiness == Readiness::Ready && judges && verdict.is_quiet(&rows) && hold == Hold::Free;
+        self.note_number(quiet.then_some(settled)).await?;
+        self.write_rows(&verdict).await?;
+        self.mark_rows(&mut verdict).await?;
+        let seq = self.record.life().map_or(0, |l| l.seq);
+        let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
+        let most = self.policy.sweep.max_in_flight as usize;
+        answer.more = verdict.destroy.len() > most;
+        answer.destroy = turn(&verdict.destroy, self.report.report_no, most);
+        answer.conflicts = verdict.conflicts;
+        answer.held = hold == Hold::Held;
+        Ok(answer)
+    }
+
+    fn rules(&self, readiness: Readiness) -> ReportRules {
+        let policy = &self.policy.sweep;
+        ReportRules {
+            readiness,
+            report_no: self.report.report_no,
+            as_of: self.report.as_of,
+            report: Span::from_s(policy.report_s),
+            missing_grace: Span::from_s(policy.missing_grace_s),
+            cache_unused: Span::from_s(policy.cache_unused_s),
         }
     }
 
-    async fn apply(
-        &self,
-        mut record: NodeRecord,
-        report: &HandleReport,
-        policy: &Policy,
-        settled: String,
-        now: Time,
-    ) -> Result<HandleReportAnswer, WriteError> {
-        let Some(node_id) = record.node_id() else { return Err(WriteError::CONFLICT) };
-        let rows = self.store.handles_of(node_id).await?;
-        let ready = record.status() == Some(NodeStatus::Ready);
-        let mut verdict = judge(&rows, report, node_id, policy, ready, now);
-        let held = self.brake(&mut verdict, &rows, policy, node_id, now).await?;
-        // What could judge nothing settles nothing.
-        let judged = ready && report.complete && record.life().is_some_and(|l| report.as_of >= l.seq);
-        let quiet = judged && verdict.is_quiet(&rows) && !held;
-        // The number first: from here on an older report is stale.
-        let note = quiet.then_some(settled.as_str());
-        let noted =
-            self.store.note_report(node_id, &report.incarnation, ReportCounter::Handles, report.report_no, note).await;
-        match noted {
-            Ok(()) => {}
-            // An equal number is a repeat: what it changes was changed, or is changed now. A higher
-            // one came in between: then this one may no longer judge anything.
-            Err(WriteError::Conflict(_)) => {
-                let stored = self.store.node(record.slot).await?;
-                let repeats = |r: NodeRecord| {
-                    let same = r.node_id() == Some(node_id);
-                    same && r
-                        .contact()
-                        .is_some_and(|c| c.incarnation == report.incarnation && c.handle_report_no == report.report_no)
-                };
-                if !stored.is_some_and(repeats) {
-                    return Err(WriteError::CONFLICT);
-                }
-            }
-            Err(e) => return Err(e),
-        }
-        for (before, after) in verdict.appeared.iter().chain(&verdict.missing) {
-            ignore_race(self.store.apply(&change_handle(before, after)).await)?;
+    /// The number first: from here on an older report is stale. An equal number is a repeat: its changes
+    /// were made, or are made now. If a higher one came in between, this one may no longer judge anything.
+    async fn note_number(&self, settled: Option<&str>) -> Result<(), WriteError> {
+        let (store, report) = (&self.sweep.store, self.report);
+        let counter = ReportCounter::Handles;
+        let noted = store.note_report(self.node_id, &report.incarnation, counter, report.report_no, settled).await;
+        let Err(WriteError::Conflict(_)) = noted else { return noted };
+        let stored = store.node(self.record.slot).await?.filter(|r| r.node_id() == Some(self.node_id));
+        let repeats = stored
+            .as_ref()
+            .and_then(NodeRecord::contact)
+            .is_some_and(|c| c.incarnation == report.incarnation && c.handle_report_no == report.report_no);
+        if repeats { Ok(()) } else { Err(WriteError::CONFLICT) }
+    }
+
+    async fn write_rows(&self, verdict: &Verdict<'_>) -> Result<(), WriteError> {
+        let store = &self.sweep.store;
+        for (before, after) in &verdict.changed {
+            ignore_race(store.apply(&change_handle(before, after)).await)?;
         }
         for row in verdict.gone.iter().chain(&verdict.dropped) {
-            let after = Handle {
-                state: HandleState::Gone,
-                due_at: now + TOMBSTONE,
-                expires_at: Some((now + Span::from_s(2 * MAX_DUE_S)).as_epoch_s()),
-                ..(*row).clone()
-            };
-            ignore_race(self.store.apply(&change_handle(row, &after)).await)?;
+            ignore_race(store.apply(&change_handle(row, &row.buried(self.now))).await)?;
         }
         for dropped in &verdict.dropped {
-            self.tell(node_id, "forget_handle", &format!("{} was missing too long", dropped.handle), policy, now).await;
+            let reason = Reason::MissingTooLong { handle: dropped.handle.clone() };
+            self.tell(ActionName::ForgetHandle, &reason).await;
         }
-        for unknown in &verdict.new_unknown {
-            let row = unknown_row(node_id, unknown, report.report_no, now);
+        for found in &verdict.new_unknown {
+            let row = Handle::unknown(self.node_id, found, self.report.report_no, self.now);
             // Only while the record is this node's.
-            ignore_race(self.store.transact(&[unchanged(&record), insert_handle(&row)]).await)?;
+            ignore_race(store.transact(&[unchanged(&self.record), insert_handle(&row)]).await)?;
         }
+        Ok(())
+    }
+
+    async fn mark_rows(&mut self, verdict: &mut Verdict<'_>) -> Result<(), WriteError> {
         for row in verdict.twice_unknown.iter().chain(&verdict.back) {
-            match mark(&self.store, &record, row, now).await {
+            match mark(&self.sweep.store, &self.record, row, self.now).await {
                 Ok(told) => {
-                    record = told;
+                    self.record = told;
                     verdict.destroy.insert(row.handle.clone());
                 }
                 Err(e) => ignore_race(Err(e))?,
             }
         }
-        let most = policy.sweep.max_in_flight as usize;
-        let more = verdict.destroy.len() > most;
-        // Other ones each time: those that cannot be destroyed are in nobody's way.
-        let turn = usize::try_from(report.report_no).unwrap_or(0).wrapping_mul(most);
-        let first = turn.checked_rem(verdict.destroy.len()).unwrap_or(0);
-        let (before, from) = (verdict.destroy.iter().take(first), verdict.destroy.iter().skip(first));
-        let destroy: Vec<String> = from.chain(before).take(most).cloned().collect();
-        let mut answer = self.answer(policy.sweep.report_s, record.life().map_or(0, |l| l.seq), destroy, more);
-        answer.conflicts = verdict.conflicts;
-        answer.held = held;
-        Ok(answer)
+        Ok(())
     }
 
-    /// A report by which an unusual share would be destroyed as unknown or dropped as missing
-    /// waits for an operator.
-    async fn brake(
-        &self,
-        verdict: &mut Verdict<'_>,
-        rows: &[Handle],
-        policy: &Policy,
-        node_id: NodeId,
-        now: Time,
-    ) -> Result<bool, WriteError> {
+    /// A report by which an unusual share would be destroyed as unknown or dropped as missing waits for an
+    /// operator.
+    async fn brake(&self, verdict: &mut Verdict<'_>, rows: &[Handle]) -> Result<Hold, WriteError> {
+        let (store, policy) = (&self.sweep.store, &self.policy.sweep);
         let unusual = verdict.twice_unknown.len() + verdict.dropped.len();
         let all = rows.iter().filter(|r| r.state != HandleState::Gone).count();
-        let over = unusual as f64 > policy.sweep.cap_fraction * all as f64 && unusual > policy.sweep.cap_min as usize;
-        if !over {
-            return Ok(false);
+        if unusual as f64 <= policy.cap_fraction * all as f64 || unusual <= policy.cap_min as usize {
+            return Ok(Hold::Free);
         }
-        let before = self.store.memory(Brake::HANDLES.memory()).await?;
-        let release = self.store.memory(Brake::HANDLES.release()).await?;
-        let why =
-            format!("node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing");
-        let look = Brake::HANDLES.look(&before, Some(&release), None, unusual, &why, now);
-        if look.held {
+        let kind = BrakeKind::Handles;
+        let before: BrakeEntry = store.entry(&ControlKey::Brake(kind)).await?;
+        let release: Release = store.entry(&ControlKey::Release(kind)).await?;
+        let why = Reason::ManyHandles { node_id: self.node_id, unusual, all };
+        let decision = Trouble { kind, hold: None, count: unusual, why }.decide(&before, &release, self.now);
+        if decision.hold == Hold::Held {
             verdict.twice_unknown.clear();
             verdict.dropped.clear();
         }
-        if look.news {
-            self.tell(node_id, "hold_back", &look.reason, policy, now).await;
+        if decision.news {
+            self.tell(ActionName::HoldBack, &decision.reason).await;
         }
-        if let Some(note) = look.note {
-            ignore_race(self.store.remember(&before, &note).await.map(|_| ()))?;
+        if let Some(after) = decision.entry {
+            ignore_race(store.write_entry(&before, &after).await.map(|_| ()))?;
         }
-        Ok(look.held)
+        Ok(decision.hold)
     }
 
-    fn answer(&self, report_s: i64, seq: u64, destroy: Vec<String>, more: bool) -> HandleReportAnswer {
-        let next_report_s = report_s as f64 * self.store.chance().between(1.0, 1.5);
-        HandleReportAnswer { seq, destroy, more, conflicts: Vec::new(), held: false, next_report_s }
-    }
-
-    async fn tell(&self, node_id: NodeId, action: &str, reason: &str, policy: &Policy, now: Time) {
-        let (subject, keep) = (Subject::Slot(node_id.slot()), policy.history.keep_events());
-        self.store.tell(&Event::new(&subject, action, reason, now, keep, self.store.chance())).await;
+    async fn tell(&self, action: ActionName, reason: &Reason) {
+        let (store, keep) = (&self.sweep.store, self.policy.history.keep_events());
+        let subject = Subject::Slot(self.node_id.slot());
+        store.tell(&Event::new(&subject, action, &reason.to_string(), self.now, keep, store.chance())).await;
     }
 }
 
@@ -206,8 +222,7 @@ impl Verdict<'_> {
         let settled = |r: &Handle| matches!(r.state, HandleState::Live | HandleState::Gone);
         rows.iter().all(settled)
             && !self.kept_missing
-            && self.appeared.is_empty()
-            && self.missing.is_empty()
+            && self.changed.is_empty()
             && self.dropped.is_empty()
             && self.new_unknown.is_empty()
             && self.back.is_empty()
@@ -220,77 +235,40 @@ fn judge<'a>(
     rows: &'a [Handle],
     report: &'a HandleReport,
     node_id: NodeId,
-    policy: &Policy,
-    ready: bool,
+    rules: ReportRules,
     now: Time,
 ) -> Verdict<'a> {
     let mut verdict = Verdict::default();
+    let (mut appeared, mut missing) = (Vec::new(), Vec::new());
     let listed: BTreeMap<&str, &ReportedHandle> = report.handles.iter().map(|h| (h.handle.as_str(), h)).collect();
     for row in rows {
-        let present = listed.contains_key(row.handle.as_str());
-        let proves_absence = !present && report.complete && report.as_of >= row.seq;
-        match row.state {
-            HandleState::Creating if present => {
-                let unused = Span::from_s(policy.sweep.cache_unused_s.min(MAX_DUE_S));
-                let due_at = if row.alloc_id.is_some() { row.due_at } else { now + unused };
-                let after = Handle { state: HandleState::Live, deadline_at: None, due_at, ..row.clone() };
-                verdict.appeared.push((row, after));
-            }
-            HandleState::Destroying if present => _ = verdict.destroy.insert(row.handle.clone()),
-            HandleState::Destroying if proves_absence => verdict.gone.push(row),
-            HandleState::Live if present && row.missing_ms.is_some() => {
-                let after = Handle { missing_ms: None, missing_seen_at: None, ..row.clone() };
-                verdict.appeared.push((row, after));
-            }
-            // The missing clock runs only across accepted reports while the node is ready.
-            HandleState::Live if proves_absence && ready && !row.keep => {
-                // The time between two reports counts as far as it is usual: in a longer one the node was not
-                // ready, or not heard.
-                let usual_ms = Span::from_s(policy.sweep.report_s.saturating_mul(2)).as_ms();
-                let more = row.missing_seen_at.map_or(0, |at| now.since(at).as_ms().clamp(0, usual_ms));
-                let missing = row.missing_ms.unwrap_or(0).saturating_add(more);
-                if Span::from_ms(missing) >= Span::from_s(policy.sweep.missing_grace_s) && row.missing_ms.is_some() {
-                    verdict.dropped.push(row);
-                } else {
-                    let after = Handle { missing_ms: Some(missing), missing_seen_at: Some(now), ..row.clone() };
-                    verdict.missing.push((row, after));
-                }
-            }
-            HandleState::Live if proves_absence && ready => verdict.kept_missing = true,
-            // An operator's word makes it known: a job may use it.
-            HandleState::Unknown if present && row.keep => {
-                let after = Handle { state: HandleState::Live, unknown_report_no: None, ..row.clone() };
-                verdict.appeared.push((row, after));
-            }
-            HandleState::Unknown
-                // (A lower number is another incarnation's: of this one's it would be stale.)
-                if present && !row.keep && row.unknown_report_no.is_none_or(|first| report.report_no != first) =>
-            {
-                verdict.twice_unknown.push(row);
-            }
-            HandleState::Unknown if proves_absence => verdict.gone.push(row),
-            // Back from the dead: the report is newer than the one that buried it. What was only missing (its
-            // disk was away) is as it was, and looked at again.
-            HandleState::Gone if present && report.as_of >= row.seq && (row.keep || row.missing_ms.is_some()) => {
-                let after = Handle {
-                    state: HandleState::Live,
-                    missing_ms: None,
-                    missing_seen_at: None,
-                    expires_at: None,
-                    due_at: now,
-                    ..row.clone()
-                };
-                verdict.appeared.push((row, after));
-            }
-            HandleState::Gone if present && report.as_of >= row.seq => verdict.back.push(row),
-            _ => {}
+        let sighting = if listed.contains_key(row.handle.as_str()) {
+            Sighting::Listed
+        } else if report.complete && report.as_of >= row.seq {
+            Sighting::Absent
+        } else {
+            Sighting::Unproven
+        };
+        match row.reported(sighting, rules, now) {
+            Judgement::Unchanged => {}
+            Judgement::Appeared(after) => appeared.push((row, after)),
+            Judgement::Missing(after) => missing.push((row, after)),
+            Judgement::MissingButKept => verdict.kept_missing = true,
+            Judgement::Dropped => verdict.dropped.push(row),
+            Judgement::Gone => verdict.gone.push(row),
+            Judgement::TwiceUnknown => verdict.twice_unknown.push(row),
+            Judgement::Back => verdict.back.push(row),
+            Judgement::ToDestroy => _ = verdict.destroy.insert(row.handle.clone()),
         }
     }
-    let rows: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
-    for handle in listed.values().filter(|h| !rows.contains(h.handle.as_str())) {
+    appeared.append(&mut missing);
+    verdict.changed = appeared;
+    let known: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
+    let own = node_id.to_string();
+    for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
         match &handle.label {
-            Some(label) if *label == node_id.to_string() => verdict.new_unknown.push(handle),
-            // A cloned disk, a moved volume: named, and left alone.
+            Some(label) if *label == own => verdict.new_unknown.push(handle),
+            // A cloned disk or a moved volume: named, and left alone.
             Some(_) => verdict.conflicts.push(handle.handle.clone()),
             None => {}
         }
@@ -298,12 +276,12 @@ fn judge<'a>(
     verdict
 }
 
-fn unknown_row(node_id: NodeId, handle: &ReportedHandle, report_no: u64, now: Time) -> Handle {
-    let due_at = now + Span::from_s(MAX_DUE_S);
-    Handle {
-        unknown_report_no: Some(report_no),
-        ..Handle::new(node_id, handle.handle.clone(), handle.kind, HandleState::Unknown, 0, due_at)
-    }
+/// At most so many handles to destroy, others each time: one that cannot be destroyed delays no other.
+fn turn(destroy: &BTreeSet<String>, report_no: u64, most: usize) -> Vec<String> {
+    let turn = usize::try_from(report_no).unwrap_or(0).wrapping_mul(most);
+    let first = turn.checked_rem(destroy.len()).unwrap_or(0);
+    let (before, from) = (destroy.iter().take(first), destroy.iter().skip(first));
+    from.chain(before).take(most).cloned().collect()
 }
 
 fn digest(handles: &[ReportedHandle]) -> String {
@@ -313,9 +291,9 @@ fn digest(handles: &[ReportedHandle]) -> String {
     hex(Sha256::digest(json).get(..8).unwrap_or_default())
 }
 
+/// Somebody else changed that row: the next report sees what it is now.
 fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {
     match result {
-        // Somebody else changed that row: the next report sees what it is now.
         Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(()),
         other => other,
     }
@@ -324,82 +302,4 @@ fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {
 fn failed(error: WriteError) -> Refusal {
     tracing::error!(%error, "a report failed");
     Refusal::new(ErrorCode::Busy, "the tables do not answer: try again")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shared::model::HandleKind;
-    use shared::policy::example_json;
-
-    #[test]
-    fn an_unknown_handle_is_destroyed_when_reported_again_and_lives_once_it_is_kept() {
-        let node_id: NodeId = "1-01MCC5RM2T2R0A7YCXD2XH3WEW".parse().unwrap();
-        let found = ReportedHandle {
-            handle: "found".to_owned(),
-            kind: HandleKind::Container,
-            label: Some(node_id.to_string()),
-        };
-        let report = |report_no| HandleReport {
-            incarnation: String::new(),
-            report_no,
-            as_of: 0,
-            complete: true,
-            handles: vec![found.clone()],
-        };
-        let (policy, now) = (Policy::from_json(&example_json()).unwrap(), Time::from_ms(0));
-        let row = unknown_row(node_id, &found, 3, now);
-        // (marked, made live)
-        let judged = |row: &Handle, report_no| {
-            let (rows, report) = ([row.clone()], report(report_no));
-            let verdict = judge(&rows, &report, node_id, &policy, true, now);
-            assert!(verdict.gone.is_empty() && verdict.missing.is_empty() && verdict.dropped.is_empty());
-            let lives: Vec<Handle> = verdict.appeared.into_iter().map(|(_, after)| after).collect();
-            (verdict.twice_unknown.len(), lives)
-        };
-        assert_eq!(judged(&row, 3), (0, vec![]), "the same report once more");
-        assert_eq!(judged(&row, 4), (1, vec![]));
-        assert_eq!(judged(&row, 1), (1, vec![]), "the first of another incarnation");
-        let kept = Handle { keep: true, ..row };
-        let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
-        assert_eq!(judged(&kept, 4), (0, vec![live.clone()]));
-        let (rows, none) = ([live], HandleReport { handles: Vec::new(), ..report(5) });
-        let verdict = judge(&rows, &none, node_id, &policy, true, now);
-        assert!(verdict.missing.is_empty() && !verdict.is_quiet(&rows), "it is looked at again once it is let go");
-    }
-
-    #[test]
-    fn what_was_away_with_its_disk_is_missing_by_the_reports_and_is_as_it_was_when_it_comes_back() {
-        let node_id: NodeId = "1-01MCC5RM2T2R0A7YCXD2XH3WEW".parse().unwrap();
-        let found = |handle: &str| ReportedHandle {
-            handle: handle.to_owned(),
-            kind: HandleKind::Volume,
-            label: Some(node_id.to_string()),
-        };
-        let report =
-            |handles| HandleReport { incarnation: String::new(), report_no: 9, as_of: 5, complete: true, handles };
-        let mut document = example_json();
-        document["sweep"] = serde_json::json!({"report_s": 30, "missing_grace_s": 100});
-        let policy = Policy::from_json(&document).unwrap();
-        let at = Time::from_ms;
-        let live = Handle::new(node_id, "cache:data".to_owned(), HandleKind::Volume, HandleState::Live, 5, at(1));
-        let mut row = live.clone();
-        // Missed, away for an hour, and missed three times more: at most a minute counts between two reports.
-        let mut dropped = Vec::new();
-        for ms in [0, 3_600_000, 3_630_000, 3_660_000] {
-            let (rows, report) = ([row.clone()], report(Vec::new()));
-            let verdict = judge(&rows, &report, node_id, &policy, true, at(ms));
-            dropped.push(verdict.dropped.len());
-            row = verdict.missing.first().map_or(row.clone(), |(_, after)| after.clone());
-        }
-        assert_eq!((dropped, row.missing_ms), (vec![0, 0, 0, 1], Some(90_000)));
-        let gone = Handle { state: HandleState::Gone, due_at: at(9_000_000), expires_at: Some(9), ..row };
-        let (rows, back) = ([gone.clone()], report(vec![found("cache:data")]));
-        let verdict = judge(&rows, &back, node_id, &policy, true, at(4_000_000));
-        let after: Vec<Handle> = verdict.appeared.into_iter().map(|(_, after)| after).collect();
-        assert_eq!((verdict.back.len(), after), (0, vec![Handle { due_at: at(4_000_000), ..live }]));
-        // What was destroyed, and is there again, is destroyed again.
-        let rows = [Handle { missing_ms: None, missing_seen_at: None, ..gone }];
-        assert_eq!(judge(&rows, &back, node_id, &policy, true, at(4_000_000)).back.len(), 1);
-    }
 }

@@ -4,9 +4,9 @@
 //! what it writes can be held against it.
 
 use crate::core::{START, lock};
-use shared::ids::{NodeId, Slot};
-use shared::model::Offering;
-use shared::time::Time;
+use model::Offering;
+use model::ids::{NodeId, Slot};
+use model::time::Time;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -18,16 +18,16 @@ mod shutdown;
 
 use crate::caller::{Caller, Kind};
 use crate::core::{Core, lock};
+use crate::database::{Change, Model};
 use crate::ec2::{Ec2, Real};
-use crate::model::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
 use demand::Lately;
-use shared::ids::{AllocId, JobId, NodeId, Slot};
-use shared::policy::Policy;
-use shared::store::{Item, Key, POLICY, Row, Table, Write, alloc_key, handle_key, job_key, node_key, to_json};
-use shared::time::{Span, Time};
+use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::policy::Policy;
+use model::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use store::{Item, Key, Row, Table, Write, alloc_key, handle_key, job_key, node_key, to_json};
 
 /// How far the functions' clocks may be apart, and a run's observation behind.
 const SLACK: Span = Span::from_s(8);
@@ -252,7 +252,7 @@ impl Check {
 
     /// The tables were restored: what they forgot is not held against what follows.
     pub fn restored(&self, model: &Model) {
-        if let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some(POLICY)) {
+        if let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy")) {
             self.policy(row);
         }
         let mut seen = lock(&self.seen);
@@ -293,7 +293,7 @@ impl Check {
 
     /// The same of a node's life.
     fn forgets_life(&self, node: NodeId) -> bool {
-        self.forgets(i64::try_from(node.life().timestamp_ms()).ok().map(Time::from_ms))
+        self.forgets(i64::try_from(node.ulid().timestamp_ms()).ok().map(Time::from_ms))
     }
 
     /// The same of a job.
@@ -366,7 +366,7 @@ impl Check {
                 Table::Allocs => self.alloc(caller, model, before, after),
                 Table::Handles => self.handle(caller, model, before, after),
                 Table::Control => {
-                    after.filter(|r| text(r, "key") == Some(POLICY)).into_iter().for_each(|r| self.policy(r));
+                    after.filter(|r| text(r, "key") == Some("policy")).into_iter().for_each(|r| self.policy(r));
                 }
                 Table::Events => {}
             }
@@ -383,7 +383,7 @@ impl Check {
     /// Every write to a record, and every look at one in a transaction, requires its version as read,
     /// its absence, or (the pulse and the report counters) its very life.
     fn invariant_no_write_is_blind(&self, caller: &Caller, writes: &[Write]) {
-        use shared::store::Cond;
+        use store::Cond;
         for write in writes {
             let guards: &[&str] = match write.key.table {
                 Table::Nodes => &["version", "node_id"],
@@ -468,10 +468,10 @@ impl Check {
     fn invariant_gone_is_said_only_to_a_life_that_is_over(&self, node: NodeId) {
         let row = self.row(&node_key(node.slot()));
         let over = row.as_deref().is_some_and(|row| match node_id(row) {
-            Some(current) => current.life() > node.life(),
+            Some(current) => current.ulid() > node.ulid(),
             None => text(row, "last_node_id")
                 .and_then(|l| l.parse::<NodeId>().ok())
-                .is_some_and(|last| last.life() >= node.life()),
+                .is_some_and(|last| last.ulid() >= node.ulid()),
         });
         let seen = lock(&self.seen);
         // A row beyond a lowered maximum may be deleted, or the tables restored, between the answer and

@@ -8,10 +8,11 @@
 use crate::happened::{self, Happened};
 use crate::scenario::Scenario;
 use futures::FutureExt;
+use model::ActionName;
+use model::time::{Span, Time};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
-use shared::run::Done;
-use shared::time::{Span, Time};
+use runtime::answer::Outcome;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -234,7 +235,7 @@ struct State {
     dice: Xoshiro256PlusPlus,
     counts: BTreeMap<&'static str, u64>,
     faults: Vec<u64>,
-    did: BTreeMap<(&'static str, &'static str, Done), u64>,
+    did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
     lines: VecDeque<Line>,
 }
 
@@ -350,7 +351,7 @@ impl Core {
     }
 
     /// Counts how an action of a function came out.
-    pub fn did(&self, function: &'static str, action: &'static str, outcome: Done) {
+    pub fn did(&self, function: &'static str, action: ActionName, outcome: Outcome) {
         if !happened::ACTIONS.contains(&(function, action)) {
             self.broken("the_summary_names_all_there_is", format!("{function} {action}"));
         }

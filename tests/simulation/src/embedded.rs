@@ -1,7 +1,7 @@
 //! The embedded DynamoDB called in process: the expressions the product renders, without the SDK
 //! and HTTP in between.
 //!
-//! Guarantees: answers as `shared::store::Dynamo` does, error kinds included; what the engine
+//! Guarantees: answers as `store::Dynamo` does, error kinds included; what the engine
 //! does not expect is an error, never a panic.
 //! Does not: delete what has expired, lag, or go through what the SDK does on the wire (the
 //! contract test in `tests` does).
@@ -25,12 +25,12 @@ use dynoxide::types::{
     ScalarAttributeType,
 };
 use dynoxide::{AttributeValue as Value, Database, DynoxideError, Item as Theirs};
-use shared::store::{
+use std::collections::HashMap;
+use std::fmt;
+use store::{
     Aliases, Answer, Db, DbError, Definition, Effect, Index, Item, Key, KeyAttribute, KeySchema, KeyType, Page,
     PageKey, Query, Row, TABLES, Table, Write, WriteError,
 };
-use std::collections::HashMap;
-use std::fmt;
 
 /// How many keys one batch read takes.
 const BATCH_KEYS: usize = 100;

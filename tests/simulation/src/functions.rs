@@ -9,19 +9,20 @@ use crate::check::Check;
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Seen};
 use heartbeat_ingest::Ingest;
+use model::auth::MasterKey;
+use model::chance::Chance;
+use model::ids::{ClusterName, NodeId};
+use model::launch::LaunchSettings;
+use model::time::{Span, Time};
+use runtime::clock::RunClock;
+use runtime::http::Credentials;
+use runtime::lambda::Reply;
 use serde_json::{Value, json};
-use shared::auth::MasterKey;
-use shared::chance::Chance;
-use shared::cloud::LaunchSettings;
-use shared::http::Credentials;
-use shared::ids::{ClusterName, NodeId};
-use shared::run::RunClock;
-use shared::store::{Db, Store};
-use shared::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use store::{Db, Store};
 use sweep_dispatch::Sweep;
 use tokio::sync::Notify;
 
@@ -238,7 +239,10 @@ impl Functions {
             if to_sweep {
                 let process = self.sweeps.get(n)?;
                 let clock = RunClock::new(self.core.now() + process.skew, None, Duration::from_secs(25));
-                Box::pin(process.function.handle(event, clock)).await.ok()
+                match Box::pin(process.function.handle(event.clone(), clock)).await.ok()? {
+                    Reply::Http(answer) => Some(answer),
+                    Reply::Run(_) => None,
+                }
             } else {
                 let process = self.ingests.get(n)?;
                 Some(Box::pin(process.function.handle(event, self.core.now() + process.skew)).await)
@@ -332,7 +336,11 @@ impl Functions {
         }
     }
 
-    fn ran(&self, function: &'static str, answer: Result<shared::run::RunAnswer, shared::run::ObserveError>) {
+    fn ran(
+        &self,
+        function: &'static str,
+        answer: Result<runtime::answer::RunAnswer, runtime::observation::ObserveError>,
+    ) {
         match answer {
             Ok(answer) => {
                 self.core.count(match function {
@@ -341,7 +349,7 @@ impl Functions {
                     _ => "sweep-dispatch ran",
                 });
                 if function == poll_and_scale::FUNCTION {
-                    let said = answer.actions.iter().filter(|a| a.outcome == shared::run::Done::Said);
+                    let said = answer.actions.iter().filter(|a| a.outcome == runtime::answer::Outcome::Said);
                     *lock(&self.last_said) =
                         said.map(|a| format!("{} {}: {}", a.action, a.subject, a.reason)).collect();
                 }

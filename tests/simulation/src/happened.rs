@@ -4,7 +4,8 @@
 //! tested that did not. A situation or an action that is not listed here breaks the world.
 
 use crate::core::Fault;
-use shared::run::Done;
+use model::ActionName;
+use runtime::answer::Outcome;
 use std::collections::BTreeMap;
 
 /// States and situations.
@@ -70,37 +71,37 @@ pub const SITUATIONS: &[&str] = &[
 ];
 
 /// What the scheduled functions do.
-pub const ACTIONS: &[(&str, &str)] = &[
-    ("poll-and-scale", "abandon"),
-    ("poll-and-scale", "bind_instance"),
-    ("poll-and-scale", "clean"),
-    ("poll-and-scale", "disconnect"),
-    ("poll-and-scale", "drain"),
-    ("poll-and-scale", "hold_back"),
-    ("poll-and-scale", "launch"),
-    ("poll-and-scale", "lose_alloc"),
-    ("poll-and-scale", "mark_down"),
-    ("poll-and-scale", "place"),
-    ("poll-and-scale", "reject"),
-    ("poll-and-scale", "relaunch"),
-    ("poll-and-scale", "replace"),
-    ("poll-and-scale", "requeue"),
-    ("poll-and-scale", "resolve_reconnect"),
-    ("poll-and-scale", "set_idle"),
-    ("poll-and-scale", "shut_down"),
-    ("poll-and-scale", "stop_alloc"),
-    ("poll-and-scale", "terminate"),
-    ("poll-and-scale", "unknown_alloc"),
-    ("poll-and-scale", "warn"),
-    ("clean-stale-records", "clean"),
-    ("clean-stale-records", "terminate_orphan"),
-    ("clean-stale-records", "delete_record"),
-    ("clean-stale-records", "warn"),
-    ("clean-stale-records", "hold_back"),
-    ("sweep-dispatch", "mark_destroying"),
-    ("sweep-dispatch", "hold_back"),
-    ("sweep-dispatch", "forget_handle"),
-    ("sweep-dispatch", "purge"),
+pub const ACTIONS: &[(&str, ActionName)] = &[
+    ("poll-and-scale", ActionName::Abandon),
+    ("poll-and-scale", ActionName::BindInstance),
+    ("poll-and-scale", ActionName::Clean),
+    ("poll-and-scale", ActionName::Disconnect),
+    ("poll-and-scale", ActionName::Drain),
+    ("poll-and-scale", ActionName::HoldBack),
+    ("poll-and-scale", ActionName::Launch),
+    ("poll-and-scale", ActionName::LoseAlloc),
+    ("poll-and-scale", ActionName::MarkDown),
+    ("poll-and-scale", ActionName::Place),
+    ("poll-and-scale", ActionName::Reject),
+    ("poll-and-scale", ActionName::Relaunch),
+    ("poll-and-scale", ActionName::Replace),
+    ("poll-and-scale", ActionName::Requeue),
+    ("poll-and-scale", ActionName::ResolveReconnect),
+    ("poll-and-scale", ActionName::SetIdle),
+    ("poll-and-scale", ActionName::ShutDown),
+    ("poll-and-scale", ActionName::StopAlloc),
+    ("poll-and-scale", ActionName::Terminate),
+    ("poll-and-scale", ActionName::UnknownAlloc),
+    ("poll-and-scale", ActionName::Warn),
+    ("clean-stale-records", ActionName::Clean),
+    ("clean-stale-records", ActionName::TerminateOrphan),
+    ("clean-stale-records", ActionName::DeleteRecord),
+    ("clean-stale-records", ActionName::Warn),
+    ("clean-stale-records", ActionName::HoldBack),
+    ("sweep-dispatch", ActionName::MarkDestroying),
+    ("sweep-dispatch", ActionName::LookLater),
+    ("sweep-dispatch", ActionName::ForgetHandle),
+    ("sweep-dispatch", ActionName::Purge),
 ];
 
 /// See the module.
@@ -111,7 +112,7 @@ pub struct Happened {
     /// States and situations that were reached.
     pub counts: BTreeMap<&'static str, u64>,
     /// Actions of the scheduled functions, and how they came out.
-    pub did: BTreeMap<(&'static str, &'static str, Done), u64>,
+    pub did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
 }
 
 impl Happened {
@@ -140,7 +141,7 @@ impl Happened {
         for (function, action) in ACTIONS {
             let outcomes = self.did.iter().filter(|((f, a, _), _)| f == function && a == action);
             let mut line: Vec<String> = outcomes.clone().map(|((.., done), n)| format!("{done:?} {n}")).collect();
-            if !outcomes.clone().any(|((.., done), _)| matches!(done, Done::Yes | Done::Said)) {
+            if !outcomes.clone().any(|((.., done), _)| matches!(done, Outcome::Done | Outcome::Said)) {
                 line.push("never done".to_owned());
             }
             lines.push(format!("  {function:<20} {action:<18} {}", line.join(", ")));

@@ -20,12 +20,12 @@
 pub mod caller;
 pub mod check;
 pub mod core;
+pub mod database;
 pub mod ec2;
 pub mod embedded;
 pub mod functions;
 pub mod happened;
 pub mod machine;
-pub mod model;
 pub mod rules;
 pub mod scenario;
 pub mod story;

@@ -9,16 +9,16 @@ use crate::check::{Check, Ground};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
-use nodekeeper_agent::protocol::{Durable, Ended, Identity, LocalAlloc, Node as Protocol, Seen, Work};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use shared::ids::AllocId;
-use shared::model::HandleKind;
-use shared::time::{Span, Time};
-use shared::wire::{
+use model::HandleKind;
+use model::ids::AllocId;
+use model::time::{Span, Time};
+use model::wire::{
     AllocOrder, AllocReportAnswer, AllocUpdate, ErrorCode, HandleReportAnswer, HeartbeatAnswer, NodeFile,
     ReportedHandle,
 };
+use nodekeeper_agent::protocol::{Durable, Ended, Identity, LocalAlloc, Node as Protocol, Seen, Work};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -446,7 +446,7 @@ impl Machine {
                 .invariant_answers_are_of_the_documented_form(what, &body)
                 .map_or(Answer::Nothing, Answer::Told);
         }
-        match serde_json::from_str::<shared::wire::ErrorBody>(&body) {
+        match serde_json::from_str::<model::wire::ErrorBody>(&body) {
             Ok(error) => Answer::Refused(error.error),
             Err(_) => Answer::Nothing,
         }
@@ -529,7 +529,7 @@ impl Machine {
             if let Some(other) = self.check.somebody_elses(self.file.node_id) {
                 let lie = AllocUpdate {
                     alloc_id: other,
-                    client: shared::model::ClientStatus::Complete,
+                    client: model::ClientStatus::Complete,
                     exit_code: Some(0),
                     message: None,
                     log_tail: None,

@@ -7,10 +7,10 @@
 //! Does not: limit sizes of rows, expressions and requests in bytes.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use shared::store::{Cond, Effect, Item, Key, KeyAttribute, KeySchema, KeyType, Query, Table, Write};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
+use store::{Cond, Effect, Item, Key, KeyAttribute, KeySchema, KeyType, Query, Table, Write};
 
 /// What is wrong with a request.
 pub type Refusal = &'static str;

@@ -154,7 +154,7 @@ impl Scenario {
         scenario.late_hours = 0;
         scenario.period_s = 60;
         scenario.boot_s = 90;
-        scenario.policy = shared::policy::example_json();
+        scenario.policy = model::policy::example_json();
         let sections = [
             ("nodes", json!({"max": 200})),
             ("size", sizes(false)),
@@ -217,7 +217,7 @@ pub fn sizes(spot: bool) -> Value {
 }
 
 fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
-    let mut policy = shared::policy::example_json();
+    let mut policy = model::policy::example_json();
     let spot = dice.random_bool(0.6);
     let ttl = *pick(dice, &[30, 60, 300, 600, 900, 900]);
     let max: u32 = dice.random_range(21..=30);

@@ -8,15 +8,13 @@
 use crate::caller::{Caller, Kind};
 use crate::check::Check;
 use crate::core::{Core, Fault, lock};
+use crate::database::{Backup, Change, Model};
 use crate::embedded::Embedded;
-use crate::model::{Backup, Change, Model};
 use async_trait::async_trait;
-use shared::store::{
-    Answer, Db, DbError, Effect, Index, Key, Page, PageKey, Query, Row, Table, Write, WriteError, to_json,
-};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use store::{Answer, Db, DbError, Effect, Index, Key, Page, PageKey, Query, Row, Table, Write, WriteError, to_json};
 
 /// How far back a stale scan looks at most, in milliseconds.
 pub const STALE_MS: i64 = 20_000;

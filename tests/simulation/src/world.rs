@@ -10,15 +10,16 @@ use crate::happened::Happened;
 use crate::machine::Machine;
 use crate::scenario::{Arrivals, Scenario};
 use crate::tables::Tables;
+use model::control::{ControlKey, PolicyRow, Release};
+use model::ids::JobId;
+use model::policy::Policy;
+use model::time::Span;
+use model::{BrakeKind, FailurePolicy, Intent, Job, JobSpec, JobState, Market, Reconcile};
 use serde_json::{Value, json};
-use shared::ids::JobId;
-use shared::model::{Intent, Job, JobSpec, JobState, Market, Reconcile, Terms};
-use shared::policy::Policy;
-use shared::store::{Memory, PolicyRow, Store, Table, change_handle};
-use shared::time::Span;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use store::{Store, Table, change_handle};
 use tokio::time::sleep;
 
 /// Within so many ticks of poll-and-scale after the faults stop, or after the job before it ended, a
@@ -323,7 +324,7 @@ impl World {
             scratch_gib: pick(&[0, 0, 0, 10]),
             nodes: u32::try_from(nodes).unwrap_or(1),
             exclusive: core.maybe(0.05),
-            terms: Terms {
+            failure_policy: FailurePolicy {
                 kill_timeout_s: pick(&[10, 30, 120]),
                 lost_after_s: pick(&[0, 60, 600, 600, 1800, 14_400]),
                 replace: core.maybe(0.3),
@@ -411,7 +412,7 @@ impl World {
             if core.is_healed() {
                 if minutes.is_multiple_of(10) {
                     // These two wait for an operator; the others end by themselves.
-                    self.release(&["orphans", "handles"]).await;
+                    self.release(&[BrakeKind::Orphans, BrakeKind::Handles]).await;
                     healthy += 10;
                     if healthy <= 60 {
                         self.intend(Intent::Drain).await;
@@ -420,7 +421,7 @@ impl World {
                 continue;
             }
             if core.maybe(0.03) {
-                self.release(&["missing", "leases", "orphans", "handles"]).await;
+                self.release(&[BrakeKind::Missing, BrakeKind::Leases, BrakeKind::Orphans, BrakeKind::Handles]).await;
             }
             if minutes.is_multiple_of(10) {
                 backups.push_back(lock(&self.tables.model).backup());
@@ -550,19 +551,19 @@ impl World {
             };
             let Ok(Some(row)) = self.store.handle(node, &handle).await else { continue };
             if row.keep != keep {
-                let after = shared::model::Handle { keep, ..row.clone() };
+                let after = model::Handle { keep, ..row.clone() };
                 let _ = self.store.apply(&change_handle(&row, &after)).await;
             }
         }
     }
 
     /// An operator lets go of brakes.
-    async fn release(&self, kinds: &[&str]) {
+    async fn release(&self, kinds: &[BrakeKind]) {
         let now = self.core.now();
         for kind in kinds {
-            let Ok(before) = self.store.memory(&format!("release#{kind}")).await else { continue };
-            let after = Memory { since_at: Some(now), until_at: Some(now + Span::from_s(600)), ..before.clone() };
-            let _ = self.store.remember(&before, &after).await;
+            let Ok(before) = self.store.entry::<Release>(&ControlKey::Release(*kind)).await else { continue };
+            let after = before.given(None, Span::from_s(600), now);
+            let _ = self.store.write_entry(&before, &after).await;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Bench, Got, Op, check, delete, handle, item, job, l, m, n, ns, put, row, s, seen, ss, update};
 use aws_sdk_dynamodb::types::AttributeValue;
-use shared::store::{Answer, Cond, Effect, Item, Key, Table, Write};
+use store::{Answer, Cond, Effect, Item, Key, Table, Write};
 
 pub async fn all(bench: &Bench) {
     conditions(bench).await;

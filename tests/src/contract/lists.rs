@@ -3,7 +3,7 @@
 
 use super::{Bench, Got, Op, Seen, delete, handle, item, job, n, put, row, s, seen, ss, update};
 use aws_sdk_dynamodb::types::AttributeValue;
-use shared::store::{Answer, DUE, Index, Item, Key, LIVE, QUEUE, Query, Table, Write};
+use store::{Answer, DUE, Index, Item, Key, LIVE, QUEUE, Query, Table, Write};
 
 pub async fn all(bench: &Bench) {
     membership(bench).await;

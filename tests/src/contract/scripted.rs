@@ -6,9 +6,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
-use shared::store::{Answer, Cond, Db, DbError, Dynamo, Key, Table, WriteError};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use store::{Answer, Cond, Db, DbError, Dynamo, Key, Table, WriteError};
 
 #[derive(Default)]
 struct Script {

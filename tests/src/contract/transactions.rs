@@ -1,7 +1,7 @@
 //! Transactions, written out: all or nothing, and what is refused whole.
 
 use super::{Bench, Got, Op, check, delete, handle, job, n, put, row, seen, update};
-use shared::store::{Cond, Key, Table};
+use store::{Cond, Key, Table};
 
 pub async fn all(bench: &Bench) {
     all_or_nothing(bench).await;

@@ -5,8 +5,8 @@ use super::{Bench, Got, Op, handle, job, l, m, n, ns, row, s, ss};
 use aws_sdk_dynamodb::types::AttributeValue;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shared::store::{Answer, Cond, DUE, Effect, Index, Item, Key, LIVE, PageKey, QUEUE, Query, TABLES, Table, Write};
 use std::collections::BTreeMap;
+use store::{Answer, Cond, DUE, Effect, Index, Item, Key, LIVE, PageKey, QUEUE, Query, TABLES, Table, Write};
 
 const NAMES: &[&str] =
     &["version", "state", "allocs", "done", "extra", "name", "queue", "rank", "live_node", "due", "due_at"];

@@ -1,7 +1,8 @@
 //! `plan`, `history`, `status`.
 
 use super::*;
-use shared::chance::Chance;
+use model::ActionName;
+use model::chance::Chance;
 
 #[tokio::test]
 async fn plan_shows_the_next_run_and_changes_nothing() {
@@ -81,12 +82,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
 
     let world = World::with_policy().await;
     for function in ["poll-and-scale", "clean-stale-records", "sweep-dispatch"] {
-        let run = RunRow {
-            started_at: at(980),
-            last_success_at: Some(at(980)),
-            actions: 2,
-            ..RunRow::new(format!("run#{function}"))
-        };
+        let run = RunRow { started_at: at(980), last_success_at: Some(at(980)), actions: 2, ..RunRow::new(function) };
         world.store().write(None, &run, Vec::new()).await.unwrap();
     }
     world.put_job(1).await;
@@ -96,15 +92,19 @@ async fn status_says_what_is_wrong_and_what_to_do() {
 
     // Three things go wrong, two are worth knowing, and what is over is not mentioned.
     world.put_node(&fixtures::ready(0)).await;
-    let until = |key: &str, s: i64| Memory { until_at: Some(at(s)), message: Some("told".into()), ..Memory::new(key) };
-    world.remember(until("brake#missing", 1200)).await;
-    world.remember(Memory { count: Some(0), ..until("brake#orphans", 1200) }).await;
-    world.remember(until("backoff", 999)).await;
-    world.remember(until("shortage#spot#m7a.large#any", 1120)).await;
-    world.remember(Memory { policy_version: Some(1), ..until("bad_request#small", 0) }).await;
-    world.remember(Memory { policy_version: Some(0), ..until("bad_request#large", 0) }).await;
+    let until = |key: &str, s: i64| {
+        let key: ControlKey = key.parse().unwrap();
+        EntryRow { until_at: Some(at(s)), message: Some("told".into()), ..EntryRow::new(&key) }
+    };
+    world.put_entry(until("brake#missing", 1200)).await;
+    world.put_entry(EntryRow { count: Some(0), ..until("brake#orphans", 1200) }).await;
+    world.put_entry(until("backoff", 999)).await;
+    world.put_entry(until("shortage#spot#m7a.large#any", 1120)).await;
+    world.put_entry(EntryRow { policy_version: Some(1), ..until("bad_request#small", 0) }).await;
+    world.put_entry(EntryRow { policy_version: Some(0), ..until("bad_request#large", 0) }).await;
     let chance = Chance::seeded(1);
-    let warn = |s, reason| Event::new(&Subject::Cluster, "warn", reason, at(s), Span::from_s(99_999), &chance);
+    let warn =
+        |s, reason| Event::new(&Subject::Cluster, ActionName::Warn, reason, at(s), Span::from_s(99_999), &chance);
     world.store().record(&warn(940, "instance i-9 has no node")).await.unwrap();
     world.store().record(&warn(900, "instance i-9 has no node")).await.unwrap();
     let (out, _) = world.run(&["status"]).await.failed();
@@ -135,7 +135,7 @@ async fn a_function_that_is_overdue_is_wrong() {
     let row = |function: &str, success: i64| RunRow {
         last_success_at: Some(at(success)),
         error: Some("no\nway".into()),
-        ..RunRow::new(format!("run#{function}"))
+        ..RunRow::new(function)
     };
     // Five periods of a minute, and of five minutes.
     for (function, success) in [("poll-and-scale", 699), ("sweep-dispatch", 700), ("clean-stale-records", -499)] {

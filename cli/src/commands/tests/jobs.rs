@@ -1,6 +1,7 @@
 //! `submit`, `jobs`, `job`, `logs`, `cancel`.
 
 use super::*;
+use model::JobSet;
 
 #[tokio::test]
 async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
@@ -50,7 +51,7 @@ async fn a_submission_without_options_is_the_documented_default() {
     let world = World::new().await;
     let out = world.run(&["submit", "--", "true"]).await.done();
     let job = world.store().job(out.trim().parse().unwrap()).await.unwrap().unwrap();
-    let spec = shared::model::JobSpec { command: vec!["true".into()], ..Default::default() };
+    let spec = model::JobSpec { command: vec!["true".into()], ..Default::default() };
     let mut expected = Job::submit(job.summary.job_id, spec, world.now).unwrap();
     expected.summary.version = job.summary.version;
     assert_eq!(job, expected);
@@ -92,10 +93,10 @@ async fn waiting_ends_when_every_job_has_and_says_how() {
                 jobs.retain(|j| !j.summary.state.is_ended());
             }
             for (job, how) in jobs.iter().zip(how) {
-                let alloc = shared::ids::AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+                let alloc = model::ids::AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
                 let placed = job.with_placed(&[alloc]).unwrap();
                 let alloc = Alloc::place(alloc, job, &fixtures::ready(0), at(1)).unwrap();
-                let after = placed.after_end(&alloc.summary, how, &[], true, Span::from_s(9), at(2));
+                let after = placed.after_end(&alloc.summary, how, &[], JobSet::Leaves, Span::from_s(9), at(2));
                 store.write(Some(job), &after, Vec::new()).await.unwrap();
             }
         })
@@ -149,8 +150,8 @@ async fn a_job_says_why_it_waits() {
     let row = world.run(&["job", &id(1), "--json"]).await.json();
     assert_eq!(row["state"], "queued");
     assert_eq!(row["waits_because"], "the next run would place: it fits on slot 0");
-    let quota = Memory { until_at: Some(at(160)), ..Memory::new("quota") };
-    world.remember(quota).await;
+    let quota = EntryRow { until_at: Some(at(160)), ..EntryRow::new(&ControlKey::Quota) };
+    world.put_entry(quota).await;
     let seen = Observation::read(world.store(), &Listed(Vec::new()), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
     let why = waiting::because(&without, fixtures::job_id(1), at(100)).unwrap();
@@ -197,6 +198,23 @@ async fn a_job_shows_its_allocs_and_their_ends() {
 }
 
 #[tokio::test]
+async fn what_a_job_prints_cannot_drive_the_terminal_and_reaches_a_pipe_unchanged() {
+    let mut world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    let printed = "\u{1b}[2J\u{1b}]0;title\u{7}plain\ttab\r\n\u{9b}31m";
+    let ending = Ending { log_tail: Some(printed.to_owned()), ..Ending::lost("gone") };
+    let end = alloc.end(&ending, Span::from_s(9), at(970));
+    world.store().write(Some(&alloc), &end, Vec::new()).await.unwrap();
+    let id = job.summary.job_id.to_string();
+    let piped = world.run(&["logs", &id]).await.done();
+    assert!(piped.contains(printed), "{piped:?}");
+    world.screen = Screen::Terminal;
+    let shown = world.run(&["logs", &id]).await.done();
+    assert!(shown.contains("\\x1b[2J\\x1b]0;title\\x07plain\ttab\\x0d\n\\x9b31m"), "{shown:?}");
+    assert!(!shown.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{shown:?}");
+}
+
+#[tokio::test]
 async fn cancel_changes_the_job_and_nothing_else() {
     let world = World::with_policy().await;
     world.put_running(1).await;
@@ -236,7 +254,7 @@ async fn a_lost_race_is_tried_again_but_not_for_ever() {
     let mut node = world.put_node(&fixtures::ready(0)).await;
     let mut theirs = Vec::new();
     for _ in 0..4 {
-        let (write, after) = change(Some(&node), &node.with_news(at(999)).unwrap());
+        let (write, after) = change(Some(&node), &node.bump_seq(at(999)).unwrap());
         theirs.insert(0, write);
         node = after;
     }

@@ -1,6 +1,8 @@
 //! `nodes`, `node`, intents, handles and brakes.
 
 use super::*;
+use model::BrakeKind;
+use model::control::Release;
 
 #[tokio::test]
 async fn intents_change_the_record_and_not_its_pulse() {
@@ -107,7 +109,7 @@ async fn what_is_being_destroyed_cannot_be_kept() {
     world.put_handle(&node, "h").await;
     let handle = world.store().handle(fixtures::node_id(0), "h").await.unwrap().unwrap();
     let marked = Handle { state: HandleState::Destroying, ..handle.clone() };
-    world.store().apply(&shared::store::change_handle(&handle, &marked)).await.unwrap();
+    world.store().apply(&store::change_handle(&handle, &marked)).await.unwrap();
     let (said, changed) = world.changes(&["keep", "h", "--slot", "0"]).await;
     assert_eq!((said.error().as_str(), changed.len()), ("handle h cannot be kept: it is destroying already", 0));
 }
@@ -120,28 +122,29 @@ async fn a_release_lets_go_what_is_held_now_and_ends() {
         world.put_node(&fixtures::ready(slot)).await;
         instances.push(Instance {
             instance_id: format!("i-{slot}"),
-            state: shared::cloud::InstanceState::Running,
+            state: model::cloud::InstanceState::Running,
             launched_at: at(0),
             zone: None,
-            tags: BTreeMap::from([(shared::cloud::NODE_TAG.to_owned(), fixtures::node_id(slot).to_string())]),
+            tags: BTreeMap::from([(model::cloud::NODE_TAG.to_owned(), fixtures::node_id(slot).to_string())]),
         });
     }
     world.cluster.cloud = Arc::new(Listed(instances));
     let held = |plan: &str| plan.contains("hold_back");
     let plan = world.run(&["plan"]).await.done();
     assert!(held(&plan) && plan.contains("nodekeeper release leases"), "{plan}");
-    let brake = Memory {
+    let brake = EntryRow {
         since_at: Some(at(900)),
         until_at: Some(at(1900)),
         message: Some("all silent".into()),
-        ..Memory::new("brake#leases")
+        ..EntryRow::new(&ControlKey::Brake(BrakeKind::Leases))
     };
-    world.remember(brake).await;
+    world.put_entry(brake).await;
     let (said, changed) = world.changes(&["release", "leases"]).await;
     assert_eq!(said.done(), "what is held back of leases is let go in the next run (all silent)\n");
     assert_eq!(changed, ["control/release#leases", "events/cluster/release"]);
-    let release = world.store().memory("release#leases").await.unwrap();
-    assert_eq!((release.since_at, release.until_at), (Some(at(1000)), Some(at(4600))));
+    let key = ControlKey::Release(BrakeKind::Leases);
+    let release: Release = world.store().entry(&key).await.unwrap();
+    assert_eq!((release.since_at(), release.until_at()), (Some(at(1000)), Some(at(4600))));
     let plan = world.run(&["plan"]).await.done();
     assert!(plan.contains("no longer held") && plan.contains("mark_down"), "{plan}");
     world.now = at(1060);

@@ -27,6 +27,7 @@ async fn what_needs_no_cluster_asks_for_none() {
         &["plan", "--state", &state],
     ] {
         let mut context = Context {
+            screen: Screen::Pipe,
             connect: Box::new(|| panic!("it asked for a cluster")),
             clock: Arc::new(|| at(0)),
             input: &mut &b""[..],
@@ -108,7 +109,7 @@ async fn a_cluster_out_of_reach_is_one_line_that_says_what_to_do() {
 
 #[test]
 fn ids_are_checked_before_anything_is_asked() {
-    let command = parse(&["job", &JobId::new(shared::chance::Chance::real().ulid(at(0))).to_string()]).unwrap();
+    let command = parse(&["job", &JobId::new(model::chance::Chance::real().ulid(at(0))).to_string()]).unwrap();
     assert!(matches!(command, Command::Job(_)));
     <Line as clap::CommandFactory>::command().debug_assert();
 }
@@ -118,9 +119,8 @@ async fn the_same_policy_is_stored_anew_where_ec2_refuses_a_size() {
     let world = World::with_policy().await;
     let dir = tempfile::tempdir().unwrap();
     let same = file(&dir, "same.toml", POLICY);
-    let read = world.store().memory("bad_request#small").await.unwrap();
-    let refused = shared::store::Memory { policy_version: Some(1), ..read.clone() };
-    world.store().remember(&read, &refused).await.unwrap();
+    let key = ControlKey::BadRequest("small".into());
+    world.put_entry(EntryRow { policy_version: Some(1), ..EntryRow::new(&key) }).await;
     let said = world.run(&["policy", "set", &same]).await.done();
     assert!(said.ends_with("stored as version 2\nsize small, which EC2 called wrong, is tried again\n"), "{said}");
     assert_eq!(world.run(&["policy", "set", &same]).await.done(), "nothing changed: version 2 is the same\n");

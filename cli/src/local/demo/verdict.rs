@@ -1,24 +1,24 @@
-//! What came of the demonstration, against what had to come of it.
+//! Checks the results of the demonstration against the expected ones.
 //!
-//! Guarantees: every job, every result, every slot's story and every trace that could be left is
-//! looked at; a check that fails says what is wrong with what.
+//! Guarantees: every job, every result, the events of every slot, and everything that could be left
+//! over is checked; a failed check says what is wrong with which job, slot or process.
 //! Does not: change anything.
 
-use super::super::LocalError;
-use super::Demo;
+use super::super::error::LocalError;
+use super::progress::{Demo, End, TIME_LIMIT};
 use super::work::{Expect, sha256};
-use shared::ids::JobId;
-use shared::model::{Alloc, ClientStatus, Desired, Job, JobState};
+use model::ids::JobId;
+use model::{Alloc, ClientStatus, Desired, Job, JobState};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// More problems of one check than this are only counted.
+/// How many problems of one check are printed; more are only counted.
 const SHOWN: usize = 5;
 
-/// One thing that had to be so.
+/// One check: passed if it found no problem.
 #[derive(Clone, Debug)]
 pub(in crate::local) struct Check {
     what: String,
@@ -34,9 +34,9 @@ impl Check {
         Self::new(what, if holds { Vec::new() } else { vec![otherwise()] })
     }
 
-    /// After everything was shut down.
+    /// Made after everything was shut down.
     pub(in crate::local) fn nothing_left(processes: usize) -> Self {
-        Self::that("everything that was started has ended", processes == 0, || {
+        Self::that("every process that was started has ended", processes == 0, || {
             format!("{processes} processes are left")
         })
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Check {
     }
 }
 
-/// A job as it ended, with all its copies.
+/// An ended job with all its allocs.
 struct Ended<'a> {
     name: &'a str,
     expect: &'a Expect,
@@ -67,8 +67,8 @@ struct Ended<'a> {
     allocs: Vec<Alloc>,
 }
 
-/// Looks at everything.
-pub(super) async fn checks(demo: &mut Demo<'_>, over: bool) -> Result<Vec<Check>, LocalError> {
+/// Makes all checks.
+pub(super) async fn checks(demo: &mut Demo<'_>, end: End) -> Result<Vec<Check>, LocalError> {
     let mut ended = BTreeMap::new();
     for (id, task) in &demo.jobs {
         if let Some(job) = demo.store().job(*id).await? {
@@ -77,21 +77,21 @@ pub(super) async fn checks(demo: &mut Demo<'_>, over: bool) -> Result<Vec<Check>
         }
     }
     let mut checks = vec![Check::that(
-        format!("{} jobs were done and the fleet went away within {}", demo.jobs.len(), super::LONGEST),
-        over && ended.len() == demo.jobs.len(),
+        format!("{} jobs ended and the fleet shut down within {}", demo.jobs.len(), TIME_LIMIT),
+        end == End::InTime && ended.len() == demo.jobs.len(),
         || "it took longer".to_owned(),
     )];
     checks.extend(outcomes(ended.values()));
     checks.push(overtaking(demo, &ended));
     checks.push(once(ended.values()));
-    let stories = stories(demo, ended.values()).await?;
+    let records = records(demo, ended.values()).await?;
     drop(ended);
-    checks.extend(stories);
-    checks.extend(traces(demo).await?);
+    checks.extend(records);
+    checks.extend(leftovers(demo).await?);
     Ok(checks)
 }
 
-/// Each job ended as it had to, grouped by what had to come of it.
+/// Each job ended as expected; one check for each kind of expectation.
 fn outcomes<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Vec<Check> {
     let mut groups: BTreeMap<(u8, &str), (usize, Vec<String>)> = BTreeMap::new();
     for one in ended {
@@ -107,9 +107,9 @@ impl Ended<'_> {
         match self.expect {
             Expect::Says { .. } => (0, "complete, and the result is right"),
             Expect::Unzips { .. } => (1, "complete, and the result unpacks to the input"),
-            Expect::Together { .. } => (2, "complete on two nodes at once, each knowing both"),
-            Expect::SecondTime { .. } => (3, "failed once, and complete at the second try"),
-            Expect::Fails { .. } => (4, "failed with its own exit code, as often as it may"),
+            Expect::Together { .. } => (2, "complete on two nodes at once, each with both addresses"),
+            Expect::SecondTime { .. } => (3, "failed once, then complete at the second try"),
+            Expect::Fails { .. } => (4, "failed with its own exit code, as often as it is retried"),
             Expect::Cancelled => (5, "cancelled while running, and stopped"),
             Expect::Rejected => (6, "rejected with the reason, without a node"),
             Expect::Completes => (7, "complete"),
@@ -141,8 +141,8 @@ impl Ended<'_> {
             Expect::Fails { exit_code, times } => {
                 state(JobState::Failed)?;
                 self.exit_codes(&vec![Some(*exit_code); *times])?;
-                let told = |a: &Alloc| a.log_tail.as_deref().is_some_and(|t| t.contains("failing on purpose"));
-                ensure(self.allocs.iter().all(told), || "its output was not kept".to_owned())
+                let kept = |a: &Alloc| a.log_tail.as_deref().is_some_and(|t| t.contains("failing on purpose"));
+                ensure(self.allocs.iter().all(kept), || "its output was not kept".to_owned())
             }
             Expect::SecondTime { exit_code, result } => {
                 state(JobState::Complete)?;
@@ -157,7 +157,7 @@ impl Ended<'_> {
             Expect::Rejected => {
                 state(JobState::Rejected)?;
                 ensure(self.job.reason.as_deref().is_some_and(|r| !r.is_empty()), || "there is no reason".to_owned())?;
-                ensure(self.allocs.is_empty(), || "it was placed all the same".to_owned())
+                ensure(self.allocs.is_empty(), || "it was placed anyway".to_owned())
             }
             Expect::Together { members, result } => {
                 state(JobState::Complete)?;
@@ -175,7 +175,7 @@ impl Ended<'_> {
         for member in 0..members {
             let hosts = read(&result.with_extension(format!("hosts.{member}")))?;
             let n = hosts.trim().split(',').filter(|h| !h.is_empty()).count();
-            ensure(n == members as usize, || format!("member {member} knew of {n} hosts: {:?}", hosts.trim()))?;
+            ensure(n == members as usize, || format!("member {member} got {n} addresses: {:?}", hosts.trim()))?;
         }
         let done: Vec<&Alloc> = self.allocs.iter().filter(|a| a.summary.client == ClientStatus::Complete).collect();
         let mut nodes: Vec<_> = done.iter().map(|a| a.summary.node_id).collect();
@@ -203,7 +203,7 @@ fn unzip(path: &Path) -> Result<Vec<u8>, String> {
     Ok(output.stdout)
 }
 
-/// The late job of high priority was placed before all that waited when it came.
+/// The late, urgent job was placed before jobs that already waited.
 fn overtaking(demo: &Demo<'_>, ended: &BTreeMap<JobId, Ended<'_>>) -> Check {
     let first = |one: &Ended<'_>| one.allocs.iter().map(|a| a.summary.placed_at).min();
     let urgent = ended.values().find(|one| one.name == "urgent").and_then(first);
@@ -233,20 +233,20 @@ fn once<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Check {
     Check::new("nothing was done twice", problems)
 }
 
-/// The events tell of every life from its launch to its end, and of every placement.
-async fn stories<'a>(demo: &Demo<'_>, ended: impl Iterator<Item = &'a Ended<'a>>) -> Result<Vec<Check>, LocalError> {
+/// Events record every node from launch to end, and every placement.
+async fn records<'a>(demo: &Demo<'_>, ended: impl Iterator<Item = &'a Ended<'a>>) -> Result<Vec<Check>, LocalError> {
     let events = demo.store().events().await?;
-    let told =
+    let recorded =
         |subject: &str, action: &str| events.iter().filter(|e| e.subject == subject && e.action == action).count();
     let nodes = demo.store().nodes().await?;
     let mut problems = Vec::new();
     let mut lives = 0;
     for node in &nodes {
         let subject = format!("slot#{}", node.slot);
-        let launched = told(&subject, "launch");
+        let launched = recorded(&subject, "launch");
         lives += launched;
         for action in ["launch", "shut_down", "clean"] {
-            let n = told(&subject, action);
+            let n = recorded(&subject, action);
             if n == 0 || n != launched {
                 problems.push(format!("slot {}: {launched} × launch, but {n} × {action}", node.slot));
             }
@@ -255,19 +255,19 @@ async fn stories<'a>(demo: &Demo<'_>, ended: impl Iterator<Item = &'a Ended<'a>>
     if lives == 0 {
         problems.push("no node was launched".to_owned());
     }
-    let unplaced =
-        ended.filter(|one| !one.allocs.is_empty() && told(&format!("job#{}", one.job.summary.job_id), "place") == 0);
-    let unplaced = unplaced.map(|one| format!("{}: no event tells of its placement", one.name)).collect();
+    let unplaced = ended
+        .filter(|one| !one.allocs.is_empty() && recorded(&format!("job#{}", one.job.summary.job_id), "place") == 0);
+    let unplaced = unplaced.map(|one| format!("{}: no event records its placement", one.name)).collect();
     let silent = events.iter().filter(|e| e.reason.is_empty()).map(|e| format!("{} {}", e.subject, e.action)).collect();
     Ok(vec![
-        Check::new(format!("the events tell of {lives} nodes: launched, shut down, cleaned"), problems),
-        Check::new("the events tell of every placement", unplaced),
-        Check::new("every event has its reason", silent),
+        Check::new(format!("the events record {lives} nodes: launched, shut down, cleaned"), problems),
+        Check::new("the events record every placement", unplaced),
+        Check::new("every event has a reason", silent),
     ])
 }
 
-/// Nothing is left of it all.
-async fn traces(demo: &mut Demo<'_>) -> Result<Vec<Check>, LocalError> {
+/// Nothing is left over.
+async fn leftovers(demo: &mut Demo<'_>) -> Result<Vec<Check>, LocalError> {
     let live = demo.live_instances();
     let handles = demo.handles().await?;
     let nodes = demo.store().nodes().await?;
@@ -287,15 +287,15 @@ async fn traces(demo: &mut Demo<'_>) -> Result<Vec<Check>, LocalError> {
         Check::new(format!("none of {} instances is left", demo.instances.len()), live),
         Check::that("no alloc is left", allocs.is_empty(), || format!("{} are live", allocs.len())),
         Check::that("no handle is left", handles == 0, || format!("{handles} rows")),
-        Check::that("no process of any machine is left", processes == 0, || format!("{processes} run")),
+        Check::that("no process of a machine is left", processes == 0, || format!("{processes} run")),
     ])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared::model::JobSpec;
-    use shared::time::Time;
+    use model::JobSpec;
+    use model::time::Time;
 
     fn ended(expect: &Expect, state: JobState) -> Result<(), String> {
         let spec = JobSpec { command: vec!["true".into()], ..JobSpec::default() };
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_right_only_in_its_own_state_and_with_the_right_result() {
+    fn an_outcome_needs_the_expected_state_and_the_expected_result() {
         let dir = tempfile::tempdir().unwrap();
         let result = dir.path().join("result");
         let says = Expect::Says { result: result.clone(), content: "42".into() };
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_check_says_what_is_wrong_and_does_not_flood() {
+    fn a_failed_check_says_what_is_wrong_in_a_few_lines() {
         let check = Check::new("it works", (0..9).map(|n| format!("problem {n}")).collect());
         let text = check.to_string();
         assert!(
@@ -334,6 +334,6 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("problem 5"));
-        assert_eq!(Check::nothing_left(0).to_string().trim(), "ok      everything that was started has ended");
+        assert_eq!(Check::nothing_left(0).to_string().trim(), "ok      every process that was started has ended");
     }
 }

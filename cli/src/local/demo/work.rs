@@ -1,29 +1,29 @@
-//! The work of the demonstration, and what must come of it.
+//! The jobs of the demonstration, and what must come of them.
 //!
-//! Guarantees: what is expected is computed here in Rust, before anything runs.
+//! Guarantees: the expected results are computed here, before any job runs.
 //! Does not: run or check anything.
 
+use model::auth::hex;
+use model::chance::Chance;
+use model::{FailurePolicy, JobSpec};
 use sha2::{Digest, Sha256};
-use shared::auth::hex;
-use shared::chance::Chance;
-use shared::model::{JobSpec, Terms};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where files are looked for.
+/// The directories with input files.
 const ROOTS: [&str; 4] = ["/usr/share", "/usr/include", "/usr/lib", "/etc"];
-/// How large they may be.
+/// The size of an input file.
 const BYTES: std::ops::Range<u64> = 1_024..2 * 1024 * 1024;
-/// So many are looked at.
-const LOOKED_AT: usize = 4_000;
+/// The most files to choose from.
+const CANDIDATES: usize = 4_000;
 
 const HASHED: usize = 12;
 const ZIPPED: usize = 8;
 const COUNTED: usize = 6;
 const JOINED: usize = 3;
 
-/// One job.
+/// One job and what must come of it.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub(super) name: String,
@@ -31,32 +31,32 @@ pub(super) struct Task {
     pub(super) expect: Expect,
 }
 
-/// What must come of it.
+/// What must come of a job.
 #[derive(Clone, Debug)]
 pub(super) enum Expect {
-    /// It completes, and its result says this.
+    /// It completes, and its result has this content.
     Says { result: PathBuf, content: String },
-    /// It completes, and its result is a gzip file of something with this SHA-256.
+    /// It completes, and its result is a gzip file of content with this SHA-256.
     Unzips { result: PathBuf, sha256: String },
-    /// It fails with this exit code, each of so many times.
+    /// It fails this many times, each time with this exit code.
     Fails { exit_code: i32, times: usize },
     /// It fails once, and then completes.
     SecondTime { exit_code: i32, result: PathBuf },
     /// It is cancelled while it runs.
     Cancelled,
-    /// It can never run.
+    /// It fits no node, so it never runs.
     Rejected,
-    /// Its members run at the same time and know of each other.
+    /// Its members run at the same time and know each other's addresses.
     Together { members: u32, result: PathBuf },
     /// It completes.
     Completes,
 }
 
-/// The work of the beginning, and the job that comes late.
+/// The jobs submitted at the start, and the urgent one submitted late.
 pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
     let inputs = inputs(results, HASHED + ZIPPED + COUNTED + JOINED * 3)?;
     let mut inputs = inputs.into_iter();
-    let mut next = || inputs.next().ok_or_else(|| io::Error::other("there are too few files"));
+    let mut next = || inputs.next().ok_or_else(|| io::Error::other("too few input files"));
     let mut tasks = Vec::new();
     for n in 0..HASHED {
         let spec = JobSpec { priority: 400 + (n as u32 % 3) * 50, memory_mib: 256, ..JobSpec::default() };
@@ -93,15 +93,15 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
         let [a, b, c] = &files;
         tasks.push(task(&name, script, &[("A", a), ("B", b), ("C", c), ("OUT", &result)], spec, expect));
     }
-    tasks.extend(odd_ones(results));
-    // It works on the one file that is certainly there.
+    tasks.extend(special_jobs(results));
+    // Its input is the one file that certainly exists.
     let spec = JobSpec { priority: 1_000, ..JobSpec::default() };
     let urgent = hash("urgent", &std::env::current_exe()?, results, spec)?;
     Ok((tasks, urgent))
 }
 
-/// What does not simply work.
-fn odd_ones(results: &Path) -> Vec<Task> {
+/// Jobs that fail, are cancelled or rejected, or do something unusual.
+fn special_jobs(results: &Path) -> Vec<Task> {
     let at = |name: &str| results.join(name);
     let plain = JobSpec::default;
     let fails = |name: &str, exit_code: i32, retry_failed: u32| {
@@ -119,11 +119,11 @@ fn odd_ones(results: &Path) -> Vec<Task> {
         done
         echo "$NODEKEEPER_HOSTS" > "$OUT.hosts.$NODEKEEPER_MEMBER"
         sleep 1"#;
-    // What it leaves behind has neither its parents nor its session nor its environment.
+    // The daemon keeps neither its parent, nor its session, nor its environment.
     let daemon =
         "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
     let cache = r#"echo "$NODEKEEPER_JOB_ID" >> "$NODEKEEPER_CACHE_DEMO/seen" && [ -s "$NODEKEEPER_CACHE_DEMO/seen" ]"#;
-    let terms = Terms { kill_timeout_s: 2, ..Terms::default() };
+    let failure_policy = FailurePolicy { kill_timeout_s: 2, ..FailurePolicy::default() };
     vec![
         fails("fail", 3, 0),
         fails("fail-twice", 7, 1),
@@ -134,7 +134,7 @@ fn odd_ones(results: &Path) -> Vec<Task> {
             JobSpec { retry_failed: 2, ..plain() },
             Expect::SecondTime { exit_code: 9, result: at("second-time") },
         ),
-        task("to-cancel", "echo asleep; sleep 600", &[], JobSpec { terms, ..plain() }, Expect::Cancelled),
+        task("to-cancel", "echo asleep; sleep 600", &[], JobSpec { failure_policy, ..plain() }, Expect::Cancelled),
         task("too-large", "true", &[], JobSpec { vcpus: 512, ..plain() }, Expect::Rejected),
         task(
             "together",
@@ -143,7 +143,7 @@ fn odd_ones(results: &Path) -> Vec<Task> {
             JobSpec { nodes: 2, priority: 700, ..plain() },
             Expect::Together { members: 2, result: at("together") },
         ),
-        task("daemon", daemon, &[], JobSpec { terms, ..plain() }, Expect::Completes),
+        task("daemon", daemon, &[], JobSpec { failure_policy, ..plain() }, Expect::Completes),
         task("cached", cache, &[], JobSpec { caches: vec!["demo".into()], ..plain() }, Expect::Completes),
     ]
 }
@@ -166,11 +166,11 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Files of this machine, spread over what there is; made up where there are too few.
+/// Input files, spread over the files of this machine; generated if there are too few.
 fn inputs(results: &Path, wanted: usize) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for root in ROOTS {
-        let enough = found.len() + LOOKED_AT / ROOTS.len();
+        let enough = found.len() + CANDIDATES / ROOTS.len();
         walk(Path::new(root), &mut found, enough);
     }
     let step = (found.len() / wanted.max(1)).max(1);
@@ -184,7 +184,7 @@ fn inputs(results: &Path, wanted: usize) -> io::Result<Vec<PathBuf>> {
     Ok(chosen)
 }
 
-/// Regular files below `dir` that can be read, in a fixed order, until there are `enough`.
+/// Adds readable regular files below `dir`, in a fixed order, until there are `enough`.
 fn walk(dir: &Path, found: &mut Vec<PathBuf>, enough: usize) {
     let mut entries: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
     entries.sort();
@@ -192,7 +192,7 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>, enough: usize) {
         if found.len() >= enough {
             return;
         }
-        // Links are not followed: they lead in circles.
+        // Links are not followed: they can lead in circles.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if metadata.is_dir() {
             walk(&path, found, enough);

@@ -4,11 +4,14 @@
 //! wants is ordered to stop; of several copies after a return one stays.
 //! Does not: place copies (the demand stage does). Rules: Nomad PR 15068.
 
+use super::Plan;
+use super::actions::Action;
 use super::leases::window_over;
-use super::{Action, PERIOD_S, Plan, View};
-use shared::ids::{AllocId, JobId};
-use shared::model::{AllocSummary, ClientStatus, Desired, Intent, JobState, NodeRecord, NodeStatus, Reconcile};
-use shared::time::{Span, Time};
+use super::view::{PERIOD_S, View};
+use model::ids::{AllocId, JobId};
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::{AllocSummary, ClientStatus, Desired, Intent, JobState, NodeRecord, NodeStatus, Reconcile};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
@@ -40,7 +43,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let live: BTreeSet<AllocId> = view.seen.allocs.iter().map(|a| a.alloc_id).collect();
     for job in &view.seen.jobs {
         if matches!(job.state, JobState::Placed | JobState::Regrouping) && job.allocs.is_disjoint(&live) {
-            plan.add(Action::Requeue(job.job_id), "it is placed, but no alloc of it is left");
+            plan.add(Action::Requeue(job.job_id), Reason::NoAllocLeft {});
         }
     }
 }
@@ -48,29 +51,31 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
 /// How much longer than its window an unknown alloc waits for a node that is heard from again.
 const STRETCH: Span = Span::from_s(2 * PERIOD_S);
 
-fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, String)> {
+fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
     let (id, node_id, now) = (alloc.alloc_id, alloc.node_id, view.now);
-    let lose = |reason: String| Some((Action::LoseAlloc(id, node_id), reason));
-    let Some(record) = view.node(node_id) else { return lose(format!("node {node_id} is no more")) };
+    let lose = |reason: Reason| Some((Action::LoseAlloc(id, node_id), reason));
+    let Some(record) = view.node(node_id) else { return lose(Reason::NodeGone { node_id }) };
     match record.status() {
         // It is heard from again, and says in a moment what became of what it has: a window that ends
         // meanwhile is stretched by two runs, not more.
         Some(NodeStatus::Syncing) if !stuck_syncing(view, record) && !window_over(alloc, now - STRETCH) => {}
-        _ if window_over(alloc, now) => return lose(format!("unknown for {} s", alloc.terms.lost_after_s)),
+        _ if window_over(alloc, now) => {
+            return lose(Reason::UnknownTooLong { window_s: alloc.failure_policy.lost_after_s });
+        }
         Some(status @ (NodeStatus::Disconnected | NodeStatus::Down)) => match alloc.client {
             // What runs there runs on, maybe: a job that regroups waits for it all the same.
             _ if alloc.desired == Desired::Stop && !regroups(view, alloc) => {
-                return lose(format!("its node is {status}, and nobody waits for what was told to stop"));
+                return lose(Reason::SilentAndToldToStop { status });
             }
-            ClientStatus::Running if alloc.terms.lost_after_s > 0 => {
-                let reason = format!("its node is {status}; waited for {} s", alloc.terms.lost_after_s);
+            ClientStatus::Running if alloc.failure_policy.lost_after_s > 0 => {
+                let reason = Reason::SilentAndWaitedFor { status, window_s: alloc.failure_policy.lost_after_s };
                 return Some((Action::UnknownAlloc(id, node_id), reason));
             }
             // Its node may never hear of it, but nobody need wait for the end of the node.
             ClientStatus::Unknown => {}
-            _ => return lose(format!("its node is {status}, and it does not wait")),
+            _ => return lose(Reason::SilentAndNotWaitedFor { status }),
         },
-        Some(NodeStatus::Syncing) => return lose("its node never said what runs on it".into()),
+        Some(NodeStatus::Syncing) => return lose(Reason::NeverReported {}),
         _ => {}
     }
     if alloc.desired == Desired::Stop {
@@ -89,11 +94,11 @@ fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
 
 /// Why its job no longer wants it. The job's row is read again before it is believed: the
 /// queue index may be behind.
-fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<String> {
+fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     match view.jobs.get(&alloc.alloc_id.job_id) {
-        None => Some("its job has ended".into()),
-        Some(job) if job.state != JobState::Placed => Some(format!("its job is {}", job.state)),
-        Some(job) if job.done.contains(&alloc.alloc_id.member) => Some("another copy has done its work".into()),
+        None => Some(Reason::JobEnded {}),
+        Some(job) if job.state != JobState::Placed => Some(Reason::JobIs { state: job.state }),
+        Some(job) if job.done.contains(&alloc.alloc_id.member) => Some(Reason::MemberDone {}),
         Some(_) => None,
     }
 }
@@ -108,17 +113,17 @@ pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
 }
 
 /// In the last run that leaves the alloc its kill time-out before the drain's deadline.
-fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<String> {
+fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<Reason> {
     let life = record.life().filter(|l| l.intent == Intent::Drain)?;
     let by = life.drain_by_at?;
-    let kill = Span::from_s(i64::try_from(alloc.terms.kill_timeout_s).unwrap_or(i64::MAX));
-    (now + Span::from_s(PERIOD_S) >= by - kill).then(|| format!("its node is drained until {by}"))
+    let kill = Span::from_s(i64::try_from(alloc.failure_policy.kill_timeout_s).unwrap_or(i64::MAX));
+    (now + Span::from_s(PERIOD_S) >= by - kill).then_some(Reason::DrainEnds { by })
 }
 
 /// Of the copies that run, one stays: as the job says.
 fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
     let Some(first) = copies.first() else { return };
-    let strategy = first.terms.reconcile;
+    let strategy = first.failure_policy.reconcile;
     let key = |a: &&&AllocSummary| {
         // What is pending has not started: it comes last.
         let started = a.started_at.unwrap_or(Time::from_ms(i64::MAX));
@@ -132,9 +137,9 @@ fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
     let Some(keep) = copies.iter().min_by_key(key) else { return };
     let stop: Vec<AllocId> = copies.iter().map(|c| c.alloc_id).filter(|id| *id != keep.alloc_id).collect();
     let reason = if stop.is_empty() {
-        "its node is back, and there is no other copy".to_owned()
+        Reason::BackAlone {}
     } else {
-        format!("its node is back: {} stays of {} copies, by {strategy}", keep.alloc_id, copies.len())
+        Reason::BackWithCopies { keep: keep.alloc_id, copies: copies.len(), strategy }
     };
     plan.add(Action::ResolveReconnect { keep: keep.alloc_id, stop }, reason);
 }

@@ -1,62 +1,79 @@
 //! What EC2's list says of the records: bind, repeat, give up, terminate again, clean.
 //!
-//! Guarantees: an instance that EC2 lists as terminated is gone at once; one that EC2 does not
-//! list is gone only after two observations a minute apart, with its lease and its launch
-//! claim long over, and after it was asked for by id. Absence is weak, presence is strong.
+//! Guarantees: an instance that EC2 lists as terminated is gone at once; one that EC2 does not list is
+//! gone only after two observations a minute apart, with its lease and its launch claim long over, and
+//! after EC2 was asked for it by id. Absence is weak, presence is strong.
 
-use super::{Action, Note, Plan, View, is_live};
-use shared::brake::Brake;
-use shared::cloud::InstanceState;
-use shared::events::Subject;
-use shared::model::{ABSENCE_CONFIRM, Life, NodeRecord, NodeState};
-use shared::time::Span;
+use super::Plan;
+use super::actions::{Action, Note};
+use super::brakes;
+use super::view::{View, is_live};
+use model::action::Telling;
+use model::brake::{Hold, Trouble};
+use model::cloud::{Instance, InstanceState};
+use model::events::Subject;
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState};
+
+/// A record whose instance EC2 does not list.
+struct Unlisted<'a> {
+    record: &'a NodeRecord,
+    life: &'a Life,
+    instance_id: &'a str,
+}
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
-    let mut missing: Vec<(&NodeRecord, &Life, &str)> = Vec::new();
+    let mut unlisted: Vec<Unlisted<'_>> = Vec::new();
     let lives: Vec<_> = view.lives().collect();
     for (record, life) in lives {
         let listed = view.instances_of(life);
         if !listed.is_empty() && listed.iter().all(|i| !is_live(i)) {
-            let id = &listed.first().map(|i| i.instance_id.clone()).unwrap_or_default();
+            let instance_id = listed.first().map(|i| i.instance_id.clone()).unwrap_or_default();
             view.lose(life.node_id);
-            plan.add(Action::Clean { node_id: life.node_id, missing: None }, format!("instance {id} is terminated"));
+            let action = Action::Clean { node_id: life.node_id, missing: None };
+            plan.add(action, Reason::InstanceTerminated { instance_id });
             continue;
         }
         // The oldest, should there be several: the others are orphans.
         let live = listed.into_iter().filter(|i| is_live(i)).min_by_key(|i| (i.launched_at, i.instance_id.clone()));
         match (&life.instance_id, live) {
-            (None, Some(instance)) => {
-                view.decided.insert(life.node_id);
-                plan.add(
-                    Action::BindInstance {
-                        node_id: life.node_id,
-                        instance_id: instance.instance_id.clone(),
-                        zone: instance.zone.clone(),
-                    },
-                    format!("instance {} carries its node id", instance.instance_id),
-                );
-            }
+            (None, Some(instance)) => bind(view, plan, life, instance),
             (None, None) => unanswered(view, plan, record, life),
-            (Some(_), Some(instance)) => {
-                if let NodeState::ShuttingDown(_) = &record.state {
-                    view.decided.insert(life.node_id);
-                    let doing = if instance.state == InstanceState::ShuttingDown { "on its way" } else { "still up" };
-                    plan.say(
-                        Action::Terminate { node_id: life.node_id, instance_id: instance.instance_id.clone() },
-                        format!("shutting down, and EC2 lists {} as {doing}", instance.instance_id),
-                        false,
-                    );
-                } else if life.absent_since_at.is_some() {
-                    view.decided.insert(life.node_id);
-                    let note = Note::Absent(life.node_id, None);
-                    let subject = Subject::Slot(record.slot);
-                    plan.add(Action::HoldBack { subject, note }, format!("EC2 lists {} again", instance.instance_id));
-                }
-            }
-            (Some(id), None) => missing.push((record, life, id)),
+            (Some(_), Some(instance)) => listed_as_live(view, plan, record, life, instance),
+            (Some(instance_id), None) => unlisted.push(Unlisted { record, life, instance_id }),
         }
     }
-    unlisted(view, plan, &missing);
+    judge_unlisted(view, plan, unlisted);
+}
+
+fn bind(view: &mut View<'_>, plan: &mut Plan, life: &Life, instance: &Instance) {
+    view.decided.insert(life.node_id);
+    let instance_id = instance.instance_id.clone();
+    let action =
+        Action::BindInstance { node_id: life.node_id, instance_id: instance_id.clone(), zone: instance.zone.clone() };
+    plan.add(action, Reason::CarriesNodeId { instance_id });
+}
+
+fn listed_as_live(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, instance: &Instance) {
+    let (node_id, instance_id) = (life.node_id, instance.instance_id.clone());
+    if let NodeState::ShuttingDown(_) = &record.state {
+        view.decided.insert(node_id);
+        let reason = match instance.state {
+            InstanceState::ShuttingDown => Reason::TerminationUnderWay { instance_id: instance_id.clone() },
+            _ => Reason::TerminationNotDone { instance_id: instance_id.clone() },
+        };
+        plan.add_quietly(Action::Terminate { node_id, instance_id }, reason);
+    } else if life.absent_since_at.is_some() {
+        view.decided.insert(node_id);
+        note_absence(plan, record, life, None, Reason::ListedAgain { instance_id });
+    }
+}
+
+/// Notes on the record since when EC2 does not list its instance, or that EC2 lists it again.
+fn note_absence(plan: &mut Plan, record: &NodeRecord, life: &Life, since: Option<Time>, reason: Reason) {
+    let note = Note::Absent(life.node_id, since);
+    plan.add(Action::HoldBack { subject: Subject::Slot(record.slot), note }, reason);
 }
 
 /// Assigned, without an instance: the launch is under way, or its answer was lost.
@@ -66,109 +83,103 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
     }
     let waited = view.now.since(life.assigned_at);
     if waited < Span::from_s(view.seen.policy.boot.timeout_s) {
-        let pause = ["backoff", "quota"].into_iter().find(|key| view.seen.control.holding(key, view.now).is_some());
-        match pause {
-            Some(key) => plan.say(
-                Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing },
-                format!("its launch is not repeated while {key} holds"),
-                false,
-            ),
-            None => {
-                view.decided.insert(life.node_id);
-                plan.add(
-                    Action::Relaunch(life.node_id),
-                    format!("claimed {waited} ago, the claim is over and no instance carries its node id"),
-                );
-            }
-        }
+        relaunch(view, plan, record, life, waited);
         return;
     }
     view.lose(life.node_id);
     match life.absent_since_at {
         Some(since) if view.now.since(since) >= ABSENCE_CONFIRM => {
-            plan.add(Action::Abandon(life.node_id), format!("nothing came of its launch in {waited}"));
+            plan.add(Action::Abandon(life.node_id), Reason::LaunchCameToNothing { waited });
         }
         Some(_) => {}
-        None => plan.add(
-            Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Absent(life.node_id, Some(view.now)) },
-            format!("nothing came of its launch in {waited}: given up if it stays so for {ABSENCE_CONFIRM}"),
-        ),
+        None => {
+            let reason = Reason::LaunchMayHaveFailed { waited, confirm: ABSENCE_CONFIRM };
+            note_absence(plan, record, life, Some(view.now), reason);
+        }
     }
 }
 
+fn relaunch(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, waited: Span) {
+    if let Some(limit) = view.seen.control.relaunch_pause(view.now) {
+        let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
+        plan.add_quietly(action, Reason::RelaunchPaused { limit: limit.to_string() });
+        return;
+    }
+    view.decided.insert(life.node_id);
+    plan.add(Action::Relaunch(life.node_id), Reason::LaunchUnanswered { waited });
+}
+
 /// Bound to instances that EC2 does not list.
-fn unlisted(view: &mut View<'_>, plan: &mut Plan, missing: &[(&NodeRecord, &Life, &str)]) {
-    let policy = &view.seen.policy.stale;
+fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'_>>) {
     let mut gone = Vec::new();
-    for (record, life, id) in missing {
+    for Unlisted { record, life, instance_id } in unlisted {
+        let instance_id = instance_id.to_owned();
         if let NodeState::ShuttingDown(_) = &record.state {
-            let again = Action::Terminate { node_id: life.node_id, instance_id: (*id).to_owned() };
-            plan.say(again, format!("shutting down, and EC2 does not list {id}"), false);
+            let action = Action::Terminate { node_id: life.node_id, instance_id: instance_id.clone() };
+            plan.add_quietly(action, Reason::TerminationUnlisted { instance_id: instance_id.clone() });
         }
         let alive = record.contact().is_some_and(|c| c.lease_expires_at >= view.now);
-        // A new instance is not listed at first: nothing is noted before the claim is old.
-        let old = view.now.since(life.launch_claim_until_at) >= Span::from_s(policy.orphan_after_s);
+        // EC2 does not list a new instance at first: nothing is noted before the claim is old.
+        let orphan_after = Span::from_s(view.seen.policy.stale.orphan_after_s);
+        let old = view.now.since(life.launch_claim_until_at) >= orphan_after;
         if alive {
-            // The record says alive and heartbeats arrive: leave it alone, and tell a person.
-            let news = life.absent_since_at.is_none();
-            let reason = format!("EC2 does not list {id}, but its heartbeats arrive: left alone");
-            if news && old {
-                view.decided.insert(life.node_id);
-                let note = Note::Absent(life.node_id, Some(view.now));
-                plan.add(Action::HoldBack { subject: Subject::Slot(record.slot), note }, reason);
-            } else if old {
-                plan.say(Action::Warn(Subject::Slot(record.slot)), reason, false);
+            if old {
+                unlisted_but_heard(view, plan, record, life, instance_id);
             }
             continue;
         }
         match life.absent_since_at {
-            Some(since) if old && view.now.since(since) >= ABSENCE_CONFIRM => gone.push((*record, *life, *id, since)),
-            Some(_) => {}
+            Some(since) if old && view.now.since(since) >= ABSENCE_CONFIRM => {
+                gone.push((record, life, instance_id, since));
+            }
             None if old => {
                 view.lose(life.node_id);
-                plan.add(
-                    Action::HoldBack {
-                        subject: Subject::Slot(record.slot),
-                        note: Note::Absent(life.node_id, Some(view.now)),
-                    },
-                    format!("EC2 does not list {id}: cleaned if that stays so for {ABSENCE_CONFIRM}"),
-                );
+                let reason = Reason::Unlisted { instance_id, confirm: ABSENCE_CONFIRM };
+                note_absence(plan, record, life, Some(view.now), reason);
             }
-            None => {}
+            _ => {}
         }
     }
-    let braked = brake(view, plan, &gone);
-    for (record, life, id, since) in gone {
-        if braked && !matches!(record.state, NodeState::ShuttingDown(_)) {
+    let hold = brake(view, plan, &gone.iter().map(|(record, ..)| *record).collect::<Vec<_>>());
+    for (record, life, instance_id, since) in gone {
+        if hold == Hold::Held && is_up(record) {
             view.lose(life.node_id);
             continue;
         }
-        // Not decided: EC2 may know it by id, without the tags it is listed by. Then it is cleaned by
-        // no run, and what follows from its silence goes on.
+        // Not decided: EC2 may know it by id, without the tags it is listed by. Then no run cleans it, and
+        // what follows from its silence goes on.
         view.lost.insert(life.node_id);
-        let reason = format!("EC2 has not listed {id} for {}", view.now.since(since));
-        plan.add(Action::Clean { node_id: life.node_id, missing: Some(id.to_owned()) }, reason);
+        let reason = Reason::UnlistedFor { instance_id: instance_id.clone(), absent: view.now.since(since) };
+        plan.add(Action::Clean { node_id: life.node_id, missing: Some(instance_id) }, reason);
     }
+}
+
+/// EC2 does not list the instance, and its heartbeats arrive: it is left alone, and a person is told.
+fn unlisted_but_heard(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, instance_id: String) {
+    let reason = Reason::UnlistedButHeard { instance_id };
+    if life.absent_since_at.is_none() {
+        view.decided.insert(life.node_id);
+        note_absence(plan, record, life, Some(view.now), reason);
+    } else {
+        plan.tell(Action::Warn(Subject::Slot(record.slot)), reason, Telling::Quiet);
+    }
+}
+
+/// Whether the node should be up.
+fn is_up(record: &NodeRecord) -> bool {
+    !matches!(record.state, NodeState::ShuttingDown(_))
 }
 
 /// A mass disappearance is more often the list's fault than the nodes'.
-fn brake(view: &View<'_>, plan: &mut Plan, gone: &[(&NodeRecord, &Life, &str, shared::time::Time)]) -> bool {
+fn brake(view: &View<'_>, plan: &mut Plan, gone: &[&NodeRecord]) -> Hold {
     let policy = &view.seen.policy.stale;
-    let up = view.lives().filter(|(r, _)| !matches!(r.state, NodeState::ShuttingDown(_))).count();
-    let gone = gone.iter().filter(|(r, ..)| !matches!(r.state, NodeState::ShuttingDown(_))).count();
-    let unusual = gone as f64 > policy.brake_fraction * up as f64 && gone > policy.brake_min as usize;
-    let reason = format!("{gone} of {up} instances are not listed at once: rather EC2's list than all of them");
-    unusual && hold(view, plan, Brake::MISSING, Span::from_s(policy.brake_hold_s), gone, &reason)
-}
-
-/// Whether a brake still holds; says so, and remembers since when.
-pub(super) fn hold(view: &View<'_>, plan: &mut Plan, brake: Brake, hold: Span, count: usize, reason: &str) -> bool {
-    let control = &view.seen.control;
-    let release = control.holding(brake.release(), view.now);
-    let look = brake.look(&control.memory(brake.memory()), release, Some(hold), count, reason, view.now);
-    if let Some(note) = look.note {
-        let note = Note::Brake(note);
-        plan.say(Action::HoldBack { subject: Subject::Cluster, note }, look.reason, look.news);
+    let up = view.lives().filter(|(record, _)| is_up(record)).count();
+    let count = gone.iter().filter(|record| is_up(record)).count();
+    let unusual = count as f64 > policy.brake_fraction * up as f64 && count > policy.brake_min as usize;
+    if !unusual {
+        return Hold::Free;
     }
-    look.held
+    let why = Reason::ManyUnlisted { unlisted: count, up };
+    let hold = Some(Span::from_s(policy.brake_hold_s));
+    brakes::decide(view, plan, Trouble { kind: BrakeKind::Missing, hold, count, why })
 }

@@ -1,68 +1,80 @@
 //! What silence says of the nodes: disconnected or down.
 //!
-//! Guarantees: a lease that is not over is never touched; an unusual share of leases over at
-//! once waits, and if all are, longer: then our ingest is down rather than the fleet.
-//! Does not: end allocs; the next stage does, from the status. Rule: Nomad PR 15068.
+//! Guarantees: a lease that has not expired is never touched; an unusual share of expired leases waits,
+//! and if all expired, longer: then our ingest is down rather than the fleet.
+//! Does not: end allocs. The next stage does, from the status. Source: Nomad PR 15068.
 
-use super::instances::hold;
-use super::{Action, Plan, View};
-use shared::brake::Brake;
-use shared::model::{AllocSummary, ClientStatus, Desired, NodeStatus};
-use shared::time::{Span, Time};
+use super::Plan;
+use super::actions::Action;
+use super::brakes;
+use super::view::View;
+use model::brake::{Hold, Trouble};
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::{AllocSummary, BrakeKind, ClientStatus, Contact, Desired, Life, NodeStatus};
+
+/// A life and what its heartbeats told.
+type Lease<'a> = (&'a Life, &'a Contact);
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
-    let now = view.now;
-    let policy = &view.seen.policy.heartbeat;
-    let leases: Vec<_> = view
-        .lives()
-        .filter(|(r, _)| matches!(r.status(), Some(NodeStatus::Syncing | NodeStatus::Ready)))
-        .filter_map(|(r, l)| Some((l, r.contact()?)))
-        .collect();
-    let mut over: Vec<_> = leases.iter().filter(|(_, c)| c.lease_expires_at < now).copied().collect();
-    let all = over.len() == leases.len() && leases.len() > policy.brake_min as usize;
-    let unusual =
-        over.len() as f64 > policy.brake_fraction * leases.len() as f64 && over.len() > policy.brake_min as usize;
-    // What EC2 lists as terminated is being cleaned already.
-    over.retain(|(life, _)| !view.decided.contains(&life.node_id));
-    if all || unusual {
-        let span = Span::from_s(if all { policy.blackout_s } else { policy.brake_hold_s });
-        let reason = if all {
-            format!("all {} nodes are silent: rather heartbeat-ingest than all of them", leases.len())
-        } else {
-            format!("{} of {} leases are over at once", over.len(), leases.len())
-        };
-        if hold(view, plan, Brake::LEASES, span, over.len(), &reason) {
-            return;
-        }
-        if all {
-            let most = (policy.brake_fraction * leases.len() as f64).ceil().max(1.0) as usize;
-            over.sort_by_key(|(_, c)| c.lease_expires_at);
-            over.truncate(most);
-        }
-    }
-    for (life, contact) in over {
+    for (life, contact) in believed_expired(view, plan) {
         view.lose(life.node_id);
-        let silent = format!("silent for {}, the lease is over", now.since(contact.last_ping_at));
-        if view.allocs_on(life.node_id).iter().any(|a| may_wait(a, now)) {
-            plan.add(Action::Disconnect(life.node_id), format!("{silent}; allocs wait for it"));
+        let silent = view.now.since(contact.last_ping_at);
+        if view.allocs_on(life.node_id).iter().any(|a| may_wait(a, view.now)) {
+            plan.add(Action::Disconnect(life.node_id), Reason::SilentWithWaitingAllocs { silent });
         } else {
-            plan.add(Action::MarkDown(life.node_id), format!("{silent}; nothing waits for it"));
+            plan.add(Action::MarkDown(life.node_id), Reason::SilentWithoutWaitingAllocs { silent });
         }
     }
     let waiting: Vec<_> = view.lives().filter(|(r, _)| r.status() == Some(NodeStatus::Disconnected)).collect();
     for (_, life) in waiting {
-        let closed = !view.allocs_on(life.node_id).iter().any(|a| may_wait(a, now));
+        let closed = !view.allocs_on(life.node_id).iter().any(|a| may_wait(a, view.now));
         if closed && !view.decided.contains(&life.node_id) && !view.is_unclear(life.node_id) {
             view.lose(life.node_id);
-            plan.add(Action::MarkDown(life.node_id), "the last alloc that waited for it waits no more");
+            plan.add(Action::MarkDown(life.node_id), Reason::LastWindowClosed {});
         }
     }
+}
+
+/// The leases that expired, as far as that is believed in this run.
+fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Vec<Lease<'a>> {
+    let policy = &view.seen.policy.heartbeat;
+    let leases: Vec<Lease<'a>> = view
+        .lives()
+        .filter(|(r, _)| matches!(r.status(), Some(NodeStatus::Syncing | NodeStatus::Ready)))
+        .filter_map(|(r, l)| Some((l, r.contact()?)))
+        .collect();
+    let mut expired: Vec<Lease<'a>> = leases.iter().filter(|(_, c)| c.lease_expires_at < view.now).copied().collect();
+    let above_floor = |count: usize| count > policy.brake_min as usize;
+    let all = expired.len() == leases.len() && above_floor(leases.len());
+    let unusual = expired.len() as f64 > policy.brake_fraction * leases.len() as f64 && above_floor(expired.len());
+    // What EC2 lists as terminated is being cleaned already.
+    expired.retain(|(life, _)| !view.decided.contains(&life.node_id));
+    if !all && !unusual {
+        return expired;
+    }
+    let (hold_s, why) = if all {
+        (policy.blackout_s, Reason::AllSilent { nodes: leases.len() })
+    } else {
+        (policy.brake_hold_s, Reason::ManyExpired { expired: expired.len(), leases: leases.len() })
+    };
+    let hold = Some(Span::from_s(hold_s));
+    let trouble = Trouble { kind: BrakeKind::Leases, hold, count: expired.len(), why };
+    if brakes::decide(view, plan, trouble) == Hold::Held {
+        return Vec::new();
+    }
+    if all {
+        let most = (policy.brake_fraction * leases.len() as f64).ceil().max(1.0) as usize;
+        expired.sort_by_key(|(_, c)| c.lease_expires_at);
+        expired.truncate(most);
+    }
+    expired
 }
 
 /// Whether a silent node is waited for because of this alloc.
 pub(super) fn may_wait(alloc: &AllocSummary, now: Time) -> bool {
     alloc.desired == Desired::Run
-        && alloc.terms.lost_after_s > 0
+        && alloc.failure_policy.lost_after_s > 0
         && match alloc.client {
             ClientStatus::Running => true,
             ClientStatus::Unknown => !window_over(alloc, now),
@@ -72,6 +84,6 @@ pub(super) fn may_wait(alloc: &AllocSummary, now: Time) -> bool {
 
 /// Whether an unknown alloc was waited for long enough. Equality counts.
 pub(crate) fn window_over(alloc: &AllocSummary, now: Time) -> bool {
-    let window = Span::from_s(i64::try_from(alloc.terms.lost_after_s).unwrap_or(i64::MAX));
+    let window = Span::from_s(i64::try_from(alloc.failure_policy.lost_after_s).unwrap_or(i64::MAX));
     alloc.client == ClientStatus::Unknown && alloc.unknown_since_at.is_some_and(|since| now.since(since) >= window)
 }

@@ -14,23 +14,28 @@
 //! Guarantees: all of it is checked again in the write itself, by the record's version.
 //! Rules: Arvados #2881 (windows, "a sunk cost until then").
 
+use super::Plan;
+use super::actions::{Action, Because, Note};
 use super::allocs::stuck_syncing;
 use super::demand::Needs;
-use super::{Action, Note, Plan, View};
-use shared::events::Subject;
-use shared::ids::NodeId;
-use shared::model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus, Usd};
-use shared::time::{Span, Time};
+use super::view::View;
+use model::events::Subject;
+use model::ids::NodeId;
+use model::node::Seen;
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus, Usd};
 use std::collections::BTreeSet;
 
-pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan, needs: &Needs) {
+pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
     let surplus = surplus(view, needs);
     let lives: Vec<_> = view.lives().collect();
     for (record, life) in lives {
         if view.decided.contains(&life.node_id) || view.is_unclear(life.node_id) {
             continue;
         }
-        one(view, plan, record, life, surplus.contains(&life.node_id));
+        let need = if surplus.contains(&life.node_id) { Need::Surplus } else { Need::Needed };
+        one(view, plan, record, life, need);
     }
     plan.surplus = surplus.iter().map(|n| n.slot()).collect();
     plan.surplus.sort_unstable();
@@ -73,56 +78,64 @@ fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && !silent(c))
 }
 
-fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, surplus: bool) {
-    let (now, policy) = (view.now, &view.seen.policy);
-    let node_id = life.node_id;
-    let shut_down = |silent, failed_start| Action::ShutDown { node_id, silent, failed_start };
+/// Whether a node is one of those that are not needed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Surplus,
+    Needed,
+}
+
+fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, need: Need) {
     if life.intent == Intent::Hold {
         return;
     }
     match &record.state {
-        NodeState::Assigned(_) if life.instance_id.is_some() => {
-            let waited = now.since(life.assigned_at);
-            if life.intent == Intent::Drain {
-                plan.add(shut_down(true, false), "drained before it was heard from");
-            } else if waited >= Span::from_s(policy.boot.timeout_s) {
-                let blackout = Span::from_s(policy.boot.timeout_s) + Span::from_s(policy.heartbeat.blackout_s);
-                if view.ingest_is_silent() && waited < blackout {
-                    plan.say(
-                        Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing },
-                        "never heard from, but no node is heard from: rather heartbeat-ingest than the node",
-                        false,
-                    );
-                } else {
-                    plan.add(shut_down(true, true), format!("no heartbeat within {waited} of its assignment"));
-                }
-            }
-        }
-        NodeState::InUse(node) => {
-            let contact = &node.contact;
-            let idle = is_idle(record, life, now);
-            let deadline = life.drain_by_at.is_some_and(|by| now >= by);
-            if life.intent == Intent::Drain && (idle || deadline) {
-                plan.add(
-                    shut_down(false, false),
-                    if idle { "drained and idle" } else { "its drain's deadline is over" },
-                );
-            } else if !idle {
-                seen(plan, node_id, contact, false);
-            } else if contact.status == NodeStatus::Down {
-                down(view, plan, life, contact);
-            } else if stuck_syncing(view, record) {
-                plan.add(shut_down(false, false), "it never said what runs on it");
-            } else if matches!(contact.status, NodeStatus::Ready | NodeStatus::Syncing)
-                && policy.size_named(&life.offering.size).is_none()
-            {
-                let reason = format!("idle, and size {} is no longer in the policy", life.offering.size);
-                plan.add(shut_down(false, false), reason);
-            } else if contact.status == NodeStatus::Ready {
-                idle_node(view, plan, life, contact, surplus);
-            }
-        }
+        NodeState::Assigned(_) if life.instance_id.is_some() => unheard(view, plan, record, life),
+        NodeState::InUse(node) => in_use(view, plan, record, life, &node.contact, need),
         _ => {}
+    }
+}
+
+fn shut_down(plan: &mut Plan, life: &Life, because: Because, reason: Reason) {
+    plan.add(Action::ShutDown { node_id: life.node_id, because }, reason);
+}
+
+/// Bound, and never heard from.
+fn unheard(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
+    let policy = &view.seen.policy;
+    let waited = view.now.since(life.assigned_at);
+    let timeout = Span::from_s(policy.boot.timeout_s);
+    if life.intent == Intent::Drain {
+        shut_down(plan, life, Because::Silent, Reason::DrainedUnheard {});
+    } else if waited >= timeout {
+        let blackout = timeout + Span::from_s(policy.heartbeat.blackout_s);
+        if view.ingest_is_silent() && waited < blackout {
+            let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
+            plan.add_quietly(action, Reason::BootBlackout {});
+        } else {
+            shut_down(plan, life, Because::FailedStart, Reason::BootTimedOut { waited });
+        }
+    }
+}
+
+fn in_use(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, contact: &Contact, need: Need) {
+    let size = &life.offering.size;
+    let idle = is_idle(record, life, view.now);
+    let deadline = life.drain_by_at.is_some_and(|by| view.now >= by);
+    let size_left = view.seen.policy.size_named(size).is_none();
+    if life.intent == Intent::Drain && (idle || deadline) {
+        let reason = if idle { Reason::DrainedAndIdle {} } else { Reason::DrainDeadlineOver {} };
+        shut_down(plan, life, Because::NotNeeded, reason);
+    } else if !idle {
+        count_idle(plan, life, contact, Seen::Needed);
+    } else if contact.status == NodeStatus::Down {
+        down(view, plan, life, contact);
+    } else if stuck_syncing(view, record) {
+        shut_down(plan, life, Because::NotNeeded, Reason::StuckSyncing {});
+    } else if matches!(contact.status, NodeStatus::Ready | NodeStatus::Syncing) && size_left {
+        shut_down(plan, life, Because::NotNeeded, Reason::SizeLeftPolicy { size: size.clone() });
+    } else if contact.status == NodeStatus::Ready {
+        idle_node(view, plan, life, contact, need);
     }
 }
 
@@ -130,33 +143,35 @@ fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) {
     let silent = view.now.since(contact.last_ping_at);
     let policy = &view.seen.policy.shutdown;
     if silent >= Span::from_s(policy.down_after_s) && window_open(&policy.windows_min, life.assigned_at, view.now) {
-        let action = Action::ShutDown { node_id: life.node_id, silent: true, failed_start: false };
-        plan.add(action, format!("down: silent for {silent}"));
+        shut_down(plan, life, Because::Silent, Reason::DownTooLong { silent });
     }
 }
 
-fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, surplus: bool) {
-    if !surplus {
-        seen(plan, life.node_id, contact, false);
+fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, need: Need) {
+    if need == Need::Needed {
+        count_idle(plan, life, contact, Seen::Needed);
         return;
     }
     let policy = &view.seen.policy;
-    let long = contact.idle_since_at.is_some_and(|since| view.now.since(since) >= Span::from_s(policy.idle.timeout_s));
-    if contact.idle_seen < policy.idle.confirmations || contact.idle_since_at.is_none() {
-        seen(plan, life.node_id, contact, true);
-    } else if long && window_open(&policy.shutdown.windows_min, life.assigned_at, view.now) {
-        let since = contact.idle_since_at.map_or(Span::ZERO, |s| view.now.since(s));
-        let action = Action::ShutDown { node_id: life.node_id, silent: false, failed_start: false };
-        plan.add(action, format!("idle for {since}, and nothing in the queue needs it"));
+    let Some(since) = contact.idle_since_at.filter(|_| contact.idle_seen >= policy.idle.confirmations) else {
+        count_idle(plan, life, contact, Seen::Idle);
+        return;
+    };
+    let idle = view.now.since(since);
+    let long = idle >= Span::from_s(policy.idle.timeout_s);
+    if long && window_open(&policy.shutdown.windows_min, life.assigned_at, view.now) {
+        shut_down(plan, life, Because::NotNeeded, Reason::IdleTooLong { idle });
     }
 }
 
-/// Counts the runs that see a node idle; forgets them when it is needed.
-fn seen(plan: &mut Plan, node_id: NodeId, contact: &Contact, idle: bool) {
-    if idle || contact.idle_seen > 0 {
-        let reason = if idle { "idle and not needed" } else { "needed again" };
-        plan.say(Action::SetIdle(node_id, idle), reason, false);
-    }
+/// Counts the runs that see a node idle; forgets them when the node is needed.
+fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Seen) {
+    let reason = match seen {
+        Seen::Idle => Reason::IdleAndNotNeeded {},
+        Seen::Needed if contact.idle_seen == 0 => return,
+        Seen::Needed => Reason::NeededAgain {},
+    };
+    plan.add_quietly(Action::SetIdle(life.node_id, seen), reason);
 }
 
 /// Whether a shutdown window is open: minutes alternately closed and open since the launch,

@@ -2,11 +2,9 @@
 //!
 //! Guarantees: cheapest first; equal price: more memory, then name.
 
-use super::View;
-use shared::model::{Capacity, JobSummary, Market, Offering};
-use shared::policy::{Fallback, Policy, Size};
-use shared::store::Control;
-use shared::time::Time;
+use super::view::View;
+use model::policy::{Fallback, Policy, Size};
+use model::{Capacity, JobSummary, Market, Offering};
 
 /// What jobs get of a machine: a share of its memory is the system's.
 pub(super) fn usable(capacity: Capacity, memory_usable: f64) -> Capacity {
@@ -40,24 +38,12 @@ pub(super) fn order(size: &Size) -> impl Ord + use<> {
     (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.clone())
 }
 
-/// Where the shortage of an offering is remembered. The zone of a subnet is not known before
-/// an instance has told it, so the subnet stands for its zone.
-pub(crate) fn shortage_key(offering: &Offering) -> String {
-    let place = offering.subnet_id.as_deref().or(offering.zone.as_deref()).unwrap_or("any");
-    format!("shortage#{}#{}#{place}", offering.market, offering.instance_type)
-}
-
-/// Where a size that EC2 called wrong is remembered.
-pub(crate) fn bad_request_key(size: &str) -> String {
-    format!("bad_request#{size}")
-}
-
 /// The ways to launch a size now: in each subnet, then at the fixed price where it may fall
 /// back; without those that are short.
 pub(super) fn offerings(view: &View<'_>, size: &Size, may_fall_back: bool) -> Vec<Offering> {
     let policy = &view.seen.policy;
     let control = &view.seen.control;
-    if size_is_bad(control, size, view.seen.policy_version) {
+    if control.bad_request(&size.name).applies_to(view.seen.policy_version) {
         return Vec::new();
     }
     let mut markets = vec![size.market];
@@ -82,7 +68,7 @@ pub(super) fn offerings(view: &View<'_>, size: &Size, may_fall_back: bool) -> Ve
                 price_per_hour: size.price_per_hour,
                 capacity: size.capacity,
             };
-            if !is_short(control, &offering, view.now) {
+            if !control.shortage(&offering).applies(view.now) {
                 found.push(offering);
             }
         }
@@ -96,12 +82,4 @@ fn split_version(template: &str) -> (&str, Option<u64>) {
         Some((name, version)) => (name, Some(version)),
         None => (template, None),
     }
-}
-
-fn is_short(control: &Control, offering: &Offering, now: Time) -> bool {
-    control.holding(&shortage_key(offering), now).is_some()
-}
-
-fn size_is_bad(control: &Control, size: &Size, policy_version: u64) -> bool {
-    control.memories.get(&bad_request_key(&size.name)).is_some_and(|m| m.policy_version == Some(policy_version))
 }

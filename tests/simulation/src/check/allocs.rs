@@ -6,13 +6,13 @@ use super::{
 };
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
-use crate::model::{Change, Model};
+use crate::database::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
-use shared::ids::{AllocId, NodeId};
-use shared::store::{Item, Row, Table, alloc_key, handle_key, job_key, node_key};
-use shared::time::Span;
-use shared::wire::AllocOrder;
+use model::ids::{AllocId, NodeId};
+use model::time::Span;
+use model::wire::AllocOrder;
 use std::collections::{BTreeMap, BTreeSet};
+use store::{Item, Row, Table, alloc_key, handle_key, job_key, node_key};
 
 impl Check {
     pub(super) fn alloc(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
@@ -428,8 +428,7 @@ impl Check {
         if !ready || !known {
             self.broken(rule, format!("{alloc:?} on {before:?}"));
         }
-        let rows: Vec<_> =
-            set(after).iter().filter_map(|id| model.get(&shared::store::alloc_key(*id)).cloned()).collect();
+        let rows: Vec<_> = set(after).iter().filter_map(|id| model.get(&store::alloc_key(*id)).cloned()).collect();
         let sum = |name: &str| rows.iter().map(|r| count(r, name)).sum::<i64>();
         // A share of the memory is the system's.
         let share = self.present_policy().map_or(1.0, |p| p.nodes.memory_usable);
@@ -442,7 +441,7 @@ impl Check {
         if !["vcpus", "memory_mib", "scratch_gib", "gpus"].into_iter().all(room) || (alone && rows.len() > 1) {
             self.broken(rule, format!("too much on {after:?}: {rows:?}"));
         }
-        let job = alloc_id(alloc).and_then(|id| model.get(&shared::store::job_key(id.job_id)));
+        let job = alloc_id(alloc).and_then(|id| model.get(&store::job_key(id.job_id)));
         let asks = |name: &str| job.and_then(|j| text(j, name));
         if ["instance_type", "market"].iter().any(|name| asks(name).is_some() && asks(name) != text(after, name)) {
             self.broken(rule, format!("not what it asks for, {after:?}: {job:?}"));

@@ -3,11 +3,12 @@
 use super::{Check, RUN, SLACK, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
+use crate::database::{Change, Model};
 use crate::ec2::Real;
-use crate::model::{Change, Model};
-use shared::policy::Policy;
-use shared::store::{Item, Row, Table, control_key};
-use shared::time::{Span, Time};
+use model::control::ControlKey;
+use model::policy::Policy;
+use model::time::{Span, Time};
+use store::{Item, Row, Table, control_key};
 
 /// Between what a run observed and what is there when it acts, so many may have come and gone.
 pub(super) const MOVED: usize = 3;
@@ -35,7 +36,7 @@ fn is_released(release: Option<&Row>, since: Option<Time>, now: Time) -> bool {
 
 /// The operator's word on a brake.
 fn release<'m>(model: &'m Model, name: &str) -> Option<&'m Row> {
-    model.get(&control_key(&format!("release#{name}")))
+    model.get(&control_key(&ControlKey::Release(name.parse().ok()?)))
 }
 
 /// Whether a lease was over before the run began.
@@ -157,7 +158,10 @@ impl Check {
         let now = self.core.now();
         let seen = lock(&self.seen);
         let earlier = seen.brakes.get(name).filter(|(by, at, _)| *by != caller.number && *at >= caller.began);
-        let rows = model.get(&control_key(&format!("brake#{name}"))).into_iter().chain(earlier.map(|(.., row)| row));
+        let rows = model
+            .get(&control_key(&ControlKey::Brake(name.parse().ok()?)))
+            .into_iter()
+            .chain(earlier.map(|(.., row)| row));
         rows.filter(|r| is_recent(r, now)).filter_map(|r| time(r, "since_at")).min()
     }
 

@@ -3,13 +3,14 @@
 use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
 use crate::caller::{Caller, Kind, shortage_key};
 use crate::core::{Fault, lock};
+use crate::database::Model;
 use crate::ec2::Real;
-use crate::model::Model;
-use shared::cloud::{CLUSTER_TAG, InstanceState, LaunchRequest, NODE_TAG};
-use shared::ids::NodeId;
-use shared::store::{POLICY, Table, control_key, node_key};
-use shared::time::{Span, Time};
-use shared::wire::NodeFile;
+use model::cloud::{CLUSTER_TAG, InstanceState, NODE_TAG};
+use model::ids::NodeId;
+use model::launch::LaunchRequest;
+use model::time::{Span, Time};
+use model::wire::NodeFile;
+use store::{Table, control_key, node_key};
 
 /// How far a scan may be behind.
 const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
@@ -49,7 +50,7 @@ impl Check {
         let shortage = shortage_key(offering);
         self.invariant_what_was_short_is_tried_by_few(caller, &model, &shortage);
         let bad = format!("bad_request#{}", offering.size);
-        let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some(POLICY));
+        let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy"));
         let version = policy.and_then(|p| number(p, "version"));
         for row in model.rows(Table::Control) {
             let Some(key) = text(row, "key") else { continue };
@@ -77,7 +78,8 @@ impl Check {
             return;
         }
         for (key, told_at) in caller.shortages() {
-            let until = self.row(&control_key(&key)).and_then(|row| time(&row, "until_at"));
+            let Ok(control) = key.parse() else { continue };
+            let until = self.row(&control_key(&control)).and_then(|row| time(&row, "until_at"));
             if until.is_none_or(|until| until <= told_at + SLACK) {
                 let what = format!("{} was told at {told_at} of {key}, until {until:?}", caller.name());
                 self.broken("invariant_a_shortage_is_remembered", what);
@@ -119,7 +121,7 @@ impl Check {
 
     /// An instance that comes up is told which node it is.
     pub fn invariant_an_instance_is_told_who_it_is(&self, real: &Real) -> Option<NodeFile> {
-        let file = shared::cloud::node_file_in(&real.user_data);
+        let file = model::launch::node_file_in(&real.user_data);
         if file.is_none() {
             self.broken("invariant_an_instance_is_told_who_it_is", format!("{real:?} has no node file"));
         }

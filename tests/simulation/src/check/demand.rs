@@ -4,13 +4,13 @@ use super::brakes::MOVED;
 use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
+use crate::database::Model;
 use crate::ec2::Real;
-use crate::model::Model;
-use shared::ids::JobId;
-use shared::policy::Policy;
-use shared::store::{Item, Row, Table, job_key};
-use shared::time::{Span, Time};
+use model::ids::JobId;
+use model::policy::Policy;
+use model::time::{Span, Time};
 use std::collections::VecDeque;
+use store::{Item, Row, Table, job_key};
 
 /// How long a node is given to be seen by every run.
 const SETTLED: Span = Span::from_s(90);
@@ -220,7 +220,7 @@ pub(super) fn decimal(row: &Item, name: &str) -> f64 {
 
 fn has_room(policy: &Policy, job: &Item) -> bool {
     let need = |name: &str| count(job, name).unsigned_abs();
-    let fits = |s: &&shared::policy::Size| {
+    let fits = |s: &&model::policy::Size| {
         u64::from(s.capacity.vcpus) >= need("vcpus")
             && (s.capacity.memory_mib as f64 * policy.nodes.memory_usable).floor() >= need("memory_mib") as f64
             && s.capacity.scratch_gib >= need("scratch_gib")

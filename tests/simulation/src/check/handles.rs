@@ -3,10 +3,10 @@
 use super::{Check, SLACK, alloc_id, count, is_final, is_true, node_id, set, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
-use crate::model::Model;
-use shared::ids::{AllocId, NodeId};
-use shared::store::{Item, Row, Table, alloc_key, handle_key, node_key, to_json};
-use shared::time::Span;
+use crate::database::Model;
+use model::ids::{AllocId, NodeId};
+use model::time::Span;
+use store::{Item, Row, Table, alloc_key, handle_key, node_key, to_json};
 
 /// Whether an alloc uses a cache.
 fn uses(alloc: &Item, cache: &str) -> bool {
@@ -192,7 +192,7 @@ impl Check {
         let Some(node) = node_id(before) else { return };
         let last = |r: &Item| node_id(r).or_else(|| text(r, "last_node_id").and_then(|n| n.parse().ok()));
         let known = model.get(&node_key(node.slot())).and_then(|r| last(r));
-        if known.is_none_or(|known: NodeId| known.life() < node.life()) {
+        if known.is_none_or(|known: NodeId| known.ulid() < node.ulid()) {
             self.broken("invariant_rows_go_only_with_their_lives", format!("{before:?}, and of its slot {known:?}"));
         }
     }

@@ -2,11 +2,11 @@
 
 use super::{Check, alloc_id, count, done, is_ended, is_final, set, text};
 use crate::core::lock;
-use crate::model::{Change, Model};
-use shared::ids::{AllocId, JobId};
-use shared::store::{Item, Table, alloc_key, job_key};
-use shared::time::Span;
+use crate::database::{Change, Model};
+use model::ids::{AllocId, JobId};
+use model::time::Span;
 use std::collections::BTreeSet;
+use store::{Item, Table, alloc_key, job_key};
 
 pub(super) fn job_id(row: &Item) -> Option<JobId> {
     text(row, "job_id").and_then(|j| j.parse().ok())

@@ -3,10 +3,10 @@
 use super::{Check, RUN, SLACK, count, is_final, node_id, set, slot, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
+use crate::database::Model;
 use crate::ec2::Real;
-use crate::model::Model;
-use shared::store::{Item, Row, Table, alloc_key, node_key};
-use shared::time::Span;
+use model::time::Span;
+use store::{Item, Row, Table, alloc_key, node_key};
 
 /// What a heartbeat and a report may change without raising the version.
 const UNGUARDED: &[&str] = &["last_ping_at", "lease_expires_at", "alloc_report_no", "handle_report_no", "settled"];
@@ -324,7 +324,7 @@ impl Check {
             return self.core.count("a record was cleaned: its instance is terminated");
         }
         let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));
-        let proven = |p: &std::sync::Arc<shared::policy::Policy>| {
+        let proven = |p: &std::sync::Arc<model::policy::Policy>| {
             let missed = since("absent_since_at", 60);
             let waited = match text(before, "instance_id") {
                 Some(_) => since("launch_claim_until_at", p.stale.orphan_after_s),

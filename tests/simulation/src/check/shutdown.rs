@@ -3,12 +3,13 @@
 use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, set, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
-use crate::model::Model;
-use shared::ids::{AllocId, JobId};
-use shared::model::Market;
-use shared::policy::{Fallback, Policy, Size};
-use shared::store::{Item, Table, alloc_key, control_key};
-use shared::time::{Span, Time};
+use crate::database::Model;
+use model::Market;
+use model::control::ControlKey;
+use model::ids::{AllocId, JobId};
+use model::policy::{Fallback, Policy, Size};
+use model::time::{Span, Time};
+use store::{Item, Table, alloc_key, control_key};
 
 /// Why a node may be shut down, as its record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,7 +319,7 @@ fn was_short(caller: &Caller, model: &Model, policy: &Policy, size: &Size) -> bo
     let any = vec!["any".to_owned()];
     let places = if policy.launch.subnets.is_empty() { &any } else { &policy.launch.subnets };
     let is_short = |market: &Market, place: &String| {
-        let key = format!("shortage#{market}#{}#{place}", size.instance_type);
+        let key = ControlKey::Shortage(format!("{market}#{}#{place}", size.instance_type));
         model.get(&control_key(&key)).is_some_and(|row| {
             let until = time(row, "until_at");
             let since = until.map(|until| until - Span::from_s(count(row, "wait_s")));

@@ -7,56 +7,13 @@
 //! already; where a size's own maximum is, idle nodes of that size that it does not keep make way.
 //! Does not: launch (the packing does) or shut down (`shutdown` does, within its own rules).
 
-use super::{At, Bin, Packing};
-use crate::plan::sizes::{fits, fitting, offerings, usable};
-use shared::ids::NodeId;
-use shared::model::{JobSummary, Market, Usd};
-use shared::policy::{Policy, Size};
-
-/// Room below the caps that is missing for what is to be launched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::plan) struct Room {
-    /// Records below `nodes.max`.
-    pub(in crate::plan) nodes: u32,
-    /// Below `nodes.max_price_per_hour`.
-    pub(in crate::plan) price: Usd,
-}
-
-/// Nodes of several sizes.
-#[derive(Default)]
-struct Mix<'a> {
-    of: Vec<(&'a Size, u32)>,
-    nodes: u32,
-    price: Usd,
-}
-
-/// The cheapest mix of so many nodes, or of as many as the sizes' own maxima allow beside what is
-/// `there`, and a price. The sizes are the cheapest first.
-fn mix<'a>(sizes: &[&'a Size], nodes: u32, there: impl Fn(&Size) -> u32, within: Option<Usd>) -> Mix<'a> {
-    let mut mix = Mix::default();
-    for size in sizes {
-        let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)));
-        let affordable = within.map_or(u32::MAX, |most| most.less(mix.price).holds(size.price_per_hour));
-        let some = nodes.saturating_sub(mix.nodes).min(allowed).min(affordable);
-        mix.nodes += some;
-        mix.price = mix.price + size.price_per_hour.times(u64::from(some));
-        mix.of.push((size, some));
-    }
-    mix
-}
-
-/// The price of the cheapest mix of so many nodes that the sizes' own maxima allow beside what is
-/// `there`; `None` if they allow no such mix.
-pub(super) fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32) -> Option<Usd> {
-    let mix = mix(sizes, nodes, there, None);
-    (mix.nodes == nodes).then_some(mix.price)
-}
-
-/// Whether the fleet may cost this much.
-pub(super) fn is_within_cap(policy: &Policy, price: Usd) -> bool {
-    let cap = policy.nodes.max_price_per_hour;
-    cap.is_zero() || price <= cap
-}
+use super::super::sizes::{fits, fitting, offerings, usable};
+use super::bins::{At, Bin};
+use super::packing::Packing;
+use super::prices::{Room, cheapest, is_within_cap, mix};
+use model::ids::NodeId;
+use model::policy::Size;
+use model::{JobSummary, Market, Usd};
 
 impl Packing<'_, '_> {
     /// The first job that cannot be placed keeps of the nodes it found what the caps let it find the
@@ -86,7 +43,7 @@ impl Packing<'_, '_> {
     /// what is waited for: nobody need make way before.)
     fn reserve(&mut self, sizes: &[&Size], lacking: u32, beside: Usd) {
         let cap = self.view.seen.policy.nodes.max_price_per_hour;
-        let within = (!cap.is_zero()).then(|| cap.less(beside));
+        let within = (!cap.is_zero()).then(|| cap.saturating_sub(beside));
         // What is idle and not kept may leave a size's maximum to others.
         let there =
             |size: &Size| self.staying(size).saturating_sub(self.idle_of(size).len().try_into().unwrap_or(u32::MAX));
@@ -216,10 +173,10 @@ impl Packing<'_, '_> {
         let (leaving, refund) = self.leaving;
         let records = self.records.saturating_sub(leaving).saturating_add(nodes);
         let cap = policy.max_price_per_hour;
-        let spent = self.spent.less(refund) + price;
+        let spent = self.spent.saturating_sub(refund) + price;
         Room {
             nodes: records.saturating_sub(policy.max),
-            price: if cap.is_zero() { Usd::ZERO } else { spent.less(cap) },
+            price: if cap.is_zero() { Usd::ZERO } else { spent.saturating_sub(cap) },
         }
     }
 }

@@ -1,0 +1,260 @@
+//! The directory of one alloc: which file says what.
+//!
+//! ```text
+//! allocs/{alloc_id}/label       the node id, written when the directory is made
+//!                   task.json   what to run, written before anything is started
+//!                   started     which supervisor runs it: created once, by the supervisor that may start it
+//!                   stop        why it is to stop; only if it is to stop
+//!                   work/       where the command runs
+//!                   output      the output of the command
+//!                   supervisor.log  the errors of its supervisor
+//!                   exit.json   how it ended: created once
+//!                   reserve     disk space for exit.json, while the command runs
+//! ```
+//!
+//! Guarantees: `started` and `exit.json` are each created exactly once, whoever tries, and no reader sees a part of
+//! them. So a command runs at most once, and ends once.
+//! Does not: start or stop processes, or look at them.
+
+use crate::atomic_file;
+use crate::runtime::RuntimeKind;
+use model::ids::{AllocId, NodeId};
+use model::time::Time;
+use model::wire::AllocOrder;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// What a supervisor needs to know: the content of `task.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocTask {
+    /// The node that runs it.
+    pub node_id: NodeId,
+    /// The order of the control plane.
+    pub order: AllocOrder,
+    /// How the command is run.
+    pub runtime: RuntimeKind,
+    /// The user who runs the command; the agent's own user if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_user: Option<String>,
+    /// The boot in which it is started.
+    pub boot_id: String,
+    /// Name and directory of each cache.
+    pub caches: Vec<(String, PathBuf)>,
+}
+
+/// Which supervisor runs the alloc: the content of `started`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartRecord {
+    /// The pid of the supervisor, which is the leader of a session; 0 if the alloc is never to be started.
+    pub pid: i32,
+    /// When the supervisor started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The boot in which it started.
+    pub boot_id: String,
+}
+
+impl StartRecord {
+    /// The record of an alloc that is never to be started.
+    pub const fn never(boot_id: String) -> Self {
+        Self { pid: 0, start_ticks: 0, boot_id }
+    }
+
+    /// Whether the alloc is never to be started.
+    pub const fn is_never(&self) -> bool {
+        self.pid == 0
+    }
+}
+
+/// How the alloc ended: the content of `exit.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// 128 + the number of the signal that killed it; absent when there is no exit code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Why it ended, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// When it started, by the node's own clock. Only for people to read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When it ended, by the node's own clock. Only for people to read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+}
+
+impl ExitRecord {
+    /// An end without an exit code.
+    pub fn without_code(message: impl Into<String>) -> Self {
+        Self { message: Some(message.into()), ..Self::default() }
+    }
+}
+
+/// The directory of one alloc.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllocDir(PathBuf);
+
+impl AllocDir {
+    /// The directory of this alloc in the directory `allocs`.
+    pub fn of(allocs: &Path, id: AllocId) -> Self {
+        Self(allocs.join(id.to_string()))
+    }
+
+    /// The directory at this path.
+    pub const fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The path of the directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where the command runs.
+    pub fn work(&self) -> PathBuf {
+        self.0.join("work")
+    }
+
+    /// The output of the command.
+    pub fn output(&self) -> PathBuf {
+        self.0.join("output")
+    }
+
+    /// Creates the directory with its task, unless it exists. A crash leaves all of it or nothing. A directory that an
+    /// earlier boot created, but did not start, gets the task of this boot.
+    pub fn create(&self, task: &AllocTask) -> io::Result<()> {
+        if self.0.exists() {
+            let of_earlier_boot = self.task()?.is_some_and(|t| t.boot_id != task.boot_id);
+            if of_earlier_boot && self.start_record()?.is_none() {
+                return atomic_file::replace(&self.0.join("task.json"), &to_json(task)?);
+            }
+            return Ok(());
+        }
+        let id = task.order.alloc_id;
+        let temp = self.0.with_file_name(format!(".new-{id}"));
+        match fs::remove_dir_all(&temp) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        fs::create_dir(&temp)?;
+        fs::create_dir(temp.join("work"))?;
+        // The job's user may enter it, but cannot list it.
+        fs::set_permissions(&temp, fs::Permissions::from_mode(0o711))?;
+        atomic_file::replace(&temp.join("label"), task.node_id.to_string().as_bytes())?;
+        atomic_file::replace(&temp.join("task.json"), &to_json(task)?)?;
+        fs::rename(&temp, &self.0)?;
+        self.0.parent().map_or(Ok(()), atomic_file::sync_dir)
+    }
+
+    /// What to run.
+    pub fn task(&self) -> io::Result<Option<AllocTask>> {
+        self.read("task.json")
+    }
+
+    /// Claims the right to start the alloc. Exactly one caller ever gets `true`.
+    pub fn claim(&self, by: &StartRecord) -> io::Result<bool> {
+        atomic_file::create_once(&self.0.join("started"), &to_json(by)?)
+    }
+
+    /// Who claimed it, if anyone did.
+    pub fn start_record(&self) -> io::Result<Option<StartRecord>> {
+        self.read("started")
+    }
+
+    /// Writes down that it is to stop, and why. The first reason stays.
+    pub fn order_stop(&self, why: &str) -> io::Result<()> {
+        atomic_file::create_once(&self.0.join("stop"), why.as_bytes()).map(drop)
+    }
+
+    /// Why it is to stop, if it is to stop.
+    pub fn stop_reason(&self) -> Option<String> {
+        fs::read_to_string(self.0.join("stop")).ok()
+    }
+
+    /// Writes down how it ended. The first record stays.
+    pub fn write_exit_record(&self, exit: &ExitRecord) -> io::Result<()> {
+        atomic_file::create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
+    }
+
+    /// How it ended, if it has ended.
+    pub fn exit_record(&self) -> io::Result<Option<ExitRecord>> {
+        self.read("exit.json")
+    }
+
+    /// The node id that was written when the directory was created.
+    pub fn label(&self) -> Option<String> {
+        fs::read_to_string(self.0.join("label")).ok().filter(|l| !l.is_empty())
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
+        match fs::read(self.0.join(name)) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::from),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(io::Error::from)
+}
+
+/// Whether this is a valid name of a cache: one path component of plain characters.
+pub fn is_cache_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=100).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::testing::{node_id, order};
+
+    #[test]
+    fn an_alloc_that_an_earlier_boot_did_not_start_is_started_in_this_one() {
+        let allocs = tempfile::tempdir().unwrap();
+        let task = |boot_id: &str| AllocTask {
+            node_id: node_id(),
+            order: order(0, 1),
+            runtime: RuntimeKind::default(),
+            job_user: None,
+            boot_id: boot_id.to_owned(),
+            caches: Vec::new(),
+        };
+        let dir = AllocDir::of(allocs.path(), task("").order.alloc_id);
+        let boot_of_task = || dir.task().unwrap().unwrap().boot_id;
+        dir.create(&task("boot-1")).unwrap();
+        dir.create(&task("boot-2")).unwrap();
+        assert_eq!(boot_of_task(), "boot-2");
+        dir.claim(&StartRecord { pid: 7, start_ticks: 1, boot_id: boot_of_task() }).unwrap();
+        dir.create(&task("boot-3")).unwrap();
+        assert_eq!(boot_of_task(), "boot-2", "it was started");
+    }
+
+    #[test]
+    fn a_task_file_of_an_earlier_version_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = r#"{"node_id":"3-01JD0000000000000000000000","order":{"alloc_id":"ALLOC","desired":"run",
+            "client":"pending","placed_seq":1,"command":["true"],"env":{},"image":null,"caches":[],"timeout_s":0,
+            "kill_timeout_s":30,"memory_mib":0,"vcpus":1,"nodes":1,"hosts":[]},"runtime":"docker",
+            "job_user":"nobody","boot_id":"boot-1","caches":[["m2","/data/caches/m2"]]}"#;
+        let task = task.replace("ALLOC", &order(0, 1).alloc_id.to_string());
+        fs::write(dir.path().join("task.json"), task).unwrap();
+        let task = AllocDir::at(dir.path().to_owned()).task().unwrap().unwrap();
+        assert_eq!((task.runtime.name(), task.job_user.as_deref()), ("docker", Some("nobody")));
+        assert_eq!(task.caches, [("m2".to_owned(), PathBuf::from("/data/caches/m2"))]);
+    }
+
+    #[test]
+    fn a_cache_name_cannot_lead_out_of_its_directory() {
+        for good in ["m2", "cargo-registry", "a.b_c"] {
+            assert!(is_cache_name(good), "{good}");
+        }
+        for bad in ["", ".", "..", ".hidden", "a/b", "../a", "a b", "é", &"x".repeat(101)] {
+            assert!(!is_cache_name(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The data directory: the state file, the lock, and the paths of everything else.
+//!
+//! Guarantees: only one agent uses it at a time; a loaded state belongs to this node and this boot, or is a new one.
+//! Does not: store how allocs ended; the directory of each alloc does.
+
+use crate::alloc_dir::AllocDir;
+use crate::atomic_file::{self, DiskReserve};
+use crate::protocol::{Durable, LocalAlloc};
+use model::ids::NodeId;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Disk space reserved for the state file. Without it a node with a full disk could not save orders, so it would have
+/// to stay silent, and nobody could tell it to destroy the files that fill the disk.
+const RESERVE_BYTES: usize = 1 << 20;
+
+/// Why the data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// Another agent uses it.
+    #[error("another agent uses {0}: stop that agent first, or give this one another --data-dir")]
+    InUse(PathBuf),
+    /// It cannot be created, read or written.
+    #[error("cannot use the data directory {path}: {source}; it must be writable by the agent")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// The locked data directory.
+#[derive(Debug)]
+pub struct DataDir {
+    root: PathBuf,
+    reserve: DiskReserve,
+    /// Held while the agent runs. The kernel releases it, however the agent ends.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Creates the missing directories and takes the lock.
+    pub fn open(root: &Path) -> Result<Self, DataDirError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |source| DataDirError::Io { path, source }
+        };
+        // The job's user may enter its own directories, but cannot list the others.
+        let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o711).create(path).map_err(at(path));
+        make(root)?;
+        // An absolute path: supervisors and commands run in other directories.
+        let root = root.canonicalize().map_err(at(root))?;
+        let lock_path = root.join("lock");
+        let lock = File::create(&lock_path).map_err(at(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(DataDirError::InUse(root)),
+            Err(TryLockError::Error(source)) => return Err(DataDirError::Io { path: lock_path, source }),
+        }
+        let reserve = DiskReserve::new(root.join("reserve"), RESERVE_BYTES);
+        let dir = Self { root, reserve, _lock: lock };
+        for path in [dir.allocs(), dir.caches(), dir.cache_labels()] {
+            make(&path)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).map_err(at(&path))?;
+        }
+        Ok(dir)
+    }
+
+    /// Has a directory for each alloc, named after the alloc id.
+    pub fn allocs(&self) -> PathBuf {
+        self.root.join("allocs")
+    }
+
+    /// Has a directory for each cache, named after the cache.
+    pub fn caches(&self) -> PathBuf {
+        self.root.join("caches")
+    }
+
+    /// Has a file with the node id for each cache. It is not in the cache itself, because jobs write there.
+    pub fn cache_labels(&self) -> PathBuf {
+        self.root.join("cache-labels")
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.root.join("state.json")
+    }
+
+    /// Writes `state` to disk.
+    pub fn save(&self, state: &Durable) -> Result<(), DataDirError> {
+        let path = self.state_file();
+        let written = serde_json::to_vec(state).map_err(io::Error::from);
+        let written = written.and_then(|bytes| self.reserve.write_with_reserve(|| atomic_file::replace(&path, &bytes)));
+        written.map_err(|source| DataDirError::Io { path, source })
+    }
+
+    /// The state that the last agent of this node saved, adapted to this boot.
+    pub fn load(&self, node_id: NodeId, boot_id: &str) -> Result<Durable, DataDirError> {
+        let mut state = self.read_state(node_id)?.unwrap_or_else(|| self.adopt(node_id, boot_id));
+        if state.boot_id != boot_id {
+            boot_id.clone_into(&mut state.boot_id);
+            state.register_anew();
+            // What ran ended with the old boot. It is not listed, so the control plane counts it as lost. What had
+            // ended before is still to be reported.
+            let allocs = self.allocs();
+            state.allocs.retain(|id, _| matches!(AllocDir::of(&allocs, *id).exit_record(), Ok(Some(_))));
+        }
+        Ok(state)
+    }
+
+    /// The state file, if it is valid and belongs to this node.
+    fn read_state(&self, node_id: NodeId) -> Result<Option<Durable>, DataDirError> {
+        let path = self.state_file();
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(DataDirError::Io { path, source }),
+        };
+        match serde_json::from_slice::<Durable>(&bytes) {
+            Ok(state) if state.node_id == node_id => return Ok(Some(state)),
+            Ok(state) => {
+                let other_node = state.node_id;
+                tracing::warn!(%other_node, "the state file belongs to another node (a cloned disk?): ignored");
+            }
+            Err(error) => tracing::warn!(%error, path = %path.display(), "the state file is not valid: ignored"),
+        }
+        Ok(None)
+    }
+
+    /// A state made from the alloc directories of this node, because the state file is lost.
+    fn adopt(&self, node_id: NodeId, boot_id: &str) -> Durable {
+        let mut state = Durable::new(node_id, boot_id.to_owned());
+        let entries = fs::read_dir(self.allocs()).into_iter().flatten().flatten();
+        for dir in entries.map(|e| AllocDir::at(e.path())) {
+            let ours = dir.label().as_deref() == Some(node_id.to_string().as_str());
+            if ours {
+                // The disk was not wiped: the directories show which allocs ran here.
+                state.wiped_at = 0;
+            }
+            let start = dir.start_record().ok().flatten();
+            let of_this_boot = start.is_some_and(|s| s.boot_id == boot_id);
+            let ended = matches!(dir.exit_record(), Ok(Some(_)));
+            if let (true, Ok(Some(task))) = (ours && (of_this_boot || ended), dir.task()) {
+                state.allocs.insert(task.order.alloc_id, LocalAlloc::new(task.order));
+            }
+        }
+        state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc_dir::{AllocTask, ExitRecord, StartRecord};
+    use crate::protocol::testing::{alloc_id, node_id, order};
+    use crate::runtime::RuntimeKind;
+
+    fn add_alloc(data: &DataDir, copy: u32, exit: Option<ExitRecord>) {
+        let task = AllocTask {
+            node_id: node_id(),
+            order: order(copy, 1),
+            runtime: RuntimeKind::default(),
+            job_user: None,
+            boot_id: "boot-1".into(),
+            caches: Vec::new(),
+        };
+        let dir = AllocDir::of(&data.allocs(), alloc_id(copy));
+        dir.create(&task).unwrap();
+        assert!(dir.claim(&StartRecord { pid: 1, start_ticks: 1, boot_id: "boot-1".into() }).unwrap());
+        if let Some(exit) = exit {
+            dir.write_exit_record(&exit).unwrap();
+        }
+    }
+
+    fn save_state(data: &DataDir) -> Durable {
+        let mut state = Durable::new(node_id(), "boot-1".into());
+        state.incarnation = Some("inc-1".into());
+        state.as_of = 9;
+        for copy in [0, 1] {
+            state.allocs.insert(alloc_id(copy), LocalAlloc::new(order(copy, 1)));
+        }
+        add_alloc(data, 0, None);
+        add_alloc(data, 1, Some(ExitRecord::default()));
+        data.save(&state).unwrap();
+        state
+    }
+
+    #[test]
+    fn two_agents_cannot_use_one_data_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        assert!(matches!(DataDir::open(dir.path()), Err(DataDirError::InUse(_))));
+        drop(first);
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn in_the_same_boot_the_state_is_loaded_as_it_was_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let state = save_state(&data);
+        assert_eq!(data.load(node_id(), "boot-1").unwrap(), state);
+    }
+
+    #[test]
+    fn after_a_reboot_only_ended_allocs_are_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        save_state(&data);
+        let state = data.load(node_id(), "boot-2").unwrap();
+        assert_eq!((state.incarnation, state.as_of, state.report_no), (None, 0, 0));
+        assert_eq!(state.allocs.keys().copied().collect::<Vec<_>>(), [alloc_id(1)]);
+    }
+
+    #[test]
+    fn the_state_of_another_node_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        save_state(&data);
+        let other = "3-01JD0000000000000000000001".parse().unwrap();
+        let state = data.load(other, "boot-1").unwrap();
+        assert_eq!(state, Durable::new(other, "boot-1".into()));
+    }
+
+    #[test]
+    fn without_a_valid_state_file_the_node_registers_anew_and_keeps_its_allocs() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        save_state(&data);
+        fs::write(data.state_file(), b"{").unwrap();
+        let state = data.load(node_id(), "boot-1").unwrap();
+        assert_eq!((state.incarnation, state.as_of), (None, 0));
+        assert_eq!(state.allocs.len(), 2);
+        // After a reboot only the ended alloc is left.
+        fs::remove_file(data.state_file()).unwrap();
+        assert_eq!(data.load(node_id(), "boot-2").unwrap().allocs.len(), 1);
+    }
+}

@@ -1,0 +1,103 @@
+//! The state of the node that all loops of the agent share.
+//!
+//! Guarantees: a change made through [`NodeState::update`] is on disk before any loop sees it.
+//! Does not: know the control plane, or processes.
+
+use crate::data_dir::{DataDir, DataDirError};
+use crate::protocol::{Durable, Node};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The node, its data directory, and the wake-ups between the loops.
+#[derive(Debug)]
+pub struct NodeState {
+    node: Mutex<Node>,
+    data_dir: DataDir,
+    /// The last change could not be saved.
+    save_failed: AtomicBool,
+    last_answer_at: Mutex<Instant>,
+    /// Wakes the loop of heartbeats: send one now.
+    pub heartbeat_now: Notify,
+    /// Wakes the loop of heartbeats: there may be an alloc to report.
+    pub allocs_changed: Notify,
+    /// Wakes the loop of handle reports: send one soon.
+    pub handles_changed: Notify,
+}
+
+impl NodeState {
+    /// The state at the start of the agent.
+    pub fn new(node: Node, data_dir: DataDir) -> Self {
+        Self {
+            node: Mutex::new(node),
+            data_dir,
+            save_failed: AtomicBool::new(false),
+            last_answer_at: Mutex::new(Instant::now()),
+            heartbeat_now: Notify::new(),
+            allocs_changed: Notify::new(),
+            handles_changed: Notify::new(),
+        }
+    }
+
+    /// Reads the node.
+    pub fn read<T>(&self, read: impl FnOnce(&Node) -> T) -> T {
+        read(&lock(&self.node))
+    }
+
+    /// Changes the node: first on disk, then in memory. If it cannot be saved, nothing changes.
+    pub fn update<T>(&self, change: impl FnOnce(&mut Node) -> T) -> Result<T, DataDirError> {
+        let mut node = lock(&self.node);
+        let mut next = node.clone();
+        let result = change(&mut next);
+        if next.durable != node.durable {
+            self.save(&next.durable)?;
+        }
+        *node = next;
+        Ok(result)
+    }
+
+    /// The same for a caller that cannot do anything about a failure: logs it, and returns `None`.
+    pub fn update_or_log<T>(&self, change: impl FnOnce(&mut Node) -> T) -> Option<T> {
+        self.update(change).inspect_err(|error| tracing::error!(%error, "cannot save the state of the node")).ok()
+    }
+
+    /// Stops all allocs on the agent's own decision, and returns how many were not stopping before. They stop even if
+    /// that cannot be saved: an agent that starts again would decide the same.
+    pub fn stop_all(&self, why: &str) -> usize {
+        let mut node = lock(&self.node);
+        let stopped = node.stop_all(why);
+        if stopped > 0
+            && let Err(error) = self.save(&node.durable)
+        {
+            tracing::error!(%error, "cannot save that all work stops: stopping it all the same");
+        }
+        stopped
+    }
+
+    fn save(&self, durable: &Durable) -> Result<(), DataDirError> {
+        let saved = self.data_dir.save(durable);
+        self.save_failed.store(saved.is_err(), Ordering::Relaxed);
+        saved
+    }
+
+    /// Whether new orders can be saved. After a failure this tries to save again.
+    pub fn check_saving(&self) -> Result<(), DataDirError> {
+        if self.save_failed.load(Ordering::Relaxed) { self.save(&lock(&self.node).durable) } else { Ok(()) }
+    }
+
+    /// Notes that the control plane answered just now.
+    pub fn answered(&self) {
+        *lock(&self.last_answer_at) = Instant::now();
+    }
+
+    /// When the control plane last answered.
+    pub fn last_answer_at(&self) -> Instant {
+        *lock(&self.last_answer_at)
+    }
+}
+
+/// A panic of another holder leaves the old value, because every change replaces it as a whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

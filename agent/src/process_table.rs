@@ -1,0 +1,163 @@
+//! The process table, read from `/proc`, and signals to processes.
+//!
+//! Guarantees: a process is identified by its pid **and** its start time, so that a reused pid is never taken for the
+//! old process. A zombie counts as dead.
+//! Does not: use cgroups; a process tree is found through parents and sessions only.
+
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+
+/// One process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessEntry {
+    /// The pid.
+    pub pid: i32,
+    /// The pid of the parent.
+    pub parent: i32,
+    /// The session id: the pid of the process that called `setsid`.
+    pub session: i32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// It has ended, and its parent has not waited for it yet.
+    pub zombie: bool,
+}
+
+/// The process with this pid, if there is one.
+pub fn read(pid: i32) -> Option<ProcessEntry> {
+    parse(&text(pid, "stat").ok()?)
+}
+
+/// The kernel cuts a process name at 15 bytes, possibly inside a character, so the text may not be UTF-8.
+fn text(pid: i32, file: &str) -> io::Result<String> {
+    fs::read(format!("/proc/{pid}/{file}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn parse(stat: &str) -> Option<ProcessEntry> {
+    // The name in parentheses may contain spaces and parentheses itself: count the fields after the last one.
+    let (head, tail) = stat.rsplit_once(')')?;
+    let pid = head.split_once(' ')?.0.parse().ok()?;
+    let field = |n: usize| tail.split_ascii_whitespace().nth(n);
+    Some(ProcessEntry {
+        pid,
+        zombie: matches!(field(0)?, "Z" | "X"),
+        parent: field(1)?.parse().ok()?,
+        session: field(3)?.parse().ok()?,
+        start_ticks: field(19)?.parse().ok()?,
+    })
+}
+
+/// Every process of the machine.
+pub fn all() -> Vec<ProcessEntry> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(read).collect()
+}
+
+/// Every process below `root`, including zombies.
+pub fn descendants(root: i32) -> Vec<ProcessEntry> {
+    let mut left = all();
+    let mut found = Vec::new();
+    let mut parents = BTreeSet::from([root]);
+    while !parents.is_empty() {
+        let (children, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(|p| parents.contains(&p.parent));
+        parents = children.iter().map(|p| p.pid).collect();
+        found.extend(children);
+        left = rest;
+    }
+    found
+}
+
+/// Whether the process with this pid and start time still runs. If its entry cannot be read (no memory or no file
+/// handles left), it counts as running: only a missing entry proves that it has ended.
+pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
+    match text(pid, "stat") {
+        Ok(stat) => parse(&stat).is_some_and(|p| p.start_ticks == start_ticks && !p.zombie),
+        Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(nix::libc::ESRCH),
+    }
+}
+
+/// Resident memory in KiB; 0 if it cannot be read.
+pub fn resident_kib(pid: i32) -> u64 {
+    let status = text(pid, "status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    line.and_then(|l| l.split_ascii_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// Signals one process. If it has ended, nothing happens. A pid of 0 or below would mean a group, and is ignored.
+pub fn send(pid: i32, signal: Signal) {
+    if pid > 0 {
+        let _ended_is_fine = signal::kill(Pid::from_raw(pid), signal);
+    }
+}
+
+/// Signals a process group. If it has ended, nothing happens.
+pub fn send_group(group: i32, signal: Signal) {
+    // Group 0 would be our own, group 1 every process.
+    if group > 1 {
+        let _ended_is_fine = signal::killpg(Pid::from_raw(group), signal);
+    }
+}
+
+/// Kills the remaining processes of the session whose leader was `leader`, started at `start_ticks`. Returns how many
+/// there were.
+pub fn kill_session(leader: i32, start_ticks: u64) -> usize {
+    // If another process has the pid now, the old session is empty: the kernel does not reuse the id of a session that
+    // has members.
+    if leader <= 1 || read(leader).is_some_and(|p| p.start_ticks != start_ticks) {
+        return 0;
+    }
+    let members: Vec<_> = all().into_iter().filter(|p| p.session == leader && !p.zombie).collect();
+    for member in &members {
+        send(member.pid, Signal::SIGKILL);
+    }
+    members.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parentheses_in_a_name_are_parsed() {
+        let stat = "42 (a) b (c) R 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
+        let want = ProcessEntry { pid: 42, parent: 7, session: 41, start_ticks: 987_654, zombie: false };
+        assert_eq!(parse(stat), Some(want));
+        for bad in ["", "42", "42 (x", "42 (x) R", "x (x) R 1 1 1"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_process_whose_name_is_not_utf8_is_listed() {
+        // The kernel makes a process name from the first 15 bytes of the file name.
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("01234567890123é");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        let found = || all().iter().any(|p| p.pid == pid) && resident_kib(pid) > 0;
+        // Until exec it is a copy of this process.
+        let name = || fs::read(format!("/proc/{pid}/comm")).unwrap();
+        while !name().starts_with(b"0123456789") {
+            std::thread::yield_now();
+        }
+        assert!(String::from_utf8(name()).is_err(), "{:?}", name());
+        assert!(found());
+        let start_ticks = read(pid).unwrap().start_ticks;
+        assert!(is_alive(pid, start_ticks));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(pid, start_ticks));
+    }
+
+    #[test]
+    fn a_reused_pid_is_another_process() {
+        let me = read(std::process::id() as i32).unwrap();
+        assert!(is_alive(me.pid, me.start_ticks));
+        assert!(!is_alive(me.pid, me.start_ticks + 1));
+        assert_eq!(kill_session(me.pid, me.start_ticks + 1), 0);
+        assert!(resident_kib(me.pid) > 0);
+    }
+}

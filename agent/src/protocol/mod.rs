@@ -1,0 +1,26 @@
+//! What a node says next, and how each answer changes what the node knows.
+//!
+//! ```text
+//! durable   what must survive the agent
+//! orders    how a list of orders changes it
+//! node      heartbeats, reports, and what is to be done on the machine
+//! ```
+//!
+//! Guarantees: pure, without files, sockets or clocks, so that a simulation can drive it as the agent does.
+//! Everything in [`Durable`] must be on disk before the changed [`Node`] is used: clone the node, change the clone,
+//! save it, and then replace the node (`NodeState::update` does that). Orders and `as_of` are saved together, so
+//! `as_of` never names orders that are not on disk. A report is repeated with the same number and the same body
+//! until its fate is known.
+//! Does not: decide when to call; the loops in `control` and `sweep` do.
+
+mod durable;
+mod node;
+pub mod orders;
+
+pub use durable::{Durable, LocalAlloc};
+pub use node::{Ended, Identity, Node, Seen, Work, tail};
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

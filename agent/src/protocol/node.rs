@@ -1,0 +1,346 @@
+//! A node as its agent knows it: the next heartbeat, the next report, and what is to be done on the machine.
+//!
+//! Guarantees: an end is final; an alloc is forgotten only when its end was acknowledged, or when the control plane
+//! has dropped it; a report whose fate is unknown is sent again unchanged.
+//! Does not: start or stop anything, or save itself.
+
+use crate::protocol::durable::{Durable, LocalAlloc};
+use crate::protocol::orders::{self, Applied};
+use model::ClientStatus;
+use model::ids::AllocId;
+use model::time::Time;
+use model::wire::{
+    AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, HandleReport, Heartbeat, HeartbeatAnswer,
+    MAX_LOG_TAIL_BYTES, ReportedHandle,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The log tails of one report together, in bytes. Escaped as JSON they may grow sixfold, and the body must stay well
+/// below [`model::wire::MAX_BODY_BYTES`].
+const MAX_REPORT_LOG_BYTES: usize = 256 * 1024;
+/// The longest message of one alloc, in characters: a report of many allocs must stay below the size limit.
+const MAX_MESSAGE_CHARS: usize = 1024;
+
+/// The state of an alloc when the agent last looked at the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Seen {
+    /// Not started.
+    #[default]
+    Pending,
+    /// Its supervisor runs.
+    Running,
+    /// It ended.
+    Ended(Ended),
+    /// It ran before a reboot, or the machine had no room to start it, and it is no longer here. It is lost rather
+    /// than failed, and only a complete report without it says so.
+    Gone,
+}
+
+/// How an alloc ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// 128 + the number of the signal that killed it; absent when there is no exit code.
+    pub exit_code: Option<i32>,
+    /// Why it ended, in words.
+    pub message: Option<String>,
+    /// The last part of its output.
+    pub log_tail: Option<String>,
+}
+
+impl Seen {
+    fn client(&self) -> ClientStatus {
+        match self {
+            Self::Pending => ClientStatus::Pending,
+            Self::Running => ClientStatus::Running,
+            Self::Gone => ClientStatus::Lost,
+            Self::Ended(end) if end.exit_code == Some(0) => ClientStatus::Complete,
+            Self::Ended(_) => ClientStatus::Failed,
+        }
+    }
+}
+
+/// Something to do on the machine. Derived again each time from orders and states.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Start it, unless it was started before.
+    Run(AllocOrder),
+    /// Stop it, for this reason, and never start it.
+    Stop(AllocOrder, String),
+}
+
+/// Which instance this is. It does not change while the agent runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The id of the EC2 instance.
+    pub instance_id: String,
+    /// The address at which other members of a job reach this node.
+    pub address: Option<String>,
+}
+
+/// A node, as its own agent knows it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Which instance this is.
+    pub identity: Identity,
+    /// What survives the agent.
+    pub durable: Durable,
+    /// Whether other work than allocs keeps the node busy; absent without a busy check.
+    pub busy: Option<bool>,
+    /// When EC2 will interrupt the instance, if that is announced.
+    pub interrupt_at: Option<Time>,
+    seen: BTreeMap<AllocId, Seen>,
+    /// The last status of each alloc that the control plane surely knows; `pending` if absent.
+    delivered: BTreeMap<AllocId, ClientStatus>,
+    complete_due: bool,
+    /// The report that was sent and not answered yet.
+    in_flight: Option<AllocReport>,
+}
+
+impl Node {
+    /// A node that starts from the state on disk. Its first report is a complete one.
+    pub const fn new(identity: Identity, durable: Durable) -> Self {
+        Self {
+            identity,
+            durable,
+            busy: None,
+            interrupt_at: None,
+            seen: BTreeMap::new(),
+            delivered: BTreeMap::new(),
+            complete_due: true,
+            in_flight: None,
+        }
+    }
+
+    /// The next heartbeat.
+    pub fn heartbeat(&self) -> Heartbeat {
+        Heartbeat {
+            instance_id: self.identity.instance_id.clone(),
+            boot_id: self.durable.boot_id.clone(),
+            incarnation: self.durable.incarnation.clone(),
+            as_of: self.durable.as_of,
+            busy: self.busy,
+            address: self.identity.address.clone(),
+            interrupt_at: self.interrupt_at,
+        }
+    }
+
+    /// Applies the answer to a heartbeat. Returns whether that registered the node.
+    pub fn on_heartbeat(&mut self, answer: &HeartbeatAnswer) -> bool {
+        let registered = self.durable.incarnation.as_deref() != Some(answer.incarnation.as_str());
+        if registered {
+            self.register_anew();
+            self.durable.incarnation = Some(answer.incarnation.clone());
+            self.durable.wiped_at = self.durable.wiped_at.min(answer.seq);
+        }
+        self.complete_due |= answer.must_report;
+        // A report with an older `as_of` does not make the node ready, whether it was accepted or not.
+        self.in_flight.take_if(|report| answer.must_report && report.as_of < answer.seq);
+        self.on_orders(answer.seq, answer.allocs.as_deref());
+        registered
+    }
+
+    /// Forgets the registration. Running allocs go on.
+    pub fn register_anew(&mut self) {
+        self.durable.register_anew();
+        self.in_flight = None;
+        self.delivered.clear();
+        self.complete_due = true;
+    }
+
+    /// Applies a list of orders. An answer without a list means that the node has the current one.
+    fn on_orders(&mut self, seq: u64, orders: Option<&[AllocOrder]>) {
+        let Some(orders) = orders else { return };
+        for order in orders {
+            // The order shows what the control plane knows. After a restore that may be less than was delivered.
+            if let Some(delivered) = self.delivered.get_mut(&order.alloc_id) {
+                *delivered = order.client;
+            }
+        }
+        if orders::apply(&mut self.durable, seq, orders) == Applied::SomeMissing {
+            self.complete_due = true;
+        }
+        self.forget_dropped();
+    }
+
+    /// What is to be done on the machine.
+    pub fn work(&self) -> Vec<Work> {
+        let todo = self.durable.allocs.iter().filter_map(|(id, alloc)| match (self.seen(*id), alloc.stop_reason()) {
+            (Seen::Ended(_) | Seen::Gone, _) | (Seen::Running, None) => None,
+            (Seen::Pending | Seen::Running, Some(why)) => Some(Work::Stop(alloc.order.clone(), why.to_owned())),
+            (Seen::Pending, None) => Some(Work::Run(alloc.order.clone())),
+        });
+        todo.collect()
+    }
+
+    /// The state of an alloc when the agent last looked.
+    pub fn seen(&self, id: AllocId) -> &Seen {
+        self.seen.get(&id).unwrap_or(&Seen::Pending)
+    }
+
+    /// Every alloc that has not ended.
+    pub fn unfinished(&self) -> Vec<AllocId> {
+        self.durable.allocs.keys().copied().filter(|id| !matches!(self.seen(*id), Seen::Ended(_))).collect()
+    }
+
+    /// Applies the state of an alloc. An end is final. Returns whether anything changed.
+    pub fn observe(&mut self, id: AllocId, seen: Seen) -> bool {
+        if !self.durable.allocs.contains_key(&id) || matches!(self.seen(id), Seen::Ended(_)) || *self.seen(id) == seen {
+            return false;
+        }
+        if seen == Seen::Gone {
+            self.forget(id);
+            self.report_missing();
+            return true;
+        }
+        self.seen.insert(id, seen);
+        self.forget_dropped();
+        true
+    }
+
+    /// Stops all allocs on the agent's own decision, and returns how many were not stopping before. Nothing undoes
+    /// this.
+    pub fn stop_all(&mut self, why: &str) -> usize {
+        let mut stopped = 0;
+        for id in self.unfinished() {
+            if let Some(alloc) = self.durable.allocs.get_mut(&id).filter(|a| a.stop_reason().is_none()) {
+                alloc.stop = Some(why.to_owned());
+                stopped += 1;
+            }
+        }
+        stopped
+    }
+
+    /// The report to send now, if any: the one whose fate is unknown; else a complete one, if that is due; else the
+    /// changes. [`Node::durable`] must be saved before the report is sent.
+    pub fn report(&mut self) -> Option<AllocReport> {
+        if let Some(report) = &self.in_flight {
+            return Some(report.clone());
+        }
+        let incarnation = self.durable.incarnation.clone()?;
+        let as_of = self.durable.as_of;
+        let complete = self.complete_due;
+        let listed: Vec<AllocId> = self.to_report().collect();
+        if !complete && listed.is_empty() {
+            return None;
+        }
+        let tail_limit = MAX_LOG_TAIL_BYTES.min(MAX_REPORT_LOG_BYTES / listed.len().max(1));
+        let allocs = listed.into_iter().map(|id| self.update(id, tail_limit)).collect();
+        self.durable.report_no += 1;
+        let report = AllocReport { incarnation, report_no: self.durable.report_no, as_of, complete, allocs };
+        self.in_flight = Some(report.clone());
+        Some(report)
+    }
+
+    /// Whether [`Node::report`] would return a report.
+    pub fn has_report(&self) -> bool {
+        let registered = self.durable.incarnation.is_some();
+        self.in_flight.is_some() || (registered && (self.complete_due || self.to_report().next().is_some()))
+    }
+
+    /// The allocs that a report made now would list.
+    fn to_report(&self) -> impl Iterator<Item = AllocId> {
+        let changed = |id: &AllocId| self.delivered_status(*id) != self.seen(*id).client();
+        let reported = |a: &LocalAlloc| !a.dropped || a.relisted;
+        let listed =
+            self.durable.allocs.iter().filter(move |(id, a)| reported(a) && (self.complete_due || changed(id)));
+        listed.map(|(id, _)| *id)
+    }
+
+    fn update(&self, alloc_id: AllocId, tail_limit: usize) -> AllocUpdate {
+        let seen = self.seen(alloc_id);
+        let end = if let Seen::Ended(end) = seen { end.clone() } else { Ended::default() };
+        AllocUpdate {
+            alloc_id,
+            client: seen.client(),
+            exit_code: end.exit_code,
+            message: end.message.map(|m| m.chars().take(MAX_MESSAGE_CHARS).collect()),
+            log_tail: end.log_tail.map(|t| tail(&t, tail_limit).to_owned()),
+        }
+    }
+
+    fn delivered_status(&self, id: AllocId) -> ClientStatus {
+        self.delivered.get(&id).copied().unwrap_or(ClientStatus::Pending)
+    }
+
+    /// Applies the answer to the report in flight. A refused alloc is acknowledged as well: its end is not reported
+    /// again.
+    pub fn on_report(&mut self, answer: &AllocReportAnswer) {
+        let Some(report) = self.in_flight.take() else { return };
+        if report.complete {
+            self.complete_due = false;
+        }
+        let refused = answer.refused.iter().map(|r| r.alloc_id);
+        let acknowledged: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();
+        for update in &report.allocs {
+            self.delivered.insert(update.alloc_id, update.client);
+            // An acknowledged `running` says nothing about an end that came later.
+            if update.client.is_final() && acknowledged.contains(&update.alloc_id) {
+                self.forget(update.alloc_id);
+            }
+        }
+        self.on_orders(answer.seq, answer.allocs.as_deref());
+    }
+
+    /// The report in flight was refused as a whole: its number is used up, and a new report is made. After a code that
+    /// leaves its fate open, the same report is sent again.
+    pub fn on_report_refused(&mut self, code: ErrorCode) {
+        match code {
+            ErrorCode::WrongIncarnation => self.register_anew(),
+            // The control plane has seen a higher number. What it stored is not known, so everything is reported
+            // again.
+            ErrorCode::StaleReport => {
+                self.in_flight = None;
+                self.complete_due = true;
+            }
+            // A heartbeat comes first. The body of the old report has an `as_of` from before it.
+            ErrorCode::NotReady | ErrorCode::ForeignInstance | ErrorCode::BadRequest | ErrorCode::TooLarge => {
+                self.in_flight = None;
+            }
+            ErrorCode::Unauthorized
+            | ErrorCode::NotFound
+            | ErrorCode::MethodNotAllowed
+            | ErrorCode::Gone
+            | ErrorCode::Internal
+            | ErrorCode::Busy => {}
+        }
+    }
+
+    /// A report of these handles, which were listed after `as_of` was read. `None` while the node is not registered.
+    /// [`Node::durable`] must be saved before the report is sent.
+    pub fn handle_report(&mut self, as_of: u64, complete: bool, handles: Vec<ReportedHandle>) -> Option<HandleReport> {
+        let incarnation = self.durable.incarnation.clone()?;
+        self.durable.handle_report_no += 1;
+        Some(HandleReport { incarnation, report_no: self.durable.handle_report_no, as_of, complete, handles })
+    }
+
+    /// Forgets every dropped alloc that has ended.
+    fn forget_dropped(&mut self) {
+        let has_ended = |id: &AllocId| matches!(self.seen(*id), Seen::Ended(_));
+        let dropped = self.durable.allocs.iter().filter(|(id, alloc)| alloc.dropped && has_ended(id));
+        for (id, relisted) in dropped.map(|(id, alloc)| (*id, alloc.relisted)).collect::<Vec<_>>() {
+            self.forget(id);
+            if relisted {
+                self.report_missing();
+            }
+        }
+    }
+
+    /// Makes a complete report due, so that its absence shows that an alloc is lost. A report in flight may still list
+    /// the alloc, so it is not repeated.
+    fn report_missing(&mut self) {
+        self.in_flight = None;
+        self.complete_due = true;
+    }
+
+    fn forget(&mut self, id: AllocId) {
+        self.durable.allocs.remove(&id);
+        self.seen.remove(&id);
+        self.delivered.remove(&id);
+    }
+}
+
+/// The end of `text`, in whole characters: at most `limit` bytes.
+pub fn tail(text: &str, limit: usize) -> &str {
+    let start = (text.len().saturating_sub(limit)..=text.len()).find(|i| text.is_char_boundary(*i));
+    start.and_then(|i| text.get(i..)).unwrap_or_default()
+}

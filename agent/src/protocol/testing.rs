@@ -1,0 +1,38 @@
+//! Values that the tests of several modules start from.
+
+use crate::protocol::durable::Durable;
+use model::ids::{AllocId, JobId, NodeId};
+use model::wire::AllocOrder;
+use model::{ClientStatus, Desired};
+use std::collections::BTreeMap;
+
+pub(crate) fn node_id() -> NodeId {
+    "3-01JD0000000000000000000000".parse().unwrap()
+}
+
+pub(crate) fn durable() -> Durable {
+    Durable { wiped_at: 0, ..Durable::new(node_id(), "boot-1".into()) }
+}
+
+pub(crate) fn alloc_id(copy: u32) -> AllocId {
+    AllocId { job_id: JobId::new(ulid::Ulid::from_parts(1, 1)), member: 0, copy }
+}
+
+pub(crate) fn order(copy: u32, placed_seq: u64) -> AllocOrder {
+    AllocOrder {
+        alloc_id: alloc_id(copy),
+        desired: Desired::Run,
+        client: ClientStatus::Pending,
+        placed_seq,
+        command: vec!["true".into()],
+        env: BTreeMap::new(),
+        image: None,
+        caches: Vec::new(),
+        timeout_s: 0,
+        kill_timeout_s: 30,
+        memory_mib: 0,
+        vcpus: 1,
+        nodes: 1,
+        hosts: Vec::new(),
+    }
+}

@@ -1,0 +1,86 @@
+//! The loop that compares orders with this machine: reads the state of allocs, and starts and stops them.
+//!
+//! Guarantees: every round looks again; a step that failed is tried again in the next round.
+//! Does not: call the control plane; it wakes the loops that do.
+
+use crate::node_state::NodeState;
+use crate::protocol::{Node, Seen, Work};
+use crate::runner::Runner;
+use model::ids::AllocId;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// The time between two rounds.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// How much longer than its kill timeout an alloc may take to end, when all must end.
+const STOP_ALL_GRACE: Duration = Duration::from_secs(10);
+
+/// Runs rounds without end. Stops all work if the control plane has not answered for longer than `stop_after`.
+pub async fn run(state: &NodeState, runner: &mut Runner, stop_after: Option<Duration>) {
+    loop {
+        run_once(state, runner).await;
+        if let Some(limit) = stop_after
+            && state.last_answer_at().elapsed() > limit
+        {
+            let why = format!("stopped: no answer from the control plane for {} s", limit.as_secs_f64());
+            let allocs = state.stop_all(&why);
+            if allocs > 0 {
+                tracing::error!(allocs, "{why}");
+            }
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Runs one round.
+pub async fn run_once(state: &NodeState, runner: &mut Runner) {
+    for id in state.read(Node::unfinished) {
+        match runner.observe(id).await {
+            Ok(seen) => apply(state, id, seen),
+            Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
+        }
+    }
+    for work in state.read(Node::work) {
+        match work {
+            Work::Run(order) => runner.start(&order),
+            Work::Stop(order, why) => runner.stop(&order, &why),
+        }
+    }
+    runner.forget_all_but(|id| state.read(|n| n.durable.allocs.contains_key(&id)));
+}
+
+fn apply(state: &NodeState, id: AllocId, seen: Seen) {
+    if state.read(|n| *n.seen(id) == seen) {
+        return;
+    }
+    let ended = matches!(seen, Seen::Ended(_));
+    if state.update_or_log(|n| n.observe(id, seen)).is_some() {
+        state.allocs_changed.notify_one();
+    }
+    if ended {
+        tracing::info!(alloc_id = %id, "the alloc ended");
+        state.handles_changed.notify_one();
+    }
+}
+
+/// Stops every alloc and waits until all have ended. Each gets TERM, and KILL after its kill timeout.
+pub async fn stop_everything(state: &NodeState, runner: &mut Runner, why: &str) {
+    state.stop_all(why);
+    let longest = state.read(|n| n.durable.allocs.values().map(|a| a.order.kill_timeout_s).max());
+    let longest = Duration::from_secs(longest.unwrap_or(0).min(86_400));
+    let deadline = Instant::now() + longest + runner.settings().runtime.end_grace() + STOP_ALL_GRACE;
+    loop {
+        run_once(state, runner).await;
+        let left = state.read(Node::unfinished);
+        if left.is_empty() {
+            return;
+        }
+        if Instant::now() > deadline {
+            tracing::error!(left = left.len(), "these allocs do not end in time: killing them");
+            left.into_iter().for_each(|id| runner.kill(id));
+            return;
+        }
+        sleep(INTERVAL / 4).await;
+    }
+}

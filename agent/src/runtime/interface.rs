@@ -1,0 +1,146 @@
+//! What a runtime provides: how the command of an alloc is started, stopped and cleaned up.
+//!
+//! The supervisor claims the alloc, waits for the command, kills what is left and writes the exit record. The
+//! runtime only says what differs between process groups and containers.
+//! Guarantees: a runtime that has nothing to do for a step keeps the default, which does nothing.
+//! Does not: know alloc directories, exit records or the protocol.
+
+use model::ids::{AllocId, NodeId};
+use model::wire::AllocOrder;
+use nix::unistd::User;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::future::ready;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Environment variables by name.
+pub type Environment = BTreeMap<String, String>;
+
+/// The future of an I/O result. Boxed, because a trait object cannot have an `async fn`.
+pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
+
+/// A command to start.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandSpec<'a> {
+    /// The node that runs it: containers are labelled with it.
+    pub node_id: NodeId,
+    /// The order of the control plane, with the command, the image and the memory limit.
+    pub order: &'a AllocOrder,
+    /// Where the command runs.
+    pub work_dir: &'a Path,
+    /// Name and directory of each cache.
+    pub caches: &'a [(String, PathBuf)],
+    /// The environment of the command.
+    pub env: &'a Environment,
+    /// The user who runs the command; the agent's own user if absent.
+    pub user: Option<&'a User>,
+    /// The agent's own environment, for helpers that are not the job's.
+    pub agent_env: &'a Environment,
+    /// The agent's own program, to start helpers with.
+    pub agent_program: &'a Path,
+}
+
+/// How a command is started. The process gets exactly `env`.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Invocation {
+    pub program: PathBuf,
+    pub args: Vec<String>,
+    pub env: Environment,
+    pub stdin: Stdio,
+}
+
+/// Why a command cannot be started. The text becomes the message of the failed alloc.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The order has no command.
+    #[error("the command is empty")]
+    NoCommand,
+    /// Containers need an image.
+    #[error("the job names no image, and this node runs containers")]
+    NoImage,
+    /// The image is not a valid name, or would be read as an option.
+    #[error(
+        "{0:?} is not an image reference: it must begin with a letter or a digit, and have only letters, digits \
+         and . _ / : @ - after it"
+    )]
+    InvalidImage(String),
+    /// The environment cannot be handed to the process that becomes the job's user.
+    #[error("cannot pass on the environment: {0}")]
+    PassEnvironment(#[source] io::Error),
+}
+
+/// A running command that is to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct StopRequest {
+    /// Its alloc, after which a container is named.
+    pub alloc_id: AllocId,
+    /// The process group that the supervisor started.
+    pub process_group: i32,
+    /// Seconds between TERM and KILL.
+    pub kill_timeout_s: u64,
+}
+
+/// A container on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Its name: the alloc id, if the agent made it.
+    pub name: String,
+    /// The node id on its label.
+    pub label: String,
+}
+
+/// A way to run commands.
+pub trait Runtime: Debug + Send + Sync {
+    /// The word for it on the command line and in task files. It is stored on disk: never change it.
+    fn name(&self) -> &'static str;
+
+    /// One line of help.
+    fn help(&self) -> &'static str;
+
+    /// The variables that a command has before the job's own are added.
+    fn base_environment(&self, agent_env: &Environment, user: Option<&User>) -> Environment;
+
+    /// Where the command finds the cache `name`, which is at `on_node` on the node.
+    fn cache_path(&self, name: &str, on_node: &Path) -> PathBuf;
+
+    /// How this command is started.
+    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError>;
+
+    /// Asks a command to stop, and returns at once. The supervisor kills what does not stop in time.
+    fn begin_stop(&self, request: StopRequest);
+
+    /// How much longer than its kill timeout a command may take to stop.
+    fn stop_grace(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// How much longer than its kill timeout an alloc may take to end, with everything that is removed after it.
+    fn end_grace(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Whether the runtime itself enforces the memory limit. Otherwise the supervisor does.
+    fn enforces_memory_limit(&self) -> bool {
+        false
+    }
+
+    /// What this exit code means where it comes from the runtime and not from the command.
+    fn explain_exit_code(&self, _code: i32) -> Option<&'static str> {
+        None
+    }
+
+    /// Removes the container with this name, running or not. If there is none, that is a success.
+    fn remove<'a>(&'a self, _name: &'a str) -> IoFuture<'a, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Every container with a nodekeeper label, running or not.
+    fn list(&self) -> IoFuture<'_, Vec<Container>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+}

@@ -1,0 +1,332 @@
+//! The supervisor of one alloc: a process of its own, which survives the agent.
+//!
+//! Flow: leave the agent's session, claim the alloc, start the command in a process group of its own, wait, kill
+//! what is left, write the exit record.
+//! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
+//! record is written, no process that the command started is running, not even a daemon; the command is ended after
+//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`. (The exit
+//! record comes later if a container cannot be removed or the disk is full.)
+//! Does not: survive being killed itself; the agent then kills the session and writes the exit record.
+//! Memory is the resident memory of all processes of the tree, read twice a second. Pages that processes share are
+//! counted for each of them.
+
+use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
+use crate::atomic_file::DiskReserve;
+use crate::process_table;
+use crate::runtime::{CommandSpec, Environment, StopRequest};
+use model::time::Time;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::{Pid, User};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+/// How often memory and the stop file are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The wait before a failed step is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the removal of a container is retried before the alloc ends without it.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Disk space reserved for the exit record: the job may fill the disk.
+const RESERVE_BYTES: usize = 16 << 10;
+
+/// What `main` passes to a supervisor.
+pub struct SupervisorContext {
+    /// `PATH`, `HOME` and `LANG`, as far as they are set.
+    pub env: Environment,
+    /// This program, to become the job's user with.
+    pub program: PathBuf,
+    /// The clock, for the times that people read.
+    pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
+}
+
+/// Runs the alloc in `dir` to its end.
+pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
+    nix::unistd::setsid()?;
+    // A process that loses its parent becomes our child instead of init's, so that it can be found.
+    nix::sys::prctl::set_child_subreaper(true)?;
+    // Before the claim: from then on the agent may send TERM.
+    let mut term = signal(SignalKind::terminate())?;
+    let Some(task) = dir.task()? else {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("no task in {}", dir.path().display())));
+    };
+    let own_pid = std::process::id() as i32;
+    // Before the claim: without its start time this supervisor could not be told from a later process with its pid.
+    let own_entry = process_table::read(own_pid).ok_or_else(|| io::Error::other("cannot read /proc/self/stat"))?;
+    let start = StartRecord { pid: own_pid, start_ticks: own_entry.start_ticks, boot_id: task.boot_id.clone() };
+    if !dir.claim(&start)? {
+        return Ok(());
+    }
+    let reserve = DiskReserve::new(dir.path().join("reserve"), RESERVE_BYTES);
+    let started_at = (context.clock)();
+    let mut exit = match start_command(&task, &dir, context) {
+        Ok(child) => {
+            let exit = supervise(&task, &dir, child, &mut term).await;
+            remove_container(&task).await;
+            exit
+        }
+        Err(exit) => exit,
+    };
+    kill_descendants(own_pid).await;
+    exit.started_at = Some(started_at);
+    exit.finished_at = Some((context.clock)());
+    write_exit_record(&dir, &exit, &reserve).await
+}
+
+/// On a full disk this waits for space. Until then the alloc counts as running.
+async fn write_exit_record(dir: &AllocDir, exit: &ExitRecord, reserve: &DiskReserve) -> io::Result<()> {
+    loop {
+        match reserve.write_with_reserve(|| dir.write_exit_record(exit)) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                tracing::warn!(%error, "cannot write the exit record: trying again");
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+            written => {
+                reserve.release();
+                return written;
+            }
+        }
+    }
+}
+
+/// Removes the container of the alloc, if the runtime has one: the command may still run in it. If that fails for too
+/// long, the alloc ends all the same, and the container is swept later.
+async fn remove_container(task: &AllocTask) {
+    let deadline = Instant::now() + REMOVE_TIMEOUT;
+    while let Err(error) = task.runtime.remove(&task.order.alloc_id.to_string()).await {
+        // Not found: the runtime's program is not installed, so there is no container.
+        if error.kind() == io::ErrorKind::NotFound || Instant::now() > deadline {
+            tracing::warn!(%error, "the container is left behind");
+            return;
+        }
+        tracing::warn!(%error, "cannot remove the container: trying again");
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
+/// Starts the command. If that fails, returns the exit record that says why.
+fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Child, ExitRecord> {
+    let cannot = |what: &str, e: &io::Error| ExitRecord::without_code(format!("cannot {what}: {e}"));
+    let user = match task.job_user.as_deref().map(|name| (name, User::from_name(name))) {
+        None => None,
+        Some((_, Ok(Some(user)))) => Some(user),
+        Some((name, _)) => return Err(ExitRecord::without_code(format!("there is no user {name:?} on the node"))),
+    };
+    prepare(task, dir, user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
+    let out = open_output(dir).map_err(|e| cannot("open the output file", &e))?;
+    let err = out.try_clone().map_err(|e| cannot("open the output file", &e))?;
+    let env = environment(task, &context.env, user.as_ref());
+    let invocation = task.runtime.invocation(&CommandSpec {
+        node_id: task.node_id,
+        order: &task.order,
+        work_dir: &dir.work(),
+        caches: &task.caches,
+        env: &env,
+        user: user.as_ref(),
+        agent_env: &context.env,
+        agent_program: &context.program,
+    });
+    let invocation = invocation.map_err(|e| ExitRecord::without_code(e.to_string()))?;
+    let mut command = Command::new(&invocation.program);
+    command.args(invocation.args).env_clear().envs(invocation.env);
+    command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
+    command.spawn().map_err(|e| {
+        // The exit codes of a shell.
+        let exit_code = if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+        let message = format!("cannot start {}: {e}", invocation.program.display());
+        ExitRecord { exit_code: Some(exit_code), message: Some(message), ..ExitRecord::default() }
+    })
+}
+
+/// Gives the work directory and the caches to the job's user.
+fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&User>) -> io::Result<()> {
+    let give = |path: &Path| match user {
+        Some(user) => std::os::unix::fs::chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw())),
+        None => Ok(()),
+    };
+    fs::set_permissions(dir.work(), fs::Permissions::from_mode(0o700))?;
+    give(&dir.work())?;
+    task.caches.iter().try_for_each(|(_, path)| give(path))
+}
+
+fn open_output(dir: &AllocDir) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(dir.output())
+}
+
+/// The environment of the command: what the runtime gives, then the job's variables, then nodekeeper's. A job cannot
+/// replace nodekeeper's variables, so it cannot pretend to be another member.
+pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&User>) -> Environment {
+    let order = &task.order;
+    let mut env = task.runtime.base_environment(agent_env, user);
+    env.extend(order.env.clone());
+    for (name, path) in &task.caches {
+        let variable: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+        let path = task.runtime.cache_path(name, path);
+        env.insert(format!("NODEKEEPER_CACHE_{variable}"), path.display().to_string());
+    }
+    let own = [
+        ("NODEKEEPER_JOB_ID", order.job_id().to_string()),
+        ("NODEKEEPER_ALLOC_ID", order.alloc_id.to_string()),
+        ("NODEKEEPER_MEMBER", order.alloc_id.member.to_string()),
+        ("NODEKEEPER_NODES", order.nodes.to_string()),
+        ("NODEKEEPER_HOSTS", order.hosts.join(",")),
+    ];
+    env.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    env
+}
+
+/// Waits for the command, and ends it when it must end.
+async fn supervise(
+    task: &AllocTask,
+    dir: &AllocDir,
+    mut child: Child,
+    term: &mut tokio::signal::unix::Signal,
+) -> ExitRecord {
+    let order = &task.order;
+    let own_pid = std::process::id() as i32;
+    let group = child.id().map_or(0, |pid| pid as i32);
+    let far = Instant::now() + Duration::from_secs(100 * 365 * 86_400);
+    let after = |s: u64| Instant::now().checked_add(Duration::from_secs(s)).unwrap_or(far).min(far);
+    let timeout_at = if order.timeout_s > 0 { after(order.timeout_s) } else { far };
+    let over_time = || format!("ran longer than its time limit of {} s", order.timeout_s);
+    let mut kill_at = far;
+    // The first reason stays: a later one is its consequence.
+    let mut reason: Option<String> = None;
+    let mut check = interval(CHECK_INTERVAL);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let status = loop {
+        let stopping = kill_at < far;
+        let stop = tokio::select! {
+            status = child.wait() => break status,
+            _ = term.recv(), if !stopping => Some(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned())),
+            () = sleep_until(timeout_at), if !stopping => Some(over_time()),
+            () = sleep_until(kill_at), if stopping => {
+                kill_all(own_pid, group);
+                kill_at = after(1);
+                None
+            }
+            _ = check.tick() => {
+                reap_adopted_children(own_pid, group);
+                if let Some(over) = over_memory_limit(task, own_pid) {
+                    reason.get_or_insert(over);
+                    kill_all(own_pid, group);
+                }
+                // The stop may have been ordered before we could receive the signal.
+                dir.stop_reason().filter(|_| !stopping)
+            }
+        };
+        if let Some(stop) = stop {
+            reason.get_or_insert(stop);
+            let (alloc_id, kill_timeout_s) = (order.alloc_id, order.kill_timeout_s);
+            kill_at = after(kill_timeout_s) + task.runtime.stop_grace();
+            task.runtime.begin_stop(StopRequest { alloc_id, process_group: group, kill_timeout_s });
+        }
+    };
+    exit_record(status, reason, task)
+}
+
+/// How the command ended, in numbers and words.
+fn exit_record(status: io::Result<ExitStatus>, reason: Option<String>, task: &AllocTask) -> ExitRecord {
+    let status = match status {
+        Ok(status) => status,
+        Err(e) => return ExitRecord::without_code(format!("the supervisor could not wait for the command: {e}")),
+    };
+    let signal = status.signal();
+    let exit_code = status.code().or(signal.map(|n| 128 + n));
+    let explanation = match (signal, exit_code) {
+        (Some(n), _) => Some(format!("killed by signal {n}")),
+        (None, Some(code)) => task.runtime.explain_exit_code(code).map(str::to_owned),
+        (None, None) => None,
+    };
+    ExitRecord { exit_code, message: reason.or(explanation), ..ExitRecord::default() }
+}
+
+/// Why the command must be killed, if its processes use more memory than the order allows.
+fn over_memory_limit(task: &AllocTask, own_pid: i32) -> Option<String> {
+    let allowed = task.order.memory_mib;
+    if allowed == 0 || task.runtime.enforces_memory_limit() {
+        return None;
+    }
+    let used_kib: u64 = process_table::descendants(own_pid).iter().map(|p| process_table::resident_kib(p.pid)).sum();
+    let used = used_kib / 1024;
+    (used > allowed).then(|| format!("killed: it used {used} MiB of memory and may use {allowed} MiB"))
+}
+
+fn kill_all(own_pid: i32, group: i32) {
+    process_table::send_group(group, Signal::SIGKILL);
+    for p in process_table::descendants(own_pid).iter().filter(|p| !p.zombie) {
+        process_table::send(p.pid, Signal::SIGKILL);
+    }
+}
+
+/// Reaps adopted children: processes that became ours when their parents ended. The command itself is reaped by tokio.
+fn reap_adopted_children(own_pid: i32, command_pid: i32) {
+    let adopted = |pid: i32, parent: i32| parent == own_pid && pid != command_pid;
+    for p in process_table::descendants(own_pid).iter().filter(|p| p.zombie && adopted(p.pid, p.parent)) {
+        let _ended_is_fine = waitpid(Pid::from_raw(p.pid), Some(WaitPidFlag::WNOHANG));
+    }
+}
+
+/// Kills until no process is left, however fast they fork.
+async fn kill_descendants(own_pid: i32) {
+    loop {
+        reap_adopted_children(own_pid, 0);
+        let left = process_table::descendants(own_pid);
+        if left.is_empty() {
+            return;
+        }
+        for p in &left {
+            process_table::send(p.pid, Signal::SIGKILL);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::testing::{node_id, order};
+    use crate::runtime::RuntimeKind;
+
+    fn task(runtime: &str) -> AllocTask {
+        let mut order = order(0, 1);
+        order.env = Environment::from([("A".into(), "1".into()), ("NODEKEEPER_MEMBER".into(), "7".into())]);
+        order.hosts = vec!["10.0.0.1".into(), "10.0.0.2".into()];
+        let caches = vec![("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
+        let runtime = RuntimeKind::named(runtime).unwrap();
+        AllocTask { node_id: node_id(), order, runtime, job_user: None, boot_id: "b".into(), caches }
+    }
+
+    #[test]
+    fn a_job_cannot_replace_the_variables_that_say_which_member_it_is() {
+        let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
+        let env = environment(&task("process"), &agent_env, None);
+        assert_eq!(env["PATH"], "/bin");
+        assert_eq!(env["A"], "1");
+        assert_eq!(env["NODEKEEPER_MEMBER"], "0");
+        assert_eq!(env["NODEKEEPER_HOSTS"], "10.0.0.1,10.0.0.2");
+        assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/data/caches/m2-repo");
+    }
+
+    #[test]
+    fn a_container_gets_the_same_variables_with_its_own_paths() {
+        let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
+        let env = environment(&task("docker"), &agent_env, None);
+        assert!(!env.contains_key("PATH"), "the image has its own");
+        assert_eq!(env["NODEKEEPER_MEMBER"], "0");
+        assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/caches/m2-repo");
+    }
+}

@@ -1,0 +1,74 @@
+//! The options of `nodekeeper local`, and what `main` reads for it.
+
+use clap::Args;
+use model::ids::ClusterName;
+use model::time::Time;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Gives the time.
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// The options of `nodekeeper local`.
+#[derive(Args, Clone, Debug)]
+pub struct LocalArgs {
+    /// The policy, as TOML or JSON [default: a small fleet with short times]
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// The page's port; 0 for any free port
+    #[arg(long, value_name = "PORT", default_value_t = 7070)]
+    pub port: u16,
+    /// The directory for machines, logs, results and the environment file
+    #[arg(long, value_name = "DIR", default_value = ".nodekeeper")]
+    pub dir: PathBuf,
+    /// Keep the tables in this file [default: in memory]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// The deployment's name
+    #[arg(long, value_name = "NAME", default_value = "local")]
+    pub cluster: ClusterName,
+    /// The key that makes node tokens: at least 64 hexadecimal digits [default: random]
+    #[arg(long, value_name = "HEX")]
+    pub node_key: Option<String>,
+    /// How many seconds a minute of the functions' schedules takes here [default: 2, with --demo 1]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub tick_s: Option<u64>,
+    /// The functions run elsewhere, for example under `cargo lambda watch` at
+    /// http://127.0.0.1:9000: start none, only invoke those there by schedule
+    #[arg(long, value_name = "URL")]
+    pub functions_url: Option<String>,
+    /// Use the functions and the agent as they are: build nothing in a source tree
+    #[arg(long)]
+    pub no_build: bool,
+    /// Show everything on real jobs, check the results, and exit with 0 or 1
+    #[arg(long, conflicts_with_all = ["policy", "data", "functions_url"])]
+    pub demo: bool,
+}
+
+impl LocalArgs {
+    /// The seconds that a minute of the schedules takes: as given, or the default.
+    pub(super) fn tick_s(&self) -> u64 {
+        self.tick_s.unwrap_or(if self.demo { 1 } else { 2 })
+    }
+}
+
+/// What `main` reads from the environment.
+#[derive(Clone)]
+pub struct LocalEnv {
+    /// `PATH`
+    pub path: Option<String>,
+    /// `HOME`
+    pub home: Option<String>,
+    /// `RUST_LOG`
+    pub rust_log: Option<String>,
+    /// The path of this program.
+    pub exe: PathBuf,
+    /// The clock.
+    pub clock: Clock,
+}
+
+impl std::fmt::Debug for LocalEnv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalEnv").field("exe", &self.exe).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,122 @@
+//! Serves the embedded DynamoDB, makes its tables, and stores the policy in them.
+//!
+//! Guarantees: expired rows are deleted soon; a policy stored in a `--data` file stays unless
+//! another one is given.
+
+use super::args::LocalArgs;
+use super::directory::{NO_SECRET, REGION};
+use super::error::LocalError;
+use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
+use model::control::PolicyRow;
+use model::policy::Policy;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Dynamo, Store};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// The policy when none is given.
+pub(super) const POLICY_TOML: &str = include_str!("policy.toml");
+/// How often expired rows are deleted. In AWS, DynamoDB takes up to days.
+const TTL_SWEEP: Duration = Duration::from_secs(10);
+
+/// Serves the database at `listener` and makes its tables.
+pub(super) async fn start(
+    args: &LocalArgs,
+    listener: TcpListener,
+    at: SocketAddr,
+    tasks: &mut JoinSet<()>,
+) -> Result<Store, LocalError> {
+    serve(args.data.as_deref(), listener, tasks)?;
+    let dynamo = Dynamo::new(client(at), args.cluster.clone());
+    dynamo.create_tables().await?;
+    Ok(Store::new(Arc::new(dynamo)))
+}
+
+fn serve(path: Option<&Path>, listener: TcpListener, tasks: &mut JoinSet<()>) -> Result<(), LocalError> {
+    let name = path.map_or_else(|| "a database in memory".to_owned(), |p| p.display().to_string());
+    let failed = |why: String| LocalError::Database { path: name.clone(), why };
+    let db = match path {
+        None => dynoxide::Database::memory(),
+        Some(path) => {
+            let path = path.to_str().ok_or_else(|| failed("its name is not UTF-8".to_owned()))?;
+            dynoxide::Database::new(path)
+        }
+    };
+    let db = db.map_err(|e| failed(e.to_string()))?;
+    tasks.spawn(dynoxide::server::serve_on(listener, db.clone()));
+    tasks.spawn(async move {
+        let mut ticks = interval(TTL_SWEEP);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            let db = db.clone();
+            let swept = tokio::task::spawn_blocking(move || db.sweep_ttl()).await;
+            if let Ok(Err(error)) = swept {
+                tracing::warn!(%error, "expired rows are not deleted");
+            }
+        }
+    });
+    Ok(())
+}
+
+fn client(at: SocketAddr) -> aws_sdk_dynamodb::Client {
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(REGION))
+        .endpoint_url(format!("http://{at}"))
+        .credentials_provider(Credentials::new(NO_SECRET, NO_SECRET, None, None, "nodekeeper local"))
+        .build();
+    aws_sdk_dynamodb::Client::from_conf(config)
+}
+
+/// Reads a policy file: JSON if its name ends in `.json`, TOML otherwise.
+pub(super) fn read_policy(path: &Path) -> Result<Policy, LocalError> {
+    let text = fs::read_to_string(path).map_err(LocalError::file("read the policy", path))?;
+    let wrong = |why: String| LocalError::Policy { path: path.to_owned(), why };
+    if path.extension().is_some_and(|e| e == "json") {
+        let document = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        return Policy::from_json(&document).map_err(|e| wrong(e.to_string()));
+    }
+    Policy::from_toml(&text).map_err(|e| wrong(e.to_string()))
+}
+
+/// Stores the given policy. Without one, keeps the stored policy or stores the built-in one.
+pub(super) async fn store_policy(store: &Store, given: Option<Policy>) -> Result<Policy, LocalError> {
+    let control = store.control().await?;
+    let policy = match (given, control.checked_policy()) {
+        (Some(policy), _) => policy,
+        (None, Ok((stored, _))) => return Ok(stored),
+        (None, Err(_)) => Policy::from_toml(POLICY_TOML)
+            .map_err(|e| LocalError::Policy { path: "the built-in policy".into(), why: e.to_string() })?,
+    };
+    let before = control.policy;
+    store.write(before.as_ref(), &PolicyRow::new(&policy), Vec::new()).await?;
+    Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[tokio::test]
+    async fn a_stored_policy_stays_unless_another_is_given() {
+        let mut tasks = JoinSet::new();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let client = client(listener.local_addr().unwrap());
+        serve(None, listener, &mut tasks).unwrap();
+        let dynamo = Dynamo::new(client, "t".parse().unwrap());
+        dynamo.create_tables().await.unwrap();
+        let store = Store::new(Arc::new(dynamo));
+        let first = store_policy(&store, None).await.unwrap();
+        let mut other = first.clone();
+        other.nodes.max = 3;
+        assert_eq!(store_policy(&store, Some(other.clone())).await.unwrap(), other);
+        assert_eq!(store_policy(&store, None).await.unwrap(), other);
+    }
+}

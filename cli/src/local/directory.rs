@@ -1,0 +1,64 @@
+//! The working directory and its lock; where every part is.
+//!
+//! Guarantees: only one `nodekeeper local` runs in a directory.
+
+use super::error::LocalError;
+use std::fs::{self, File, TryLockError};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// The region of everything here.
+pub(super) const REGION: &str = "local-1";
+/// Stands for a secret where nothing checks it.
+pub(super) const NO_SECRET: &str = "local";
+
+/// Addresses and paths of the parts.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    pub(super) page: SocketAddr,
+    pub(super) dynamo: SocketAddr,
+    pub(super) ec2: SocketAddr,
+    /// The start of the functions' URLs.
+    pub(super) functions: String,
+    /// The working directory, absolute.
+    pub(super) dir: PathBuf,
+    /// Logs of functions and machines.
+    pub(super) logs: PathBuf,
+    /// The environment file.
+    pub(super) env_file: PathBuf,
+}
+
+/// Makes the directory and locks it. The lock lasts as long as the file is open.
+pub(super) fn working_directory(dir: &Path) -> Result<(PathBuf, File), LocalError> {
+    fs::create_dir_all(dir).map_err(LocalError::file("make", dir))?;
+    let dir = dir.canonicalize().map_err(LocalError::file("find", dir))?;
+    let path = dir.join("lock");
+    let lock = File::create(&path).map_err(LocalError::file("write", &path))?;
+    match lock.try_lock() {
+        Ok(()) => Ok((dir, lock)),
+        Err(TryLockError::WouldBlock) => Err(LocalError::InUse(dir)),
+        Err(TryLockError::Error(source)) => Err(LocalError::file("lock", path)(source)),
+    }
+}
+
+/// Makes an empty directory; an earlier one is removed with its content.
+pub(super) fn fresh_directory(path: &Path) -> Result<(), LocalError> {
+    if path.exists() {
+        fs::remove_dir_all(path).map_err(LocalError::file("empty", path))?;
+    }
+    fs::create_dir_all(path).map_err(LocalError::file("make", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_can_run_in_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = working_directory(dir.path()).unwrap();
+        assert!(matches!(working_directory(dir.path()), Err(LocalError::InUse(_))));
+        drop(first);
+        working_directory(dir.path()).unwrap();
+    }
+}

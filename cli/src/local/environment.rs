@@ -1,0 +1,44 @@
+//! The environment variables by which other programs find this system.
+//!
+//! Guarantees: only its owner can read the environment file, which holds the node key.
+
+use super::args::LocalArgs;
+use super::directory::{NO_SECRET, Places, REGION};
+use super::error::LocalError;
+use super::functions;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The environment of the functions, and of other programs that use this system.
+pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str) -> BTreeMap<String, String> {
+    let url = |route: &str| {
+        let name = functions::serving(route).map_or_else(String::new, |function| function.name.to_owned());
+        format!("{}/lambda-url/{name}", places.functions)
+    };
+    [
+        ("NODEKEEPER_CLUSTER", args.cluster.to_string()),
+        ("NODEKEEPER_NODE_KEY", key.to_owned()),
+        ("NODEKEEPER_HEARTBEAT_URL", url("heartbeat")),
+        ("NODEKEEPER_SWEEP_URL", url("handles")),
+        ("AWS_ENDPOINT_URL_DYNAMODB", format!("http://{}", places.dynamo)),
+        ("AWS_ENDPOINT_URL_EC2", format!("http://{}", places.ec2)),
+        ("AWS_ENDPOINT_URL_LAMBDA", places.functions.clone()),
+        ("AWS_REGION", REGION.to_owned()),
+        ("AWS_ACCESS_KEY_ID", NO_SECRET.to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", NO_SECRET.to_owned()),
+        ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// Writes lines that a shell and `cargo lambda watch --env-file` both read.
+pub(super) fn write_file(path: &Path, variables: &BTreeMap<String, String>) -> Result<(), LocalError> {
+    let what = || LocalError::file("write", path);
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(what())?;
+    let lines: String = variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    file.write_all(lines.as_bytes()).map_err(what())
+}

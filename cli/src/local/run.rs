@@ -1,0 +1,92 @@
+//! The life of `nodekeeper local`: build, start, run until told to end, end everything.
+//!
+//! Guarantees: when [`run`] returns, every process that descends from this program has ended, or
+//! the error says how many have not.
+//! Does not: start or stop the parts itself; `stack` does.
+
+use super::args::{LocalArgs, LocalEnv};
+use super::binaries::{Binaries, Build, Needed};
+use super::demo;
+use super::error::LocalError;
+use super::processes;
+use super::stack::Stack;
+use super::terminal::{Signals, say};
+
+/// Runs the system until it is told to end, or the demonstration is over. A failed check of the
+/// demonstration is an error.
+///
+/// Kills every process that descends from this one before it returns: the program must have no
+/// other work.
+pub async fn run(args: LocalArgs, env: LocalEnv) -> Result<(), LocalError> {
+    let system = |what| move |source| LocalError::System { what, source };
+    processes::adopt_orphans().map_err(system("adopt processes that lose their parents"))?;
+    let mut signals = Signals::listen().map_err(system("listen to signals"))?;
+    let outcome = start_and_end(&args, &env, &mut signals).await;
+    let left = tokio::task::spawn_blocking(|| processes::kill_all(processes::of_ours)).await.unwrap_or(0);
+    processes::reap_orphans();
+    match outcome {
+        Ok(()) if left > 0 => Err(LocalError::LeftBehind(left)),
+        outcome => outcome,
+    }
+}
+
+async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) -> Result<(), LocalError> {
+    let stack = tokio::select! {
+        stack = start(args, env) => stack?,
+        () = signals.next() => return if args.demo { Err(LocalError::Interrupted) } else { Ok(()) },
+    };
+    say(&welcome(args, env, &stack));
+    let shown = tokio::select! {
+        () = signals.next() => {
+            say("ending everything; press Ctrl-C again to end it at once");
+            None
+        }
+        shown = demo::run(&stack), if args.demo => Some(shown),
+    };
+    tokio::select! {
+        () = stack.shut_down() => {}
+        () = signals.next() => stack.machines.kill(),
+    }
+    if !args.demo {
+        return Ok(());
+    }
+    let mut checks = shown.ok_or(LocalError::Interrupted)??;
+    checks.push(demo::Check::nothing_left(processes::of_ours().len()));
+    demo::judge(&checks, &stack.places.logs)
+}
+
+async fn start(args: &LocalArgs, env: &LocalEnv) -> Result<Stack, LocalError> {
+    let build = if args.no_build { Build::Never } else { Build::InSourceTree };
+    let needed = if args.functions_url.is_none() { Needed::FunctionsAndAgent } else { Needed::AgentOnly };
+    let binaries = Binaries::find(&env.exe, build, needed).await?;
+    Stack::start(args, env, &binaries).await
+}
+
+fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
+    let places = &stack.places;
+    let tables = args.data.as_ref().map_or_else(|| "in memory".to_owned(), |file| format!("in {}", file.display()));
+    let functions = match &stack.lambda {
+        Some(_) => format!("run here; a minute of their schedules takes {} s", args.tick_s()),
+        None => format!("run elsewhere; a minute of their schedules takes {} s", args.tick_s()),
+    };
+    let env_file = args.dir.join("env");
+    let (page, dynamo, ec2, logs) = (places.page, places.dynamo, places.ec2, places.logs.display());
+    let mut text = format!(
+        "nodekeeper local: the whole system on this machine
+  page       http://{page}/
+  DynamoDB   http://{dynamo}   {tables}, tables {cluster}-…
+  EC2        http://{ec2}   faults: GET, POST http://{ec2}/_stand-in/faults
+  functions  {url}   {functions}
+  logs       {logs}
+  commands   set -a; . {env}; set +a; {exe} submit -- echo hello\n",
+        cluster = args.cluster,
+        url = places.functions,
+        env = env_file.display(),
+        exe = env.exe.display(),
+    );
+    if stack.lambda.is_none() {
+        text.push_str(&format!("  elsewhere  cargo lambda watch --env-file {}\n", env_file.display()));
+    }
+    text.push_str(if args.demo { "" } else { "Ctrl-C ends everything." });
+    text.trim_end().to_owned()
+}

@@ -1,0 +1,38 @@
+//! Which function performs which action of the API, and which fault meets it.
+
+use crate::api_error::ApiError;
+use crate::call::Call;
+use crate::faults::LostAs;
+use crate::wire::Xml;
+
+/// What the stand-in sends back.
+pub(crate) enum Answer {
+    Xml(String),
+    /// The action is done, but the connection breaks before the answer.
+    Disconnect,
+}
+
+impl Call<'_> {
+    /// Performs the action that the request names.
+    pub(crate) fn answer(mut self, request_id: &str) -> Result<Answer, ApiError> {
+        let action = self.params.filled("Action").ok_or(ApiError::MissingAction)?;
+        let perform: fn(&mut Self, &mut Xml) -> Result<(), ApiError> = match action {
+            "RunInstances" => Self::run_instances,
+            "DescribeInstances" => Self::describe_instances,
+            "TerminateInstances" => Self::terminate_instances,
+            "CreateTags" => Self::create_tags,
+            "DescribeLaunchTemplates" => Self::describe_launch_templates,
+            "DescribeLaunchTemplateVersions" => Self::describe_launch_template_versions,
+            "GetConsoleOutput" => Self::get_console_output,
+            other => return Err(ApiError::InvalidAction(other.chars().take(100).collect())),
+        };
+        self.world.faults.fail_call(action)?;
+        let xml = Xml::answer(action, request_id, |xml| perform(&mut self, xml))?;
+        let lost_as = if action == "RunInstances" { self.world.faults.lose_answer() } else { None };
+        match lost_as {
+            None => Ok(Answer::Xml(xml)),
+            Some(LostAs::Disconnect) => Ok(Answer::Disconnect),
+            Some(LostAs::InternalError) => Err(ApiError::InternalError),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! One API call, and what every action may use of it.
+
+use model::time::{Span, Time};
+
+use crate::api_error::ApiError;
+use crate::instance::Instance;
+use crate::settings::Ec2Settings;
+use crate::wire::Params;
+use crate::world::World;
+
+/// One API call, and all that its action may read or change.
+pub(crate) struct Call<'a> {
+    pub(crate) settings: &'a Ec2Settings,
+    pub(crate) params: &'a Params,
+    pub(crate) world: &'a mut World,
+    pub(crate) now: Time,
+    /// When the stand-in was started.
+    pub(crate) started_at: Time,
+    /// What the machine last wrote, if the call asks for it.
+    pub(crate) console: Option<String>,
+}
+
+impl Call<'_> {
+    /// `DryRun`: "checks whether you have the required permissions for the action, without
+    /// actually making the request" (common query parameters, EC2 API Reference).
+    pub(crate) fn unless_dry_run(&self) -> Result<(), ApiError> {
+        if self.params.flag("DryRun")? { Err(ApiError::DryRun) } else { Ok(()) }
+    }
+
+    /// EC2 is eventually consistent: a new instance is not known everywhere at once
+    /// ("Eventual consistency in the Amazon EC2 API", EC2 Developer Guide).
+    pub(crate) fn is_known(&self, instance: &Instance) -> bool {
+        self.now.since(instance.launched_at) >= Span::from_ms(self.settings.list_lag_ms)
+    }
+}

@@ -1,0 +1,161 @@
+//! DescribeInstances: by id or by filter, in pages.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use model::time::{Span, Time};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::api_error::ApiError;
+use crate::call::Call;
+use crate::faults::Lookup;
+use crate::glob::Glob;
+use crate::instance::Instance;
+use crate::instance_xml;
+use crate::wire::{Params, Xml};
+
+/// "This value can be between 5 and 1000" ("DescribeInstances", EC2 API Reference).
+const PAGE_SIZES: std::ops::RangeInclusive<usize> = 5..=1_000;
+/// "The maximum number of filter values" of a call ("FilterLimitExceeded", EC2 API Reference).
+const MAX_FILTER_VALUES: usize = 200;
+
+impl Call<'_> {
+    /// Instances in launch order. Consecutive instances of one launch form one reservation.
+    pub(crate) fn describe_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
+        let ids = self.instance_ids()?;
+        let filters = read_filters(self.params)?;
+        let size = self.page_size(&ids)?;
+        let query = digest(self.params);
+        let after = self.params.filled("NextToken").map(|token| self.read_token(token, query)).transpose()?;
+        let unknown: Vec<String> = ids.iter().filter(|id| !self.is_visible(id)).cloned().collect();
+        if !unknown.is_empty() {
+            return Err(ApiError::InstanceNotFound(unknown));
+        }
+        self.unless_dry_run()?;
+
+        let lookup = if ids.is_empty() { Lookup::ByFilter } else { Lookup::ById };
+        let wanted = |instance: &Instance| {
+            self.is_known(instance)
+                && !self.world.faults.is_forgotten(instance, lookup, self.now)
+                && (ids.is_empty() || ids.contains(&instance.instance_id))
+                && filters.iter().all(|filter| filter.matches(instance))
+        };
+        let mut found = self.world.listed(after).filter(|(_, instance)| wanted(instance));
+        let page: Vec<(u64, &Instance)> = found.by_ref().take(size).collect();
+        let more = found.next().is_some();
+
+        let reservations = page.chunk_by(|(_, a), (_, b)| a.reservation_id == b.reservation_id);
+        xml.items("reservationSet", reservations, |xml, together| {
+            if let Some((_, first)) = together.first() {
+                instance_xml::reservation(xml, &first.reservation_id, together.iter().map(|(_, instance)| *instance));
+            }
+        });
+        if let (true, Some((last, _))) = (more, page.last()) {
+            xml.text("nextToken", &write_token(*last, query, self.now));
+        }
+        Ok(())
+    }
+
+    fn is_visible(&self, id: &str) -> bool {
+        let forgotten = |instance| self.world.faults.is_forgotten(instance, Lookup::ById, self.now);
+        self.world.find(id).is_some_and(|instance| self.is_known(instance) && !forgotten(instance))
+    }
+
+    /// "You cannot specify this parameter and the instance IDs parameter in the same request"
+    /// ("DescribeInstances", EC2 API Reference, MaxResults).
+    fn page_size(&self, ids: &[String]) -> Result<usize, ApiError> {
+        match self.params.number::<usize>("MaxResults")? {
+            Some(_) if !ids.is_empty() => Err(ApiError::InvalidParameterCombination(
+                "The parameter instancesSet cannot be used with the parameter maxResults".into(),
+            )),
+            Some(n) if PAGE_SIZES.contains(&n) => Ok(n),
+            Some(n) => Err(ApiError::value(&n.to_string(), "maxResults", "it must be between 5 and 1000")),
+            None if ids.is_empty() => Ok(self.settings.page_size.max(1)),
+            None => Ok(usize::MAX),
+        }
+    }
+
+    fn read_token(&self, token: &str, query: u64) -> Result<u64, ApiError> {
+        let read = || {
+            let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
+            let mut parts = text.splitn(3, '.');
+            let (last, of, at) = (parts.next()?, parts.next()?, parts.next()?);
+            Some((last.parse().ok()?, of.parse::<u64>().ok()?, Time::from_ms(at.parse().ok()?)))
+        };
+        match read() {
+            Some((last, of, at)) if of == query && self.now.since(at) <= Span::from_ms(self.settings.page_token_ms) => {
+                Ok(last)
+            }
+            _ => Err(ApiError::InvalidPaginationToken),
+        }
+    }
+}
+
+/// A page token: the last instance shown, the query it belongs to, and when that was.
+fn write_token(last: u64, query: u64, now: Time) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{last}.{query}.{}", now.as_ms()))
+}
+
+/// Identifies the query that all pages of one list belong to.
+fn digest(params: &Params) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    params.clone().without(&["NextToken", "MaxResults"]).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// One filter: an instance matches if any of the values does.
+struct Filter {
+    on: Field,
+    values: Vec<Glob>,
+}
+
+enum Field {
+    Tag(String),
+    TagKey,
+    Text(fn(&Instance) -> &str),
+}
+
+impl Filter {
+    fn matches(&self, instance: &Instance) -> bool {
+        let any = |text: &str| self.values.iter().any(|glob| glob.matches(text));
+        match &self.on {
+            Field::Tag(key) => instance.tags.get(key).is_some_and(|value| any(value)),
+            Field::TagKey => instance.tags.keys().any(|key| any(key)),
+            Field::Text(text) => any(text(instance)),
+        }
+    }
+}
+
+/// The filters of a request, joined by AND ("List and filter using the CLI and API", EC2 User
+/// Guide). An unknown filter is refused: if it were ignored, the list would be too long.
+fn read_filters(params: &Params) -> Result<Vec<Filter>, ApiError> {
+    let mut filters = Vec::new();
+    let mut values_in_all = 0;
+    for filter in params.structures("Filter") {
+        let name = filter.filled("Name").ok_or(ApiError::MissingParameter("Filter.Name"))?;
+        let values: Vec<Glob> = filter.list("Value").into_iter().map(Glob::new).collect();
+        if values.is_empty() {
+            return Err(ApiError::value(name, "Filter", "the filter has no values"));
+        }
+        values_in_all += values.len();
+        filters.push(Filter { on: field(name)?, values });
+    }
+    if values_in_all > MAX_FILTER_VALUES { Err(ApiError::FilterLimitExceeded) } else { Ok(filters) }
+}
+
+fn field(name: &str) -> Result<Field, ApiError> {
+    if let Some(key) = name.strip_prefix("tag:") {
+        return Ok(Field::Tag(key.to_owned()));
+    }
+    Ok(match name {
+        "tag-key" => Field::TagKey,
+        "instance-state-name" => Field::Text(|i| i.state.name_and_code().0),
+        "instance-id" => Field::Text(|i| &i.instance_id),
+        "instance-type" => Field::Text(|i| &i.instance_type),
+        "availability-zone" => Field::Text(|i| &i.zone),
+        "client-token" => Field::Text(|i| i.client_token.as_deref().unwrap_or_default()),
+        other => {
+            let other: String = other.chars().take(100).collect();
+            return Err(ApiError::InvalidParameterValue(format!("The filter '{other}' is invalid")));
+        }
+    })
+}

@@ -1,0 +1,170 @@
+//! Failures on demand. A fault that applies to a number of calls counts itself down: the faults
+//! read back are those still to come.
+
+use model::Market;
+use model::time::Time;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+use crate::api_error::ApiError;
+use crate::glob::Glob;
+use crate::instance::Instance;
+
+/// The faults in force; none by default. A misspelt field is an error: if it were ignored, a
+/// test would pass without its fault.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Faults {
+    /// What EC2 has no capacity for.
+    pub shortages: Vec<Shortage>,
+    /// The quota of on-demand instances: `InstanceLimitExceeded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_instances: Option<u32>,
+    /// The quota of on-demand vCPUs: `VcpuLimitExceeded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_vcpus: Option<u32>,
+    /// The quota of spot instances: `MaxSpotInstanceCountExceeded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_spot_instances: Option<u32>,
+    /// This many of the next calls, of any action, answer `RequestLimitExceeded`.
+    pub throttle_calls: u32,
+    /// This many of the next successful calls of RunInstances launch, but their answer is lost.
+    pub lose_run_answers: u32,
+    /// How an answer is lost.
+    pub lost_as: LostAs,
+    /// Calls that fail; each fails once.
+    pub fail: Vec<FailCall>,
+    /// Instances (`*` and `?` allowed) that stay `shutting-down` or `stopping` while named here.
+    pub stuck: BTreeSet<String>,
+    /// Instances that DescribeInstances leaves out.
+    pub forget: Vec<Forget>,
+    /// This many of the next launched instances reach `running`, but their machines never boot.
+    pub boot_failures: u32,
+}
+
+/// A capacity shortage. An absent field matches everything.
+#[allow(missing_docs, reason = "the names say it")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shortage {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    /// The availability zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub market: Option<Market>,
+    /// How many instances can still be launched before the shortage begins.
+    pub left: u32,
+}
+
+impl Shortage {
+    pub(crate) fn applies_to(&self, instance_type: &str, zone: &str, market: Market) -> bool {
+        self.instance_type.as_deref().is_none_or(|t| t == instance_type)
+            && self.zone.as_deref().is_none_or(|z| z == zone)
+            && self.market.is_none_or(|m| m == market)
+    }
+}
+
+/// How an answer is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LostAs {
+    /// The connection breaks before the answer is complete.
+    #[default]
+    Disconnect,
+    /// The answer is `InternalError`, 500.
+    InternalError,
+}
+
+/// A call that fails and changes nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FailCall {
+    /// The action, for example `RunInstances`.
+    pub action: String,
+    /// Which call of the action fails, counted from now; 1 is the next.
+    #[serde(default = "next_call")]
+    pub on_call: u32,
+    /// The error code of the answer.
+    pub code: String,
+    /// The HTTP status of the answer.
+    #[serde(default = "client_error")]
+    pub status: u16,
+    /// The message of the answer.
+    #[serde(default)]
+    pub message: String,
+}
+
+fn next_call() -> u32 {
+    1
+}
+
+fn client_error() -> u16 {
+    400
+}
+
+/// Instances that DescribeInstances leaves out although they exist.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forget {
+    /// The instances; `*` and `?` allowed.
+    pub instance_id: String,
+    /// Until when, in milliseconds since the epoch. Absent: until the faults are replaced.
+    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+    /// Whether they are also unknown to a call that names them by id.
+    #[serde(default)]
+    pub by_id: bool,
+}
+
+/// How a call names the instances that it wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    ById,
+    ByFilter,
+}
+
+impl Faults {
+    /// Fails this call if a fault says so, and counts it.
+    pub(crate) fn fail_call(&mut self, action: &str) -> Result<(), ApiError> {
+        if self.throttle_calls > 0 {
+            self.throttle_calls -= 1;
+            return Err(ApiError::RequestLimitExceeded);
+        }
+        for fail in self.fail.iter_mut().filter(|f| f.action == action) {
+            fail.on_call = fail.on_call.saturating_sub(1);
+        }
+        let Some(at) = self.fail.iter().position(|f| f.action == action && f.on_call == 0) else { return Ok(()) };
+        let FailCall { status, code, message, .. } = self.fail.remove(at);
+        Err(ApiError::OnDemand { status, code, message })
+    }
+
+    /// Whether and how this answer of RunInstances is lost; counts it.
+    pub(crate) fn lose_answer(&mut self) -> Option<LostAs> {
+        self.lose_run_answers = self.lose_run_answers.checked_sub(1)?;
+        Some(self.lost_as)
+    }
+
+    /// Whether the next instance fails to boot; counts it.
+    pub(crate) fn fail_boot(&mut self) -> bool {
+        let fails = self.boot_failures > 0;
+        self.boot_failures = self.boot_failures.saturating_sub(1);
+        fails
+    }
+
+    /// Whether this instance stays in a state that it should leave.
+    pub(crate) fn is_stuck(&self, instance: &Instance) -> bool {
+        self.stuck.iter().any(|pattern| Glob::new(pattern).matches(&instance.instance_id))
+    }
+
+    /// Whether DescribeInstances leaves this instance out.
+    pub(crate) fn is_forgotten(&self, instance: &Instance, lookup: Lookup, now: Time) -> bool {
+        self.forget.iter().any(|forget| {
+            (forget.by_id || lookup == Lookup::ByFilter)
+                && forget.until.is_none_or(|until| now < until)
+                && Glob::new(&forget.instance_id).matches(&instance.instance_id)
+        })
+    }
+}

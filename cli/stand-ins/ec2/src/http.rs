@@ -1,0 +1,143 @@
+//! The HTTP side: requests in, answers out, and the stand-in's own paths below `/_stand-in`.
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use model::time::Span;
+use serde::Deserialize;
+use serde_json::json;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::actions::Answer;
+use crate::api_error::ApiError;
+use crate::ec2::Ec2;
+use crate::faults::Faults;
+use crate::instance::Instance;
+use crate::wire::{Params, Xml};
+
+/// Far more than any valid call, and little enough to keep in memory.
+const MAX_BODY_BYTES: usize = 1024 * 1024;
+/// How often due changes are made while no request comes.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Serves the stand-in and makes its due changes, until the listener fails or the future is
+/// dropped.
+pub async fn serve(listener: TcpListener, ec2: Arc<Ec2>) -> io::Result<()> {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let router = ec2.router();
+    let due_changes = async {
+        loop {
+            ticks.tick().await;
+            ec2.advance();
+        }
+    };
+    tokio::select! {
+        served = axum::serve(listener, router) => served,
+        () = due_changes => Ok(()),
+    }
+}
+
+impl Ec2 {
+    /// The API at `/` and the stand-in's own paths below `/_stand-in`. Due changes are made at
+    /// every request; between requests only [`Ec2::advance`] makes them.
+    pub fn router(self: &Arc<Self>) -> Router {
+        Router::new()
+            .route("/", get(api).post(api))
+            .route("/_stand-in/faults", get(faults).post(set_faults))
+            .route("/_stand-in/instances", get(instances))
+            .route("/_stand-in/instances/{instance_id}/{event}", post(cause_event))
+            .with_state(Arc::clone(self))
+    }
+}
+
+/// The Query protocol: the form is the body, or the query string of a GET.
+async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
+    let in_url = request.uri().query().unwrap_or_default().to_owned();
+    let body = axum::body::to_bytes(request.into_body(), MAX_BODY_BYTES).await;
+    let (request_id, answer) = match body {
+        Ok(body) if body.is_empty() => ec2.answer(&Params::parse(in_url.as_bytes())),
+        Ok(body) => ec2.answer(&Params::parse(&body)),
+        Err(_) => ("-".to_owned(), Err(ApiError::TooLarge { limit: MAX_BODY_BYTES })),
+    };
+    match answer {
+        Ok(Answer::Xml(xml)) => xml_response(StatusCode::OK, &request_id, xml),
+        Ok(Answer::Disconnect) => {
+            let broken =
+                futures::stream::once(async { Err::<Bytes, _>(io::Error::other("a fault loses this answer")) });
+            Body::from_stream(broken).into_response()
+        }
+        Err(error) => {
+            let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            tracing::debug!(code = error.code(), %error, "the EC2 stand-in refuses a call");
+            xml_response(status, &request_id, Xml::error(&error, &request_id))
+        }
+    }
+}
+
+fn xml_response(status: StatusCode, request_id: &str, xml: String) -> Response {
+    let headers = [(header::CONTENT_TYPE.as_str(), "text/xml;charset=UTF-8"), ("x-amzn-requestid", request_id)];
+    (status, headers, xml).into_response()
+}
+
+async fn instances(State(ec2): State<Arc<Ec2>>) -> Json<Vec<Instance>> {
+    Json(ec2.instances())
+}
+
+async fn faults(State(ec2): State<Arc<Ec2>>) -> Json<Faults> {
+    Json(ec2.faults())
+}
+
+/// Replaces the faults. Any content type is accepted, for `curl -d`.
+async fn set_faults(State(ec2): State<Arc<Ec2>>, body: Bytes) -> Response {
+    match serde_json::from_slice::<Faults>(&body) {
+        Ok(faults) => {
+            ec2.set_faults(faults);
+            Json(ec2.faults()).into_response()
+        }
+        Err(e) => problem(StatusCode::BAD_REQUEST, "bad_request", &format!("not valid faults: {e}")),
+    }
+}
+
+/// The query string of an event.
+#[derive(Deserialize)]
+struct EventParams {
+    /// How long before an interruption the machine is warned (EC2: two minutes).
+    #[serde(default = "two_minutes")]
+    warning_ms: i64,
+}
+
+fn two_minutes() -> i64 {
+    120_000
+}
+
+async fn cause_event(
+    State(ec2): State<Arc<Ec2>>,
+    Path((instance_id, event)): Path<(String, String)>,
+    Query(params): Query<EventParams>,
+) -> Response {
+    let happened = match event.as_str() {
+        "interrupt" => ec2.interrupt(&instance_id, Span::from_ms(params.warning_ms)).is_some(),
+        "terminate" => ec2.terminate_by_cloud(&instance_id),
+        "stop" => ec2.stop_by_cloud(&instance_id),
+        _ => {
+            let events = "the events are interrupt, terminate and stop";
+            return problem(StatusCode::NOT_FOUND, "not_found", events);
+        }
+    };
+    if happened {
+        return Json(json!({ "instance_id": instance_id, "event": event })).into_response();
+    }
+    problem(StatusCode::CONFLICT, "conflict", "no such instance exists, or its state does not allow this")
+}
+
+fn problem(status: StatusCode, error: &str, message: &str) -> Response {
+    (status, Json(json!({ "error": error, "message": message }))).into_response()
+}

@@ -1,0 +1,56 @@
+//! A stand-in for EC2: an HTTP server that speaks the Query protocol well enough for the
+//! unmodified AWS SDK, with the instances in memory.
+//!
+//! Guarantees: client tokens, states, limits, pages, filters and error codes are as AWS
+//! documents them (each rule names its source); the same seed, clock and requests give the same
+//! instances, ids and answers; no request can cause a panic.
+//! Does not: verify signatures; know images, networks, volumes, or more than one account and
+//! region; end an instance when nobody asks for it. It ignores parameters that it does not know;
+//! two requests with one client token must still agree on them.
+//!
+//! With [`Faults`], the stand-in fails on demand as EC2 fails: no capacity, lost answers, instances
+//! that hang. `GET` and `POST /_stand-in/faults` read and replace the faults.
+//! `GET /_stand-in/instances` shows all instances, and
+//! `POST /_stand-in/instances/{id}/{interrupt|terminate|stop}` does what EC2 or another user may
+//! do to an instance.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | [`Ec2`] | the region: its clock, its instances, what others do to them |
+//! | `http` | requests in, answers out |
+//! | `call`, `actions` | one API call, and which function performs it |
+//! | `run`, `describe`, `terminate`, `tags`, `templates`, `console` | one action each |
+//! | `world`, `instance` | the instances, and how their states change over time |
+//! | [`Faults`], [`Ec2Settings`], [`Machines`] | what fails, what the region offers, what runs behind an instance |
+//! | `wire`, `instance_xml`, `api_error` | parameters, XML, error codes |
+
+mod actions;
+mod api_error;
+mod call;
+mod console;
+mod describe;
+mod ec2;
+mod faults;
+mod glob;
+mod http;
+mod ids;
+mod instance;
+mod instance_xml;
+mod machines;
+mod run;
+mod settings;
+mod tags;
+mod templates;
+mod terminate;
+mod wire;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+pub use ec2::Ec2;
+pub use faults::{FailCall, Faults, Forget, LostAs, Shortage};
+pub use http::serve;
+pub use instance::{Instance, State, StateReason};
+pub use machines::{MachineStart, Machines, NoMachines};
+pub use settings::{Bucket, Ec2Settings, InstanceType, LaunchTemplate, Subnet, TemplateVersion, Throttle};

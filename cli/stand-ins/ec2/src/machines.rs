@@ -1,0 +1,60 @@
+//! What runs behind an instance: in `nodekeeper local` a process, in tests nothing.
+
+use model::time::Time;
+use std::collections::BTreeMap;
+
+/// Hooks for the machines behind the instances. Calls for one instance come in order, one at a
+/// time, outside of any lock: a hook may call the stand-in, but must not block for long.
+pub trait Machines: Send + Sync {
+    /// The instance became `running`: boot it.
+    fn start(&self, machine: MachineStart);
+
+    /// A started instance begins to shut down or to stop: end what runs on it.
+    fn stop(&self, instance_id: &str);
+
+    /// EC2 will terminate the instance at `at`. Its instance metadata must say so from now on.
+    fn warn(&self, _instance_id: &str, _at: Time) {}
+
+    /// The end of what the machine wrote to its console.
+    fn console(&self, _instance_id: &str) -> Option<String> {
+        None
+    }
+}
+
+/// An instance that became `running`.
+#[allow(missing_docs, reason = "the names say it")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineStart {
+    pub instance_id: String,
+    pub private_ip: String,
+    pub instance_type: String,
+    /// Decoded; empty if the launch gave none.
+    pub user_data: String,
+    pub tags: BTreeMap<String, String>,
+}
+
+/// No machines: instances have states, but nothing runs on them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoMachines;
+
+impl Machines for NoMachines {
+    fn start(&self, _machine: MachineStart) {}
+    fn stop(&self, _instance_id: &str) {}
+}
+
+/// A hook call still to be made.
+pub(crate) enum HookCall {
+    Start(MachineStart),
+    Stop { instance_id: String },
+    Warn { instance_id: String, at: Time },
+}
+
+impl HookCall {
+    pub(crate) fn make(self, machines: &dyn Machines) {
+        match self {
+            Self::Start(machine) => machines.start(machine),
+            Self::Stop { instance_id } => machines.stop(&instance_id),
+            Self::Warn { instance_id, at } => machines.warn(&instance_id, at),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! RunInstances: reads the request, finds a launch that it repeats, checks quota and capacity,
+//! and launches.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use model::Market;
+
+use crate::api_error::ApiError;
+use crate::call::Call;
+use crate::instance::{Instance, State};
+use crate::instance_xml;
+use crate::settings::{Ec2Settings, Subnet};
+use crate::tags::{self, Tags};
+use crate::templates;
+use crate::wire::{Params, Xml};
+use crate::world::UsedToken;
+
+/// "Up to 64 ASCII characters" ("Ensuring idempotency", EC2 Developer Guide).
+const MAX_TOKEN_CHARS: usize = 64;
+/// "User data is limited to 16 KB, in raw form, before it is base64-encoded" ("Run commands
+/// when you launch an EC2 instance", EC2 User Guide).
+const MAX_USER_DATA: usize = 16 * 1024;
+/// More than any account may launch at once by default.
+const MAX_INSTANCES: u32 = 1_000;
+/// "If you don't specify one, … Default: m1.small" ("RunInstances", EC2 API Reference).
+const DEFAULT_TYPE: &str = "m1.small";
+/// The resource types that a launch may tag ("RunInstances", EC2 API Reference, TagSpecification.N).
+const TAGGABLE: [&str; 4] = ["instance", "volume", "network-interface", "spot-instances-request"];
+
+/// A valid request.
+struct Launch<'a> {
+    min: u32,
+    max: u32,
+    token: Option<&'a str>,
+    instance_type: String,
+    vcpus: u32,
+    market: Market,
+    subnet: &'a Subnet,
+    subnet_index: usize,
+    image_id: Option<String>,
+    user_data: String,
+    tags: Tags,
+    ends_when_off: bool,
+}
+
+impl Call<'_> {
+    pub(crate) fn run_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
+        let (params, settings, now) = (self.params, self.settings, self.now);
+        if let Some(throttle) = &settings.throttle
+            && !self.world.run_requests.take(1, throttle.run_requests, now)
+        {
+            return Err(ApiError::RequestLimitExceeded);
+        }
+        let launch = Launch::read(params, settings)?;
+        self.unless_dry_run()?;
+        if let Some(earlier) = self.repeated_launch(&launch)? {
+            self.write(xml, &earlier.reservation_id, &earlier.instances);
+            return Ok(());
+        }
+        let count = launch.max.min(self.launchable(&launch)?);
+        if let Some(throttle) = &settings.throttle
+            && !self.world.run_instances.take(count, throttle.run_instances, now)
+        {
+            return Err(ApiError::RequestLimitExceeded);
+        }
+        let (reservation_id, instances) = self.launch(&launch, count);
+        self.write(xml, &reservation_id, &instances);
+        if let Some(token) = launch.token {
+            let used = UsedToken { params: identity(params), reservation_id, instances };
+            self.world.tokens.insert((launch.subnet.zone.clone(), token.to_owned()), used);
+        }
+        Ok(())
+    }
+
+    /// The launch that this request repeats, if its token was used before. "If you retry a successful
+    /// request using the same client token, but one or more of the parameters are different,
+    /// other than the Region or Availability Zone, the retry fails"; tokens of RunInstances are
+    /// zonal ("Ensuring idempotency", EC2 Developer Guide): in another zone the token is a new one.
+    fn repeated_launch(&self, launch: &Launch<'_>) -> Result<Option<&UsedToken>, ApiError> {
+        let Some(token) = launch.token else { return Ok(None) };
+        let key = (launch.subnet.zone.clone(), token.to_owned());
+        let Some(used) = self.world.tokens.get(&key) else { return Ok(None) };
+        if used.params != identity(self.params) {
+            return Err(ApiError::IdempotentParameterMismatch);
+        }
+        let lives = |id: &String| self.world.find(id).is_some_and(|i| i.state != State::Terminated);
+        if !used.instances.iter().any(lives) {
+            return Err(ApiError::IdempotentInstanceTerminated);
+        }
+        Ok(Some(used))
+    }
+
+    /// How many instances quota and capacity allow; an error if that is below the minimum count.
+    /// "If you specify a value that is more capacity than Amazon EC2 can launch, it
+    /// launches the largest possible number of instances above the minimum count"
+    /// ("RunInstances", EC2 API Reference, MaxCount). On-demand and spot have quotas of their own.
+    fn launchable(&self, launch: &Launch<'_>) -> Result<u32, ApiError> {
+        let mut allowed = launch.max;
+        let mut limit = |most: u32, error: ApiError| {
+            allowed = allowed.min(most);
+            if most < launch.min { Err(error) } else { Ok(()) }
+        };
+        let faults = &self.world.faults;
+        let counts = |i: &Instance| i.market == launch.market && !matches!(i.state, State::Terminated | State::Stopped);
+        let used = |each: fn(&Instance) -> u32| -> u32 {
+            self.world.listed(None).filter(|(_, i)| counts(i)).map(|(_, i)| each(i)).sum()
+        };
+        match launch.market {
+            Market::OnDemand => {
+                if let Some(most) = faults.max_instances {
+                    let left = most.saturating_sub(used(|_| 1));
+                    limit(left, ApiError::InstanceLimitExceeded(left))?;
+                }
+                if let Some(most) = faults.max_vcpus {
+                    let left = most.saturating_sub(used(|i| i.vcpus)) / launch.vcpus.max(1);
+                    limit(left, ApiError::VcpuLimitExceeded(most))?;
+                }
+            }
+            Market::Spot => {
+                if let Some(most) = faults.max_spot_instances {
+                    limit(most.saturating_sub(used(|_| 1)), ApiError::MaxSpotInstanceCountExceeded)?;
+                }
+            }
+        }
+        let zone = &launch.subnet.zone;
+        for shortage in &faults.shortages {
+            if shortage.applies_to(&launch.instance_type, zone, launch.market) {
+                let (instance_type, zone) = (launch.instance_type.clone(), zone.clone());
+                limit(shortage.left, ApiError::InsufficientInstanceCapacity { instance_type, zone })?;
+            }
+        }
+        Ok(allowed)
+    }
+
+    fn launch(&mut self, launch: &Launch<'_>, count: u32) -> (String, Vec<String>) {
+        let seed = self.settings.seed;
+        for shortage in &mut self.world.faults.shortages {
+            if shortage.applies_to(&launch.instance_type, &launch.subnet.zone, launch.market) {
+                shortage.left = shortage.left.saturating_sub(count);
+            }
+        }
+        let reservation_id = self.world.fresh_id("r-", seed);
+        let mut ids = Vec::new();
+        for launch_index in 0..count {
+            let instance = Instance {
+                instance_id: self.world.fresh_id("i-", seed),
+                reservation_id: reservation_id.clone(),
+                state: State::Pending,
+                launched_at: self.now,
+                instance_type: launch.instance_type.clone(),
+                vcpus: launch.vcpus,
+                market: launch.market,
+                subnet_id: launch.subnet.subnet_id.clone(),
+                zone: launch.subnet.zone.clone(),
+                private_ip: self.world.fresh_address(launch.subnet_index),
+                image_id: launch.image_id.clone(),
+                client_token: launch.token.map(str::to_owned),
+                tags: launch.tags.clone(),
+                launch_index,
+                state_reason: None,
+                boots: !self.world.faults.fail_boot(),
+                ends_when_off: launch.ends_when_off,
+                user_data: launch.user_data.clone(),
+            };
+            ids.push(instance.instance_id.clone());
+            self.world.launch(instance, self.settings);
+        }
+        (reservation_id, ids)
+    }
+
+    fn write(&self, xml: &mut Xml, reservation_id: &str, ids: &[String]) {
+        instance_xml::reservation(xml, reservation_id, ids.iter().filter_map(|id| self.world.find(id)));
+    }
+}
+
+impl<'a> Launch<'a> {
+    fn read(params: &'a Params, settings: &'a Ec2Settings) -> Result<Self, ApiError> {
+        let template = templates::of_launch(params, settings)?;
+        let (min, max) = counts(params)?;
+        let (subnet_index, subnet) = subnet(params, settings)?;
+        let instance_type = params
+            .filled("InstanceType")
+            .or(template.and_then(|t| t.instance_type.as_deref()))
+            .unwrap_or(DEFAULT_TYPE)
+            .to_owned();
+        Ok(Self {
+            min,
+            max,
+            token: token(params)?,
+            vcpus: vcpus(&instance_type, &subnet.zone, settings)?,
+            instance_type,
+            market: match market(params)? {
+                Some(market) => market,
+                None => template.and_then(|t| t.market).unwrap_or(Market::OnDemand),
+            },
+            subnet,
+            subnet_index,
+            image_id: params.filled("ImageId").map(str::to_owned).or_else(|| template.and_then(|t| t.image_id.clone())),
+            // "Any parameters that you specify in RunInstances override the same parameters in
+            // the launch template" ("RunInstances", EC2 API Reference): also all of its user data.
+            user_data: match user_data(params)? {
+                Some(own) => own,
+                None => template.and_then(|t| t.user_data.clone()).unwrap_or_default(),
+            },
+            tags: instance_tags(params)?,
+            ends_when_off: match params.filled("InstanceInitiatedShutdownBehavior") {
+                None | Some("stop") => false,
+                Some("terminate") => true,
+                Some(other) => {
+                    return Err(ApiError::value(
+                        other,
+                        "InstanceInitiatedShutdownBehavior",
+                        "it must be stop or terminate",
+                    ));
+                }
+            },
+        })
+    }
+}
+
+/// The parameters that two requests with one client token must share: all but these two.
+fn identity(params: &Params) -> Params {
+    params.clone().without(&["ClientToken", "DryRun"])
+}
+
+fn counts(params: &Params) -> Result<(u32, u32), ApiError> {
+    let min = params.number::<u32>("MinCount")?.ok_or(ApiError::MissingParameter("MinCount"))?;
+    let max = params.number::<u32>("MaxCount")?.ok_or(ApiError::MissingParameter("MaxCount"))?;
+    if min < 1 {
+        return Err(ApiError::value(&min.to_string(), "MinCount", "it must be at least 1"));
+    }
+    if max < min || max > MAX_INSTANCES {
+        return Err(ApiError::value(&max.to_string(), "MaxCount", "it must be between MinCount and 1000"));
+    }
+    Ok((min, max))
+}
+
+fn token(params: &Params) -> Result<Option<&str>, ApiError> {
+    match params.filled("ClientToken") {
+        Some(token) if !token.is_ascii() || token.len() > MAX_TOKEN_CHARS => {
+            Err(ApiError::value(token, "clientToken", "it must be at most 64 ASCII characters"))
+        }
+        token => Ok(token),
+    }
+}
+
+fn subnet<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<(usize, &'a Subnet), ApiError> {
+    let mut subnets = settings.subnets.iter().enumerate();
+    match params.filled("SubnetId") {
+        Some(id) => subnets
+            .find(|(_, subnet)| subnet.subnet_id == id)
+            .ok_or_else(|| ApiError::SubnetNotFound(id.chars().take(100).collect())),
+        // "If you don't specify a subnet ID, we choose a default subnet from your default VPC".
+        None => subnets.next().ok_or(ApiError::MissingParameter("SubnetId")),
+    }
+}
+
+fn vcpus(instance_type: &str, zone: &str, settings: &Ec2Settings) -> Result<u32, ApiError> {
+    if settings.instance_types.is_empty() {
+        return Ok(1);
+    }
+    let Some(known) = settings.instance_types.iter().find(|known| known.name == instance_type) else {
+        return Err(ApiError::value(instance_type, "InstanceType", "no such instance type exists"));
+    };
+    if !known.zones.is_empty() && !known.zones.iter().any(|has| has == zone) {
+        return Err(ApiError::Unsupported { instance_type: instance_type.to_owned(), zone: zone.to_owned() });
+    }
+    Ok(known.vcpus)
+}
+
+fn market(params: &Params) -> Result<Option<Market>, ApiError> {
+    match params.filled("InstanceMarketOptions.MarketType") {
+        None => Ok(None),
+        Some("spot") => Ok(Some(Market::Spot)),
+        Some(other) => Err(ApiError::value(other, "InstanceMarketOptions.MarketType", "it must be spot")),
+    }
+}
+
+fn user_data(params: &Params) -> Result<Option<String>, ApiError> {
+    let Some(encoded) = params.filled("UserData") else { return Ok(None) };
+    let encoded: String = encoded.split_ascii_whitespace().collect();
+    let bytes = STANDARD.decode(encoded).map_err(|_| ApiError::UserDataMalformed)?;
+    if bytes.len() > MAX_USER_DATA {
+        return Err(ApiError::InvalidParameterValue("User data is limited to 16384 bytes".into()));
+    }
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The tags of the instances. Tags of other resource types are checked and dropped.
+fn instance_tags(params: &Params) -> Result<Tags, ApiError> {
+    let mut of_instances = Tags::new();
+    let mut seen: Vec<String> = Vec::new();
+    for specification in params.structures("TagSpecification") {
+        let kind = specification.filled("ResourceType").unwrap_or_default();
+        if !TAGGABLE.contains(&kind) {
+            return Err(ApiError::value(
+                kind,
+                "TagSpecification.ResourceType",
+                "a launch cannot tag this resource type",
+            ));
+        }
+        if seen.iter().any(|seen| seen == kind) {
+            return Err(ApiError::value(
+                kind,
+                "TagSpecification.ResourceType",
+                "the same resource type is given twice",
+            ));
+        }
+        seen.push(kind.to_owned());
+        let tags = tags::read(&specification)?;
+        if kind == "instance" {
+            of_instances = tags;
+        }
+    }
+    Ok(of_instances)
+}

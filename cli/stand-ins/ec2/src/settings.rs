@@ -1,0 +1,135 @@
+//! What the stand-in's region offers, and how fast it is. Fixed once it is started.
+//!
+//! Does not: hold failures; [`Faults`](crate::Faults) does.
+
+use model::Market;
+use serde::{Deserialize, Serialize};
+
+/// The region. The defaults are those of `nodekeeper local`: quick, and without limits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ec2Settings {
+    /// Where instances can be launched. The first is the default subnet.
+    pub subnets: Vec<Subnet>,
+    /// The launch templates that requests may name.
+    pub launch_templates: Vec<LaunchTemplate>,
+    /// The instance types that exist. If none is listed, every name is a type with one vCPU.
+    pub instance_types: Vec<InstanceType>,
+    /// How long an instance is `pending`.
+    pub pending_ms: i64,
+    /// How long an instance is `shutting-down`, or `stopping`.
+    pub shutting_down_ms: i64,
+    /// How long a terminated instance is still listed (EC2: about an hour).
+    pub terminated_listed_ms: i64,
+    /// How long a new instance is unknown to every call but its launch.
+    pub list_lag_ms: i64,
+    /// Instances on a page of DescribeInstances if the request does not say how many.
+    pub page_size: usize,
+    /// How long a page token is valid.
+    pub page_token_ms: i64,
+    /// Request throttling; none by default.
+    pub throttle: Option<Throttle>,
+    /// Two stand-ins with the same seed, clock and requests give the same ids.
+    pub seed: u64,
+}
+
+impl Default for Ec2Settings {
+    fn default() -> Self {
+        Self {
+            subnets: vec![Subnet { subnet_id: "subnet-local".into(), zone: "local-1a".into() }],
+            launch_templates: Vec::new(),
+            instance_types: Vec::new(),
+            pending_ms: 1_500,
+            shutting_down_ms: 1_000,
+            terminated_listed_ms: 60_000,
+            list_lag_ms: 0,
+            page_size: 1_000,
+            page_token_ms: 3_600_000,
+            throttle: None,
+            seed: 0,
+        }
+    }
+}
+
+/// A subnet and its availability zone.
+#[allow(missing_docs, reason = "the names say it")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subnet {
+    pub subnet_id: String,
+    pub zone: String,
+}
+
+/// An instance type that can be launched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InstanceType {
+    /// For example `m7i.large`.
+    pub name: String,
+    /// How many vCPUs it counts against a quota.
+    pub vcpus: u32,
+    /// The zones that offer it. Empty: all.
+    #[serde(default)]
+    pub zones: Vec<String>,
+}
+
+/// A launch template with its versions.
+#[allow(missing_docs, reason = "the names say it")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchTemplate {
+    pub id: String,
+    pub name: String,
+    /// The version meant by `$Default`, and by a request that names none.
+    #[serde(default = "first_version")]
+    pub default_version: u64,
+    /// In any order; the highest is `$Latest`.
+    pub versions: Vec<TemplateVersion>,
+}
+
+fn first_version() -> u64 {
+    1
+}
+
+/// One version of a launch template: the values that a request can leave out.
+#[allow(missing_docs, reason = "the names say it")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TemplateVersion {
+    pub version: u64,
+    pub image_id: Option<String>,
+    pub instance_type: Option<String>,
+    pub market: Option<Market>,
+    /// Plain text. The user data of a request replaces it.
+    pub user_data: Option<String>,
+}
+
+/// The two buckets of RunInstances. The defaults are AWS's ("Request throttling for the Amazon
+/// EC2 API", EC2 Developer Guide).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Throttle {
+    /// One token for each request.
+    pub run_requests: Bucket,
+    /// One token for each instance that a request asks for.
+    pub run_instances: Bucket,
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self {
+            run_requests: Bucket { size: 5, refill_per_s: 2 },
+            run_instances: Bucket { size: 1_000, refill_per_s: 2 },
+        }
+    }
+}
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bucket {
+    /// The tokens in a full bucket.
+    pub size: u32,
+    /// The tokens added each second.
+    pub refill_per_s: u32,
+}

@@ -1,0 +1,34 @@
+//! TerminateInstances.
+
+use crate::api_error::ApiError;
+use crate::call::Call;
+use crate::instance::{State, StateReason};
+use crate::instance_xml;
+use crate::wire::Xml;
+use crate::world::Shutdown;
+
+impl Call<'_> {
+    /// Terminates all instances or none. An instance that is ending already is not an error:
+    /// "This operation is idempotent".
+    pub(crate) fn terminate_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
+        let ids = self.instance_ids()?;
+        if ids.is_empty() {
+            return Err(ApiError::InvalidParameterCombination("No instances specified".into()));
+        }
+        self.all_known(&ids)?;
+        self.unless_dry_run()?;
+        let mut changes: Vec<(String, State, State)> = Vec::new();
+        for id in ids {
+            let Some(before) = self.world.find(&id).map(|instance| instance.state) else { continue };
+            self.world.shut_down(&id, Shutdown::Terminate, StateReason::TerminatedByUser, self.now, self.settings);
+            let after = if before.is_ending() { before } else { State::ShuttingDown };
+            changes.push((id, before, after));
+        }
+        xml.items("instancesSet", changes, |xml, (id, before, after)| {
+            xml.text("instanceId", &id);
+            instance_xml::state(xml, "currentState", after);
+            instance_xml::state(xml, "previousState", before);
+        });
+        Ok(())
+    }
+}

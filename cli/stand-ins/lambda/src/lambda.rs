@@ -1,0 +1,134 @@
+//! The running stand-in: starts functions, schedules and the HTTP server, and stops them.
+
+use crate::error::InvokeError;
+use crate::event;
+use crate::function::Function;
+use crate::functions::Functions;
+use crate::host::{Host, LogSink, StopSignal};
+use crate::settings::{LambdaSettings, SettingsError};
+use crate::stats::Stats;
+use crate::{invoke_api, runtime_api, url};
+use axum::Router;
+use axum::serve::ListenerExt;
+use model::time::Time;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// The running stand-in. Dropping it stops everything too, but does not wait for the end.
+#[derive(Debug)]
+pub struct Lambda {
+    pub(crate) functions: Arc<Functions>,
+}
+
+impl Lambda {
+    /// Serves `settings` at `listener`, which must be bound to a loopback address, and starts the schedules. A
+    /// function's processes start when they are needed. Must be called within a tokio runtime.
+    pub fn start(
+        settings: LambdaSettings,
+        listener: TcpListener,
+        log: LogSink,
+        clock: Arc<dyn Fn() -> Time + Send + Sync>,
+    ) -> Result<Self, SettingsError> {
+        settings.check()?;
+        let host = Arc::new(Host {
+            address: listener.local_addr()?,
+            region: settings.region,
+            inherited_env: settings.inherited_env,
+            event_retry_ms: settings.event_retry_ms,
+            clock,
+            log,
+            stop: watch::Sender::new(false),
+        });
+        let by_name = settings
+            .functions
+            .into_iter()
+            .map(|function| (function.name.clone(), Arc::new(Function::new(function, Arc::clone(&host)))))
+            .collect();
+        let lambda = Self { functions: Arc::new(Functions { by_name, host }) };
+        for schedule in settings.schedules {
+            if let Some(function) = lambda.functions.by_name.get(&schedule.function) {
+                let host = Arc::clone(&lambda.functions.host);
+                tokio::spawn(event::run_schedule(schedule, Arc::clone(function), host));
+            }
+        }
+        tokio::spawn(serve(listener, lambda.router(), lambda.functions.host.stop_signal()));
+        Ok(lambda)
+    }
+
+    /// The HTTP side: Runtime API, Invoke API and function URLs. [`Lambda::start`] serves it already; a program may
+    /// also merge it into a router of its own.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .merge(runtime_api::routes())
+            .merge(invoke_api::routes())
+            .merge(url::routes())
+            .with_state(Arc::clone(&self.functions))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.functions.host.address
+    }
+
+    /// The start of a function's URL, without a slash at the end.
+    pub fn url(&self, function: &str) -> String {
+        format!("http://{}/lambda-url/{function}", self.address())
+    }
+
+    /// Runs a function and waits for its answer.
+    pub async fn invoke(&self, function: &str, payload: &Value) -> Result<Value, InvokeError> {
+        let ticket = self.functions.get(function)?.submit(payload.to_string().into())?;
+        let answer = ticket.wait().await?;
+        serde_json::from_slice(&answer).map_err(|source| InvokeError::NotJson { function: function.to_owned(), source })
+    }
+
+    /// Queues a run of a function, with retries, and does not wait: what AWS calls an `Event` invocation.
+    pub fn send_event(&self, function: &str, payload: &Value) -> Result<(), InvokeError> {
+        event::send(self.functions.get(function)?, &self.functions.host, payload.to_string().into()).map(drop)
+    }
+
+    /// The counts of every function so far, by name.
+    pub fn stats(&self) -> Vec<Stats> {
+        self.functions.by_name.values().map(|function| function.stats()).collect()
+    }
+
+    /// Stops the schedules, drops waiting invocations, ends all processes (SIGTERM, after two seconds SIGKILL) and
+    /// returns when none is left. Callers that still wait get [`InvokeError::ShuttingDown`].
+    pub async fn shutdown(&self) {
+        self.stop();
+        self.functions.host.stop.closed().await;
+    }
+
+    fn stop(&self) {
+        for function in self.functions.by_name.values() {
+            function.stop();
+        }
+        self.functions.host.stop.send_replace(true);
+    }
+}
+
+impl Drop for Lambda {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+async fn serve(listener: TcpListener, router: Router, mut stop: StopSignal) {
+    // Answers are small and somebody waits for each: send them at once.
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    let server = axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>());
+    // Open connections end with the processes and callers at their other ends.
+    tokio::select! {
+        ended = server => {
+            if let Err(error) = ended {
+                tracing::error!(%error, "the local Lambda no longer listens: restart it");
+            }
+        }
+        () = stop.raised() => {}
+    }
+}

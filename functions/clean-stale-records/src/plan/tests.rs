@@ -1,0 +1,110 @@
+//! Records and rows whose node is gone, and instances that nobody knows. K: Arvados #12073.
+
+use super::*;
+use model::ActionName;
+use model::NodeStatus;
+use model::cloud::NODE_TAG;
+use model::control::{ControlKey, Entry, EntryRow};
+use model::fixtures::{self, at, slot};
+use model::policy::{Policy, example_json};
+
+struct Given {
+    seen: Observation,
+}
+
+fn given() -> Given {
+    Given { seen: Observation::empty(Policy::from_json(&example_json()).unwrap(), 1, at(100)) }
+}
+
+impl Given {
+    fn node(mut self, record: NodeRecord) -> Self {
+        if let Some(id) = record.life().and_then(|l| l.instance_id.clone()) {
+            self.seen.instances.push(running(&id, &record));
+        }
+        self.seen.nodes.push(record);
+        self
+    }
+}
+
+fn running(id: &str, record: &NodeRecord) -> Instance {
+    let tag = (NODE_TAG.to_owned(), record.node_id().unwrap().to_string());
+    Instance {
+        instance_id: id.into(),
+        state: InstanceState::Running,
+        launched_at: at(1),
+        zone: None,
+        tags: [tag].into(),
+    }
+}
+
+fn down(n: u32) -> NodeRecord {
+    fixtures::ready(n).expire_lease(NodeStatus::Down, at(151), "silent").unwrap()
+}
+
+#[test]
+fn k02_a_fresh_record_is_not_stale_k01_an_old_one_is() {
+    let down = down(0);
+    let mut given = given();
+    given.seen.nodes.push(down);
+    let clean = |now| plan(&given.seen, now).answer().actions.iter().any(|a| a.action == ActionName::Clean);
+    assert!(!clean(at(151 + 7199)) && clean(at(151 + 7200)));
+}
+
+#[test]
+fn k01_slot_0_is_stale_like_any_other_and_so_is_one_that_never_pinged() {
+    let mut given = given();
+    given.seen.nodes.extend([fixtures::assigned(0), fixtures::bound(1)]);
+    let planned = plan(&given.seen, at(8000)).answer();
+    let slots: Vec<_> =
+        planned.actions.iter().filter(|a| a.action == ActionName::Clean).filter_map(|a| a.slot).collect();
+    assert_eq!(slots, [slot(0), slot(1)]);
+}
+
+#[test]
+fn an_unusual_share_of_stale_records_waits_and_what_is_shut_down_does_not() {
+    let mut given = given();
+    given.seen.nodes.extend((0..4).map(fixtures::bound));
+    given.seen.nodes.push(fixtures::bound(4).shut_down(at(0), "drained").unwrap());
+    let run = |given: &Given| {
+        let planned = plan(&given.seen, at(8000));
+        let rows: Vec<_> = planned.answer().actions.iter().map(|a| format!("{} {}", a.action, a.subject)).collect();
+        let entry = planned.actions.into_iter().find_map(|a| match a.action {
+            Action::HoldBack(_, entry) => Some(entry),
+            _ => None,
+        });
+        (rows, entry)
+    };
+    let (rows, entry) = run(&given);
+    assert_eq!(rows, ["hold_back cluster", "clean slot#4"]);
+    let entry = entry.unwrap();
+    assert_eq!((entry.since_at(), entry.held()), (Some(at(8000)), Some(4)));
+    // It has lasted as long as it must.
+    let long = EntryRow { since_at: Some(at(8000 - 300)), ..entry.row().clone() };
+    given.seen.control.put(long);
+    let all: Vec<_> = (0..5).map(|n| format!("clean slot#{n}")).collect();
+    assert_eq!(run(&given).0[1..], all);
+    // Three are no unusual number.
+    given.seen.control.remove(&ControlKey::Brake(BrakeKind::Missing));
+    given.seen.nodes.remove(0);
+    assert_eq!(run(&given).0, all[1..]);
+}
+
+#[test]
+fn a_listed_instance_keeps_its_record_however_silent() {
+    let given = given().node(down(0));
+    assert!(plan(&given.seen, at(1 << 30)).actions.is_empty());
+}
+
+#[test]
+fn ten_orphans_wait_for_an_operator_and_one_goes() {
+    let mut given = given();
+    for n in 0..10 {
+        given.seen.instances.push(running(&format!("i-{n}"), &fixtures::assigned(n)));
+    }
+    let answer = plan(&given.seen, at(700)).answer();
+    assert_eq!(answer.actions.iter().map(|a| a.action).collect::<Vec<_>>(), [ActionName::HoldBack]);
+    given.seen.instances.truncate(1);
+    let answer = plan(&given.seen, at(700)).answer();
+    assert_eq!(answer.actions.iter().map(|a| a.action).collect::<Vec<_>>(), [ActionName::TerminateOrphan]);
+    assert!(plan(&given.seen, at(600)).actions.is_empty(), "it is young: its record may be on its way");
+}

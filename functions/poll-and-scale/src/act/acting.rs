@@ -1,0 +1,95 @@
+//! What all actions of one run share.
+//!
+//! Guarantees: an action builds on the records as this run read or wrote them; an alloc or a job is read
+//! again before it changes, and must be as the plan saw it.
+
+use super::pace::Pace;
+use model::cloud::{Cloud, CloudError};
+use model::control::FailedStarts;
+use model::ids::{AllocId, JobId, NodeId};
+use model::launch::LaunchSettings;
+use model::{Alloc, Job, NodeRecord};
+use runtime::answer::ActError;
+use runtime::run::Run;
+use std::sync::{Mutex, PoisonError};
+use store::Cond;
+use store::steps::{self, Retention};
+
+/// What all actions of one run share.
+pub(super) struct Acting<'a> {
+    pub(super) run: Run<'a>,
+    pub(super) cloud: &'a dyn Cloud,
+    pub(super) settings: &'a LaunchSettings,
+    pub(super) keep: Retention,
+    pub(super) pace: Pace,
+    /// The failed starts as this run last wrote them.
+    pub(super) failed_starts: tokio::sync::Mutex<Option<FailedStarts>>,
+    /// Instances to terminate, in as few calls as EC2 takes.
+    terminate: Mutex<Vec<String>>,
+}
+
+impl<'a> Acting<'a> {
+    pub(super) fn new(run: Run<'a>, cloud: &'a dyn Cloud, settings: &'a LaunchSettings) -> Self {
+        let policy = &run.seen.policy;
+        Self {
+            cloud,
+            settings,
+            keep: Retention::of(policy),
+            pace: Pace::new(policy.launch.calls_per_second),
+            failed_starts: tokio::sync::Mutex::default(),
+            terminate: Mutex::default(),
+            run,
+        }
+    }
+
+    /// The record of a node as this run knows it.
+    pub(super) fn record(&self, node_id: NodeId) -> Result<NodeRecord, ActError> {
+        self.run.lanes.record_of(node_id).ok_or(ActError::CONFLICT)
+    }
+
+    /// Writes a record that was read, or written by this run, as it must become.
+    pub(super) async fn write_node(
+        &self,
+        before: &NodeRecord,
+        after: &NodeRecord,
+        conditions: Vec<Cond>,
+    ) -> Result<NodeRecord, ActError> {
+        let written = self.run.store.write(Some(before), after, conditions).await?;
+        self.run.lanes.wrote(written.clone());
+        Ok(written)
+    }
+
+    pub(super) async fn clean(&self, record: &NodeRecord, reason: &str, conditions: Vec<Cond>) -> Result<(), ActError> {
+        let now = self.run.now();
+        let cleaned = steps::clean_node(self.run.store, record, reason, conditions, self.keep, now).await?;
+        self.run.lanes.wrote(cleaned);
+        Ok(())
+    }
+
+    /// An alloc, read again. The index may have been behind: then the plan decided about something else.
+    pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
+        let alloc = self.run.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
+        let read = self.run.seen.allocs.iter().find(|a| a.alloc_id == id).map(|a| a.version);
+        let changed = alloc.summary.client.is_final() || read != Some(alloc.summary.version);
+        if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
+    }
+
+    /// A job, read again.
+    pub(super) async fn job(&self, id: JobId) -> Result<Job, ActError> {
+        let job = self.run.store.job(id).await?.ok_or(ActError::CONFLICT)?;
+        let read = self.run.seen.jobs.iter().find(|j| j.job_id == id).map(|j| j.version);
+        if read == Some(job.summary.version) { Ok(job) } else { Err(ActError::CONFLICT) }
+    }
+
+    /// Terminates an instance at the end of the run's other actions.
+    pub(super) fn terminate_later(&self, instance_id: String) {
+        self.terminate.lock().unwrap_or_else(PoisonError::into_inner).push(instance_id);
+    }
+
+    pub(super) async fn terminate_batch(&self) -> Result<(), CloudError> {
+        let mut ids = std::mem::take(&mut *self.terminate.lock().unwrap_or_else(PoisonError::into_inner));
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.is_empty() { Ok(()) } else { self.cloud.terminate(&ids).await }
+    }
+}

@@ -1,0 +1,105 @@
+//! Actions on node records.
+
+use super::acting::Acting;
+use crate::plan::{Because, Note};
+use model::cloud::InstanceState;
+use model::ids::NodeId;
+use model::time::Time;
+use model::{NodeRecord, NodeState, NodeStatus};
+use runtime::answer::ActError;
+use store::{Cond, no_live_allocs, silent_since};
+
+impl Acting<'_> {
+    pub(super) async fn bind(
+        &self,
+        record: &NodeRecord,
+        instance_id: &str,
+        zone: Option<&str>,
+    ) -> Result<(), ActError> {
+        let bound = record.bind(instance_id, zone, self.run.now())?;
+        self.write_node(record, &bound, Vec::new()).await?;
+        Ok(())
+    }
+
+    pub(super) async fn abandon(&self, node_id: NodeId, reason: &str) -> Result<(), ActError> {
+        let record = self.record(node_id)?;
+        self.clean(&record, reason, vec![Cond::Absent("instance_id"), silent_since(&record)]).await
+    }
+
+    pub(super) async fn shut_down(
+        &self,
+        node_id: NodeId,
+        because: Because,
+        reason: &str,
+        now: Time,
+    ) -> Result<(), ActError> {
+        let record = self.record(node_id)?;
+        let after = record.shut_down(now, reason)?;
+        let mut conditions = Vec::new();
+        let deadline = record.life().and_then(|l| l.drain_by_at).is_some_and(|by| now >= by);
+        if !deadline {
+            conditions.push(no_live_allocs());
+        }
+        if because != Because::NotNeeded {
+            conditions.push(silent_since(&record));
+        }
+        let written = self.write_node(&record, &after, conditions).await?;
+        if because == Because::FailedStart {
+            self.count_failed_start(&written, now).await;
+        }
+        if let Some(id) = written.life().and_then(|l| l.instance_id.clone()) {
+            self.terminate_later(id);
+        }
+        Ok(())
+    }
+
+    /// Frees a slot. `missing` is the instance that EC2 does not list: EC2 is asked for it by id, which is
+    /// the last proof of four. (EC2 may know a terminated one for an hour after its tags are gone.)
+    pub(super) async fn clean_node(
+        &self,
+        node_id: NodeId,
+        missing: Option<&str>,
+        reason: &str,
+        now: Time,
+    ) -> Result<(), ActError> {
+        let record = self.record(node_id)?;
+        let mut conditions = Vec::new();
+        if let Some(instance_id) = missing {
+            let known = self.cloud.instance(instance_id).await?;
+            if known.is_some_and(|i| i.state != InstanceState::Terminated) {
+                return Err(ActError::CONFLICT);
+            }
+            conditions.push(silent_since(&record));
+        }
+        // Terminated by itself, by EC2 or by others before it called: its start failed too.
+        let failed_start = missing.is_none() && matches!(record.state, NodeState::Assigned(_));
+        self.clean(&record, reason, conditions).await?;
+        if failed_start {
+            self.count_failed_start(&record, now).await;
+        }
+        Ok(())
+    }
+
+    /// Expires a lease. The node that just spoke wins.
+    pub(super) async fn expire(&self, node_id: NodeId, status: NodeStatus, reason: &str) -> Result<(), ActError> {
+        let record = self.record(node_id)?;
+        let after = record.expire_lease(status, self.run.now(), reason)?;
+        self.write_node(&record, &after, vec![silent_since(&record)]).await?;
+        Ok(())
+    }
+
+    /// Keeps what a hold-back leaves behind.
+    pub(super) async fn keep_note(&self, note: &Note, now: Time) -> Result<(), ActError> {
+        match note {
+            Note::Nothing => {}
+            Note::Absent(node_id, since) => {
+                let record = self.record(*node_id)?;
+                self.write_node(&record, &record.absent(*since, now)?, Vec::new()).await?;
+            }
+            Note::Brake(kind, after) => {
+                self.run.store.write_entry(&self.run.seen.control.brake(*kind), after).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! The pace of launch calls in one run, and what EC2 refused in it.
+//!
+//! Guarantees: calls are spread by `launch.calls_per_second`; none is made after EC2, or too many
+//! failed starts, said to stop.
+//! Does not: call EC2.
+
+use model::Offering;
+use model::control::ControlKey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// See the module.
+pub(crate) struct Pace {
+    gap: Duration,
+    next: Mutex<Option<Instant>>,
+    stopped: AtomicBool,
+    /// What EC2 refused in this run: not asked for again.
+    refused: std::sync::Mutex<BTreeSet<ControlKey>>,
+    /// How often what was short a while ago was asked for in this run.
+    tried: std::sync::Mutex<BTreeMap<ControlKey, u64>>,
+}
+
+impl Pace {
+    pub(super) fn new(calls_per_second: f64) -> Self {
+        let gap = Duration::from_secs_f64(1.0 / calls_per_second.max(0.01));
+        Self {
+            gap,
+            next: Mutex::new(None),
+            stopped: AtomicBool::new(false),
+            refused: std::sync::Mutex::default(),
+            tried: std::sync::Mutex::default(),
+        }
+    }
+
+    /// Waits for a call's turn. `false`, at once, if the turn would come too late: then it is not taken.
+    pub(super) async fn wait(&self, latest: Instant) -> bool {
+        let mut next = self.next.lock().await;
+        let at = next.unwrap_or_else(Instant::now).max(Instant::now());
+        if at > latest {
+            return false;
+        }
+        *next = Some(at + self.gap);
+        drop(next);
+        tokio::time::sleep_until(at).await;
+        true
+    }
+
+    pub(super) fn refuse(&self, key: ControlKey) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+    }
+
+    pub(super) fn is_refused(&self, offering: &Offering) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.contains(&ControlKey::shortage_of(offering))
+            || refused.contains(&ControlKey::BadRequest(offering.size.clone()))
+    }
+
+    /// Counts an attempt at an offering that was short a while ago. Whether it is one of the `most`
+    /// attempts of this run.
+    pub(super) fn try_again(&self, key: ControlKey, most: u64) -> bool {
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = tried.entry(key).or_default();
+        let may = *n < most;
+        *n += u64::from(may);
+        may
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}

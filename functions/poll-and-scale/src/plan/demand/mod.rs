@@ -1,0 +1,171 @@
+//! From the queue to placements, reservations and launches.
+//!
+//! Jobs are taken by priority, then by submission. A job goes to ready nodes with room (the
+//! fullest that fits); else it reserves room on booting ones; else it asks for new ones.
+//!
+//! Guarantees: a job's members are placed all at once, on different nodes, or not at all; the
+//! first job that cannot be placed reserves what it needs and later ones take only the rest,
+//! so that large jobs do not starve; usable nodes are counted once; the caps hold over every
+//! record that is not cleaned.
+//! Does not: shut anything down. Rules: Arvados #2881 (demand by the queue, capped),
+//! Karpenter (bins of what exists before what would be new).
+
+mod bins;
+mod caps;
+mod packing;
+mod prices;
+
+use super::Plan;
+use super::actions::Action;
+use super::sizes::fitting;
+use super::view::View;
+use model::ids::{AllocId, NodeId, Slot};
+use model::reason::Reason;
+use model::{ClientStatus, Desired, JobState, JobSummary, Market, Usd};
+pub(super) use packing::Needs;
+
+use packing::{Packing, Queue};
+use prices::{cheapest, is_within_cap};
+use std::collections::BTreeSet;
+
+/// A member that wants a place: of a queued job, or a copy of an unknown alloc.
+enum Want<'a> {
+    Job(&'a JobSummary),
+    Copy { job: &'a JobSummary, original: AllocId },
+}
+
+pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
+    let mut packing = Packing::new(view);
+    let actions = serve(view, &mut packing);
+    // Work before the minimum: otherwise the room that is made for a job is filled up again.
+    if packing.room.is_none() {
+        packing.fill_minimum();
+    }
+    let needs = packing.needs();
+    let (new, wanted) = packing.result();
+    for (action, reason) in actions {
+        plan.add(action, reason);
+    }
+    let mut free: Vec<Slot> = free_slots(view);
+    free.reverse();
+    // A launch beyond a run's share was still counted and reserved: the next runs make it.
+    for launch in new.into_iter().take(view.seen.policy.launch.max_per_run as usize) {
+        let Some(slot) = free.pop() else { break };
+        plan.add(Action::Launch { slot, offerings: launch.offerings }, launch.reason);
+    }
+    plan.wanted = wanted;
+    needs
+}
+
+/// Serves the queue in its order: what is placed now, what is rejected. Everything else is reserved.
+fn serve(view: &View<'_>, packing: &mut Packing<'_, '_>) -> Vec<(Action, Reason)> {
+    let mut actions = Vec::new();
+    let mut queue = Queue::Served;
+    for want in wants(view) {
+        let job = want.job();
+        if let Some(reason) = never(view, job) {
+            // A copy's size may have left the policy: nothing of the others' is kept for it.
+            if let Want::Job(job) = want {
+                actions.push((Action::Reject(job.job_id), reason));
+            }
+            continue;
+        }
+        let members = want.members();
+        let Some(found) = packing.find(job, members, queue) else {
+            queue = Queue::SomeoneWaits;
+            continue;
+        };
+        let ready = packing.ready_of(&found);
+        packing.take(job, &found);
+        if ready.len() == members as usize {
+            actions.extend(want.place(&ready));
+        }
+    }
+    actions
+}
+
+/// Members of queued jobs and wanted copies, in the order they are served.
+fn wants<'a>(view: &View<'a>) -> Vec<Want<'a>> {
+    let mut wants = Vec::new();
+    for job in &view.seen.jobs {
+        match job.state {
+            JobState::Queued => wants.push(Want::Job(job)),
+            JobState::Placed => {
+                wants.extend(copies_wanted(view, job).map(|original| Want::Copy { job, original }));
+            }
+            _ => {}
+        }
+    }
+    wants
+}
+
+impl<'a> Want<'a> {
+    const fn job(&self) -> &'a JobSummary {
+        match self {
+            Self::Job(job) | Self::Copy { job, .. } => job,
+        }
+    }
+
+    const fn members(&self) -> u32 {
+        match self {
+            Self::Job(job) => job.nodes,
+            Self::Copy { .. } => 1,
+        }
+    }
+
+    /// The action that places it on these ready nodes, one for each member.
+    fn place(&self, ready: &[NodeId]) -> Option<(Action, Reason)> {
+        match self {
+            Self::Job(job) => {
+                let on: Vec<(u32, NodeId)> = (0..).zip(ready.iter().copied()).collect();
+                let slots: Vec<String> = ready.iter().map(|n| format!("slot {}", n.slot())).collect();
+                Some((Action::Place { job_id: job.job_id, on }, Reason::FitsOn { slots: slots.join(", ") }))
+            }
+            Self::Copy { original, .. } => {
+                let on = *ready.first()?;
+                Some((Action::Replace { original: *original, on }, Reason::CopyWanted { original: *original }))
+            }
+        }
+    }
+}
+
+/// Free slots, lowest first. Slot 0 is a slot like any other.
+fn free_slots(view: &View<'_>) -> Vec<Slot> {
+    let taken: BTreeSet<Slot> = view.lives().map(|(r, _)| r.slot).collect();
+    Slot::below(view.seen.policy.nodes.max).filter(|s| !taken.contains(s)).collect()
+}
+
+/// Unknown allocs whose job wants a copy meanwhile, and that have none. The allocs are sorted by id, so
+/// those of one job stand together.
+fn copies_wanted<'a>(view: &View<'a>, job: &JobSummary) -> impl Iterator<Item = AllocId> + use<'a> {
+    let of_job = if job.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
+    of_job
+        .iter()
+        .filter(|a| a.client == ClientStatus::Unknown && a.failure_policy.replace && a.desired == Desired::Run)
+        .filter(move |a| !of_job.iter().any(|o| model::counts_for(o, a.alloc_id)))
+        .map(|a| a.alloc_id)
+}
+
+/// Why a job can never run with this policy, if it cannot.
+fn never(view: &View<'_>, job: &JobSummary) -> Option<Reason> {
+    let policy = &view.seen.policy;
+    let sizes = fitting(policy, job);
+    if sizes.is_empty() {
+        let narrowed = match (&job.instance_type, job.market) {
+            (None, None) => String::new(),
+            (t, m) => format!(" with {} {}", t.as_deref().unwrap_or("any type"), m.map_or("", Market::as_str)),
+        };
+        let usable = policy.nodes.memory_usable;
+        return Some(Reason::NoSizeFits { needs: job.capacity, narrowed, usable });
+    }
+    if job.nodes > policy.nodes.max {
+        return Some(Reason::MoreThanMaximum { nodes: job.nodes, max: policy.nodes.max });
+    }
+    let most: u32 = sizes.iter().map(|s| s.max.unwrap_or(u32::MAX)).fold(0, u32::saturating_add);
+    if job.nodes > most {
+        return Some(Reason::MoreThanSizesAllow { nodes: job.nodes, most });
+    }
+    let cap = policy.nodes.max_price_per_hour;
+    let price = cheapest(&sizes, job.nodes, |_| 0).unwrap_or(Usd::ZERO);
+    (!is_within_cap(policy, price)).then_some(Reason::DearerThanCap { price, cap })
+}

@@ -1,0 +1,49 @@
+//! What several nodes cost, and what the price cap allows.
+
+use model::Usd;
+use model::policy::{Policy, Size};
+
+/// Room below the caps that is missing for what is to be launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::plan) struct Room {
+    /// Records below `nodes.max`.
+    pub(in crate::plan) nodes: u32,
+    /// Below `nodes.max_price_per_hour`.
+    pub(in crate::plan) price: Usd,
+}
+
+/// Nodes of several sizes.
+#[derive(Default)]
+pub(super) struct Mix<'a> {
+    pub(super) of: Vec<(&'a Size, u32)>,
+    pub(super) nodes: u32,
+    pub(super) price: Usd,
+}
+
+/// The cheapest mix of so many nodes, or of as many as the sizes' own maxima allow beside what is
+/// `there`, and a price. The sizes are the cheapest first.
+pub(super) fn mix<'a>(sizes: &[&'a Size], nodes: u32, there: impl Fn(&Size) -> u32, within: Option<Usd>) -> Mix<'a> {
+    let mut mix = Mix::default();
+    for size in sizes {
+        let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)));
+        let affordable = within.map_or(u32::MAX, |most| most.saturating_sub(mix.price).pays_times(size.price_per_hour));
+        let some = nodes.saturating_sub(mix.nodes).min(allowed).min(affordable);
+        mix.nodes += some;
+        mix.price = mix.price + size.price_per_hour.times(u64::from(some));
+        mix.of.push((size, some));
+    }
+    mix
+}
+
+/// The price of the cheapest mix of so many nodes that the sizes' own maxima allow beside what is
+/// `there`; `None` if they allow no such mix.
+pub(super) fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32) -> Option<Usd> {
+    let mix = mix(sizes, nodes, there, None);
+    (mix.nodes == nodes).then_some(mix.price)
+}
+
+/// Whether the fleet may cost this much.
+pub(super) fn is_within_cap(policy: &Policy, price: Usd) -> bool {
+    let cap = policy.nodes.max_price_per_hour;
+    cap.is_zero() || price <= cap
+}

@@ -1,0 +1,115 @@
+//! The observation, arranged for deciding: what every stage looks things up in.
+//!
+//! Does not: decide. It keeps what the stages before have decided, so that each node is decided once.
+
+use model::cloud::{Instance, InstanceState};
+use model::ids::{JobId, NodeId};
+use model::time::Time;
+use model::{AllocSummary, JobSummary, Life, NodeRecord, NodeStatus};
+use runtime::observation::Observation;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The time from one scheduled run to the next, in seconds: what must be done "in the last run before"
+/// a moment looks one period ahead.
+pub(crate) const PERIOD_S: i64 = 60;
+
+/// The observation, arranged for deciding.
+pub(crate) struct View<'a> {
+    pub(crate) seen: &'a Observation,
+    pub(crate) now: Time,
+    by_node_tag: BTreeMap<NodeId, Vec<&'a Instance>>,
+    by_id: BTreeMap<&'a str, &'a Instance>,
+    nodes: BTreeMap<NodeId, &'a NodeRecord>,
+    pub(crate) jobs: BTreeMap<JobId, &'a JobSummary>,
+    allocs: BTreeMap<NodeId, Vec<&'a AllocSummary>>,
+    /// Nodes this plan already changes: at most one decision a node and run.
+    pub(crate) decided: BTreeSet<NodeId>,
+    /// Nodes this plan takes out of service: no room is counted on them.
+    pub(crate) lost: BTreeSet<NodeId>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(seen: &'a Observation, now: Time) -> Self {
+        let mut by_node_tag: BTreeMap<NodeId, Vec<&Instance>> = BTreeMap::new();
+        for instance in &seen.instances {
+            if let Some(node_id) = instance.node_id() {
+                by_node_tag.entry(node_id).or_default().push(instance);
+            }
+        }
+        let mut allocs: BTreeMap<NodeId, Vec<&AllocSummary>> = BTreeMap::new();
+        for alloc in &seen.allocs {
+            allocs.entry(alloc.node_id).or_default().push(alloc);
+        }
+        Self {
+            seen,
+            now,
+            by_node_tag,
+            by_id: seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect(),
+            nodes: seen.nodes.iter().filter_map(|n| Some((n.node_id()?, n))).collect(),
+            jobs: seen.jobs.iter().map(|j| (j.job_id, j)).collect(),
+            allocs,
+            decided: BTreeSet::new(),
+            lost: BTreeSet::new(),
+        }
+    }
+
+    /// Records that are not cleaned, by slot.
+    pub(crate) fn lives(&self) -> impl Iterator<Item = (&'a NodeRecord, &'a Life)> {
+        self.seen.nodes.iter().filter_map(|n| Some((n, n.life()?)))
+    }
+
+    pub(crate) fn node(&self, node_id: NodeId) -> Option<&'a NodeRecord> {
+        self.nodes.get(&node_id).copied()
+    }
+
+    /// The live allocs of a job. They are sorted by id, so those of one job stand together.
+    pub(crate) fn allocs_of(&self, job_id: JobId) -> &'a [AllocSummary] {
+        let allocs = &self.seen.allocs;
+        let from = allocs.partition_point(|a| a.alloc_id.job_id < job_id);
+        let to = allocs.partition_point(|a| a.alloc_id.job_id <= job_id);
+        allocs.get(from..to).unwrap_or_default()
+    }
+
+    pub(crate) fn allocs_on(&self, node_id: NodeId) -> &[&'a AllocSummary] {
+        self.allocs.get(&node_id).map_or(&[], Vec::as_slice)
+    }
+
+    /// What EC2 lists for a life: its bound instance, or what carries its tag.
+    pub(crate) fn instances_of(&self, life: &Life) -> Vec<&'a Instance> {
+        match &life.instance_id {
+            Some(id) => self.by_id.get(id.as_str()).copied().into_iter().collect(),
+            None => self.by_node_tag.get(&life.node_id).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Decides about a node that goes out of service by it.
+    pub(crate) fn lose(&mut self, node_id: NodeId) {
+        self.decided.insert(node_id);
+        self.lost.insert(node_id);
+    }
+
+    pub(crate) fn is_unclear(&self, node_id: NodeId) -> bool {
+        self.seen.unclear.contains(&node_id)
+    }
+
+    /// Whether every node that should be heartbeating is silent: rather our ingest than all of
+    /// them.
+    pub(crate) fn ingest_is_silent(&self) -> bool {
+        let mut any = false;
+        for (record, _) in self.lives() {
+            if let (Some(NodeStatus::Ready | NodeStatus::Syncing), Some(contact)) = (record.status(), record.contact())
+            {
+                any = true;
+                if contact.lease_expires_at >= self.now {
+                    return false;
+                }
+            }
+        }
+        any
+    }
+}
+
+/// Whether EC2 still has it in some way.
+pub(crate) fn is_live(instance: &Instance) -> bool {
+    instance.state != InstanceState::Terminated
+}

@@ -1,0 +1,242 @@
+//! EC2 through the AWS SDK: the only crate that knows its API.
+//!
+//! Guarantees: a list is complete or an error; a launch is one call, ends before its claim does, and
+//! is made at most once by the SDK; errors are typed by what the caller must do.
+//! Does not: decide what to launch, or repeat a launch. Source of the rules about tokens and errors:
+//! EC2 API reference, "Ensuring idempotency" and "Error codes".
+
+mod refusal;
+
+use async_trait::async_trait;
+use aws_config::SdkConfig;
+use aws_sdk_ec2::Client;
+use aws_sdk_ec2::config::retry::RetryConfig;
+use aws_sdk_ec2::config::timeout::TimeoutConfig;
+use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_ec2::types::{
+    Filter, InstanceMarketOptionsRequest, InstanceStateName, InstanceType, LaunchTemplateSpecification, MarketType,
+    ResourceType, Tag, TagSpecification,
+};
+use base64::Engine;
+use model::Market;
+use model::causes::chain;
+use model::cloud::{CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchError};
+use model::ids::ClusterName;
+use model::launch::LaunchRequest;
+use model::time::Time;
+use refusal::{can_be_of_one_instance, is_unknown_instance, launch_error};
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// How long one launch call may take, in seconds. The launch claim lasts 60 seconds.
+const LAUNCH_CALL_S: u64 = 25;
+/// How long any other call may take, retries included, in seconds.
+const CALL_S: u64 = 30;
+/// The most ids TerminateInstances takes in one call.
+const TERMINATE_IDS: usize = 1000;
+/// The most instances DescribeInstances lists on one page.
+const PAGE: i32 = 1000;
+
+/// EC2 through the AWS SDK.
+#[derive(Clone)]
+pub struct Ec2 {
+    client: Client,
+    cluster: ClusterName,
+}
+
+impl fmt::Debug for Ec2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ec2({})", self.cluster)
+    }
+}
+
+impl Ec2 {
+    /// The instances of this cluster, by the SDK's configuration.
+    pub fn connect(aws: &SdkConfig, cluster: ClusterName) -> Self {
+        Self::new(Client::new(aws), cluster)
+    }
+
+    /// The instances of this cluster, behind this client.
+    pub const fn new(client: Client, cluster: ClusterName) -> Self {
+        Self { client, cluster }
+    }
+}
+
+fn cloud_error<E, R>(operation: &'static str, error: &SdkError<E, R>) -> CloudError
+where
+    E: ProvideErrorMetadata + Error + 'static,
+    R: fmt::Debug + 'static,
+{
+    match error.as_service_error() {
+        Some(e) => CloudError::Refused {
+            operation,
+            code: e.code().unwrap_or("no code").to_owned(),
+            message: e.message().unwrap_or("no message").to_owned(),
+        },
+        None => CloudError::Unreachable { operation, detail: chain(error) },
+    }
+}
+
+fn listed(instance: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
+    let state = match instance.state()?.name()? {
+        InstanceStateName::Pending => InstanceState::Pending,
+        InstanceStateName::Running => InstanceState::Running,
+        InstanceStateName::ShuttingDown => InstanceState::ShuttingDown,
+        InstanceStateName::Terminated => InstanceState::Terminated,
+        InstanceStateName::Stopping => InstanceState::Stopping,
+        InstanceStateName::Stopped => InstanceState::Stopped,
+        _ => return None,
+    };
+    let launched = instance.launch_time().and_then(|t| t.to_millis().ok()).unwrap_or(0);
+    let tags = instance.tags().iter().filter_map(|t| Some((t.key()?.to_owned(), t.value().unwrap_or("").to_owned())));
+    Some(Instance {
+        instance_id: instance.instance_id()?.to_owned(),
+        state,
+        launched_at: Time::from_ms(launched),
+        zone: instance.placement().and_then(|p| p.availability_zone()).map(str::to_owned),
+        tags: tags.collect(),
+    })
+}
+
+#[async_trait]
+impl Cloud for Ec2 {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        let operation = "DescribeInstances";
+        // Exactly one filter: EC2 is slow with more.
+        let filter = Filter::builder().name(format!("tag:{CLUSTER_TAG}")).values(self.cluster.as_str()).build();
+        let mut found = Vec::new();
+        let mut from: Option<String> = None;
+        loop {
+            let page = self
+                .client
+                .describe_instances()
+                .filters(filter.clone())
+                .max_results(PAGE)
+                .set_next_token(from.take())
+                .send()
+                .await
+                .map_err(|e| cloud_error(operation, &e))?;
+            for instance in page.reservations().iter().flat_map(|r| r.instances()) {
+                // An instance that cannot be understood makes the list partial: act on nothing.
+                found.push(listed(instance).ok_or_else(|| CloudError::Unreachable {
+                    operation,
+                    detail: format!("an instance without id or known state: {:?}", instance.instance_id()),
+                })?);
+            }
+            from = page.next_token.filter(|t| !t.is_empty());
+            if from.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
+        match self.client.describe_instances().instance_ids(instance_id).send().await {
+            Ok(page) => Ok(page.reservations().iter().flat_map(|r| r.instances()).find_map(listed)),
+            Err(e) if is_unknown_instance(e.as_service_error().and_then(ProvideErrorMetadata::code)) => Ok(None),
+            Err(e) => Err(cloud_error("DescribeInstances", &e)),
+        }
+    }
+
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Instance, LaunchError> {
+        let offering = &request.offering;
+        let mut tags = TagSpecification::builder().resource_type(ResourceType::Instance);
+        for (key, value) in &request.tags {
+            tags = tags.tags(Tag::builder().key(key).value(value).build());
+        }
+        let template =
+            LaunchTemplateSpecification::builder().set_version(offering.template_version.map(|v| v.to_string()));
+        let template = if offering.template.starts_with("lt-") {
+            template.launch_template_id(&offering.template)
+        } else {
+            template.launch_template_name(&offering.template)
+        };
+        let spot = (offering.market == Market::Spot)
+            .then(|| InstanceMarketOptionsRequest::builder().market_type(MarketType::Spot).build());
+        let one_call = aws_sdk_ec2::config::Builder::default()
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(TimeoutConfig::builder().operation_timeout(Duration::from_secs(LAUNCH_CALL_S)).build());
+        let answer = self
+            .client
+            .run_instances()
+            .min_count(1)
+            .max_count(1)
+            .client_token(client_token)
+            .instance_type(InstanceType::from(offering.instance_type.as_str()))
+            .launch_template(template.build())
+            .set_subnet_id(offering.subnet_id.clone())
+            .set_instance_market_options(spot)
+            .tag_specifications(tags.build())
+            .user_data(base64::engine::general_purpose::STANDARD.encode(&request.user_data))
+            .customize()
+            .config_override(one_call)
+            .send()
+            .await
+            .map_err(|e| match e.as_service_error() {
+                Some(service) => {
+                    let status = e.raw_response().map_or(0, |r| r.status().as_u16());
+                    launch_error(service.code().unwrap_or(""), service.message().unwrap_or("no message"), status)
+                }
+                None => LaunchError::Lost(chain(&e)),
+            })?;
+        answer.instances().iter().find_map(listed).ok_or_else(|| LaunchError::Lost("an answer without instance".into()))
+    }
+
+    async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
+        let mut first_error = None;
+        for chunk in instance_ids.chunks(TERMINATE_IDS) {
+            let Err(error) = self.terminate_call(chunk).await else { continue };
+            // One unknown or protected id fails the call for all, or for all of its zone: then each is
+            // asked for alone.
+            if !matches!(&error, CloudError::Refused { code, .. } if can_be_of_one_instance(code)) {
+                first_error.get_or_insert(error);
+                continue;
+            }
+            for id in chunk {
+                match self.terminate_call(std::slice::from_ref(id)).await {
+                    Err(CloudError::Refused { code, .. }) if is_unknown_instance(Some(&code)) => {}
+                    Err(error) => {
+                        let goes_on =
+                            matches!(&error, CloudError::Refused { code, .. } if can_be_of_one_instance(code));
+                        first_error.get_or_insert(error);
+                        if !goes_on {
+                            break;
+                        }
+                    }
+                    Ok(()) => {}
+                }
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError> {
+        let answer = self
+            .client
+            .get_console_output()
+            .instance_id(instance_id)
+            .send()
+            .await
+            .map_err(|e| cloud_error("GetConsoleOutput", &e))?;
+        let bytes = answer.output().and_then(|o| base64::engine::general_purpose::STANDARD.decode(o.trim()).ok());
+        Ok(bytes.map(|b| String::from_utf8_lossy(&b).into_owned()).filter(|t| !t.is_empty()))
+    }
+}
+
+impl Ec2 {
+    async fn terminate_call(&self, ids: &[String]) -> Result<(), CloudError> {
+        self.client
+            .terminate_instances()
+            .set_instance_ids(Some(ids.to_vec()))
+            .customize()
+            .config_override(
+                aws_sdk_ec2::config::Builder::default()
+                    .timeout_config(TimeoutConfig::builder().operation_timeout(Duration::from_secs(CALL_S)).build()),
+            )
+            .send()
+            .await
+            .map(|_| ())
+            .map_err(|e| cloud_error("TerminateInstances", &e))
+    }
+}

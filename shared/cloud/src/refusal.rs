@@ -1,0 +1,142 @@
+//! What EC2's error codes ask of the caller.
+//!
+//! EC2 answers a capacity shortage as a server error (HTTP 500), so the code decides and not the status.
+//! Source of the codes: EC2 API reference, "Error codes for the Amazon EC2 API".
+
+use model::cloud::LaunchError;
+
+/// This type, zone and market are short: the next offering may be had.
+const CAPACITY: &[&str] = &[
+    "InsufficientInstanceCapacity",
+    "InsufficientHostCapacity",
+    "InsufficientReservedInstanceCapacity",
+    "InsufficientCapacityOnOutpost",
+    "InsufficientFreeAddressesInSubnet",
+    "SpotMaxPriceTooLow",
+    "Unsupported",
+    "UnsupportedOperation",
+];
+
+/// The account's limit: nothing more can be launched until something ends.
+const QUOTA: &[&str] = &[
+    "InstanceLimitExceeded",
+    "VcpuLimitExceeded",
+    "MaxSpotInstanceCountExceeded",
+    "MaxSpotFleetRequestCountExceeded",
+    "VolumeLimitExceeded",
+    "MaxIOPSLimitExceeded",
+    "AddressLimitExceeded",
+];
+
+/// Too many calls.
+const THROTTLED: &[&str] = &[
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "RequestThrottled",
+    "EC2ThrottledException",
+    "RequestThrottledException",
+    "ResourceCountExceeded",
+];
+
+/// The instance of this client token has been terminated already.
+const SPENT: &[&str] = &["IdempotentInstanceTerminated"];
+
+/// Whether an instance was launched is not known. A mismatch means that another run used this token for
+/// a call with other parameters: that is no refusal, and the instance is not ours to claim.
+const LOST: &[&str] = &["IdempotentParameterMismatch", "ClientTokenInProgress", "IncompleteOperation"];
+
+/// The id is of no instance that EC2 knows.
+const UNKNOWN_INSTANCE: &[&str] = &["InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"];
+
+/// Refusals that one instance of a call can cause: a role's permission to terminate may depend on an
+/// instance's tags, and an instance may be protected.
+const OF_ONE_INSTANCE: &[&str] =
+    &["OperationNotPermitted", "UnauthorizedOperation", "IncorrectInstanceState", "UnsupportedOperation"];
+
+/// The kind of error that a RunInstances call was answered with.
+pub(crate) fn launch_error(code: &str, message: &str, status: u16) -> LaunchError {
+    let text = format!("{code}: {message}");
+    let is_in = |codes: &[&str]| codes.contains(&code);
+    if is_in(CAPACITY) {
+        LaunchError::Capacity(text)
+    } else if is_in(QUOTA) {
+        LaunchError::Quota(text)
+    } else if is_in(THROTTLED) {
+        LaunchError::Throttled(text)
+    } else if is_in(SPENT) {
+        LaunchError::Spent(text)
+    } else if is_in(LOST) || status >= 500 || status == 0 {
+        LaunchError::Lost(text)
+    } else {
+        LaunchError::BadRequest(text)
+    }
+}
+
+/// Whether EC2 does not know the instance.
+pub(crate) fn is_unknown_instance(code: Option<&str>) -> bool {
+    code.is_some_and(|code| UNKNOWN_INSTANCE.contains(&code))
+}
+
+/// Whether one of the ids can be the cause of a refusal, so that retrying them one by one helps. For any
+/// other error, retrying one by one will not help.
+pub(crate) fn can_be_of_one_instance(code: &str) -> bool {
+    code.starts_with("InvalidInstanceID.") || OF_ONE_INSTANCE.contains(&code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(code: &str, status: u16) -> &'static str {
+        match launch_error(code, "", status) {
+            LaunchError::Capacity(_) => "capacity",
+            LaunchError::Quota(_) => "quota",
+            LaunchError::Throttled(_) => "throttled",
+            LaunchError::BadRequest(_) => "bad request",
+            LaunchError::Spent(_) => "spent",
+            LaunchError::Lost(_) => "lost",
+        }
+    }
+
+    #[test]
+    fn every_code_has_its_kind_whatever_the_status() {
+        let table =
+            [(CAPACITY, "capacity"), (QUOTA, "quota"), (THROTTLED, "throttled"), (SPENT, "spent"), (LOST, "lost")];
+        let mut seen = std::collections::BTreeSet::new();
+        for (codes, expected) in table {
+            for code in codes {
+                assert!(seen.insert(*code), "{code} is in two lists");
+                for status in [0, 400, 500, 503] {
+                    assert_eq!(kind(code, status), expected, "{code} with status {status}");
+                }
+            }
+        }
+        assert_eq!(seen.len(), 26);
+    }
+
+    #[test]
+    fn an_unlisted_code_is_our_mistake_or_ec2s_by_its_status() {
+        for (code, status, expected) in [
+            ("InvalidParameterValue", 400, "bad request"),
+            ("InvalidAMIID.NotFound", 400, "bad request"),
+            ("InternalError", 500, "lost"),
+            ("Unavailable", 503, "lost"),
+            ("", 0, "lost"),
+        ] {
+            assert_eq!(kind(code, status), expected, "{code} with status {status}");
+        }
+    }
+
+    #[test]
+    fn only_what_one_instance_can_cause_is_retried_one_by_one() {
+        for code in OF_ONE_INSTANCE.iter().chain(UNKNOWN_INSTANCE) {
+            assert!(can_be_of_one_instance(code), "{code}");
+        }
+        for code in THROTTLED.iter().chain(&["InternalError", ""]) {
+            assert!(!can_be_of_one_instance(code), "{code}");
+        }
+        assert!(is_unknown_instance(Some("InvalidInstanceID.NotFound")) && !is_unknown_instance(None));
+        assert!(!is_unknown_instance(Some("OperationNotPermitted")));
+    }
+}

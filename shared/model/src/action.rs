@@ -1,0 +1,235 @@
+//! What a run can do: the closed list of actions, what each is about, and the plan that lists them.
+//!
+//! Guarantees: one word a kind of action, in plans, answers, events and metrics alike; what an
+//! action is about ([`About`]) gives its row, the subject of its event and the records that it
+//! locks, so that these cannot disagree.
+//! Does not: know how an action is carried out; each function does.
+
+use crate::events::Subject;
+use crate::ids::{AllocId, JobId, NodeId, Slot};
+use crate::reason::Reason;
+use crate::words::ActionName;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What an action is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About {
+    /// A free slot, and the size it is launched as.
+    Launch(Slot, Option<String>),
+    /// The record of a slot, whoever lives in it.
+    Slot(Slot),
+    /// A node.
+    Node(NodeId),
+    /// An alloc and the node whose record changes with it.
+    Alloc(AllocId, NodeId),
+    /// Several copies of a member, named by the one that stays.
+    Copies(AllocId),
+    /// A job, and the nodes whose records change with it.
+    Job(JobId, Vec<NodeId>),
+    /// A handle on a node.
+    Handle {
+        /// The node.
+        node_id: NodeId,
+        /// The handle's name.
+        handle: String,
+        /// The alloc it was made for.
+        alloc_id: Option<AllocId>,
+    },
+    /// Something that is only said: no record changes.
+    Said(Subject),
+}
+
+/// The records that actions of one run must not change at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// A node record.
+    Slot(Slot),
+    /// A job's record.
+    Job(JobId),
+}
+
+impl About {
+    /// The subject of the action's event.
+    pub fn subject(&self) -> Subject {
+        match self {
+            Self::Launch(slot, _) | Self::Slot(slot) => Subject::Slot(*slot),
+            Self::Node(node_id) | Self::Handle { node_id, .. } => Subject::Slot(node_id.slot()),
+            Self::Alloc(alloc_id, _) | Self::Copies(alloc_id) => Subject::Alloc(*alloc_id),
+            Self::Job(job_id, _) => Subject::Job(*job_id),
+            Self::Said(subject) => subject.clone(),
+        }
+    }
+
+    /// The records that the action locks.
+    pub fn lanes(&self) -> Vec<Lane> {
+        match self {
+            Self::Launch(slot, _) | Self::Slot(slot) => vec![Lane::Slot(*slot)],
+            Self::Node(node_id) | Self::Handle { node_id, .. } => vec![Lane::Slot(node_id.slot())],
+            Self::Alloc(alloc_id, node_id) => vec![Lane::Slot(node_id.slot()), Lane::Job(alloc_id.job_id)],
+            Self::Copies(alloc_id) => vec![Lane::Job(alloc_id.job_id)],
+            Self::Job(job_id, nodes) => {
+                std::iter::once(Lane::Job(*job_id)).chain(nodes.iter().map(|n| Lane::Slot(n.slot()))).collect()
+            }
+            Self::Said(_) => Vec::new(),
+        }
+    }
+
+    /// The action as a row of a plan.
+    pub fn row(&self, action: ActionName, reason: &Reason) -> PlanRow {
+        let subject = self.subject();
+        let mut row = PlanRow {
+            action,
+            subject: subject.to_string(),
+            slot: None,
+            size: None,
+            job_id: None,
+            alloc_id: None,
+            node_id: None,
+            handle: None,
+            reason: reason.to_string(),
+        };
+        match self {
+            Self::Launch(_, size) => row.size.clone_from(size),
+            Self::Node(node_id) => row.node_id = Some(*node_id),
+            Self::Alloc(alloc_id, node_id) => {
+                row.alloc_id = Some(*alloc_id);
+                row.node_id = Some(*node_id);
+            }
+            Self::Copies(alloc_id) => row.alloc_id = Some(*alloc_id),
+            Self::Job(job_id, nodes) => {
+                row.job_id = Some(*job_id);
+                row.node_id = if let [node_id] = nodes.as_slice() { Some(*node_id) } else { None };
+            }
+            Self::Handle { node_id, handle, alloc_id } => {
+                row.node_id = Some(*node_id);
+                row.handle = Some(handle.clone());
+                row.alloc_id = *alloc_id;
+            }
+            Self::Slot(_) | Self::Said(_) => {}
+        }
+        row.job_id = row.job_id.or(row.alloc_id.map(|a| a.job_id));
+        row.slot = row.node_id.map(NodeId::slot).or(if let Subject::Slot(slot) = subject { Some(slot) } else { None });
+        row
+    }
+}
+
+/// A function's own actions: each has a name and is about something.
+pub trait Describe {
+    /// Its name.
+    fn name(&self) -> ActionName;
+    /// What it is about.
+    fn about(&self) -> About;
+}
+
+/// Whether an action that was done leaves an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// It does.
+    Event,
+    /// It does not: the run before said the same, or nobody would look it up.
+    Quiet,
+}
+
+impl Telling {
+    /// An event if this is news.
+    pub const fn of_news(news: bool) -> Self {
+        if news { Self::Event } else { Self::Quiet }
+    }
+}
+
+/// One action and its reason.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned<A> {
+    /// What to do.
+    pub action: A,
+    /// Why.
+    pub reason: Reason,
+    /// Whether it leaves an event.
+    pub telling: Telling,
+}
+
+impl<A: Describe> Planned<A> {
+    /// As a row of a plan.
+    pub fn row(&self) -> PlanRow {
+        self.action.about().row(self.action.name(), &self.reason)
+    }
+}
+
+/// What one run decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<A> {
+    /// The actions, in order.
+    pub actions: Vec<Planned<A>>,
+    /// How many nodes of each size are wanted.
+    pub wanted: BTreeMap<String, u32>,
+    /// Slots whose nodes are not needed.
+    pub surplus: Vec<Slot>,
+}
+
+impl<A> Default for Plan<A> {
+    fn default() -> Self {
+        Self { actions: Vec::new(), wanted: BTreeMap::new(), surplus: Vec::new() }
+    }
+}
+
+impl<A> Plan<A> {
+    /// Adds an action that leaves an event.
+    pub fn add(&mut self, action: A, reason: Reason) {
+        self.tell(action, reason, Telling::Event);
+    }
+
+    /// Adds an action that leaves no event.
+    pub fn add_quietly(&mut self, action: A, reason: Reason) {
+        self.tell(action, reason, Telling::Quiet);
+    }
+
+    /// Adds an action.
+    pub fn tell(&mut self, action: A, reason: Reason, telling: Telling) {
+        self.actions.push(Planned { action, reason, telling });
+    }
+}
+
+impl<A: Describe> Plan<A> {
+    /// The plan as `plan` answers it. An action that only moves a handle's next look is left out.
+    pub fn answer(&self) -> PlanAnswer {
+        let shown = self.actions.iter().filter(|p| p.action.name() != ActionName::LookLater);
+        PlanAnswer {
+            actions: shown.map(Planned::row).collect(),
+            wanted: self.wanted.clone(),
+            surplus: self.surplus.clone(),
+        }
+    }
+}
+
+/// One planned action, as plans and answers show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the names say it; a field is absent where the action is about nothing of its kind")]
+pub struct PlanRow {
+    pub action: ActionName,
+    pub subject: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alloc_id: Option<AllocId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<NodeId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handle: Option<String>,
+    pub reason: String,
+}
+
+/// What `plan` answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PlanAnswer {
+    /// What would be done, in order.
+    pub actions: Vec<PlanRow>,
+    /// How many nodes of each size are wanted.
+    pub wanted: BTreeMap<String, u32>,
+    /// Slots whose nodes are not needed.
+    pub surplus: Vec<Slot>,
+}

@@ -1,0 +1,360 @@
+//! The alloc: one copy of one member of a job, on one node.
+//!
+//! Guarantees: `complete`, `failed` and `lost` are final; `desired` never goes back from stop
+//! to run; an alloc is changed only by what its own node says, or by its node's silence.
+//! Does not: change the node's and the job's sets of live allocs; that is one transaction with
+//! an alloc's end, in `store::steps`. Rules: Nomad PR 15068.
+
+use crate::ids::{AllocId, NodeId};
+use crate::job::Job;
+use crate::node::{NodeRecord, Version};
+use crate::spec::Work;
+use crate::summary::AllocSummary;
+use crate::time::{Span, Time};
+use crate::wire::{AllocOrder, AllocUpdate, MAX_LOG_TAIL_BYTES};
+use crate::words::{ClientStatus, Desired};
+use serde::{Deserialize, Serialize};
+
+/// How many entries of history an alloc keeps: the newest.
+pub const MAX_HISTORY: usize = 50;
+/// The longest message kept, in bytes.
+const MAX_MESSAGE_BYTES: usize = 1024;
+
+/// A row of the allocs table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Alloc {
+    /// What planning needs.
+    #[serde(flatten)]
+    pub summary: AllocSummary,
+    /// What is run.
+    #[serde(flatten)]
+    pub work: Work,
+    /// Members of its job.
+    pub nodes: u32,
+    /// Its job's priority.
+    pub priority: u32,
+    /// As the process ended; 128 + the signal's number for a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Why, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The end of its output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_tail: Option<String>,
+    /// What happened to it, oldest first. For people: no decision comes from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<HistoryEntry>,
+    /// When it became final.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// Epoch **seconds**: DynamoDB deletes the row some time after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<i64>,
+}
+
+/// One thing that happened to an alloc.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    /// When.
+    pub at: Time,
+    /// Which field changed.
+    pub field: String,
+    /// What it became.
+    pub value: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// How an alloc ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// `complete`, `failed` or `lost`.
+    pub client: ClientStatus,
+    /// As the process ended.
+    pub exit_code: Option<i32>,
+    /// Why, in words.
+    pub message: Option<String>,
+    /// The end of its output.
+    pub log_tail: Option<String>,
+}
+
+impl Ending {
+    /// Its node is gone, or it is no longer on it.
+    pub fn lost(reason: &str) -> Self {
+        Self { client: ClientStatus::Lost, exit_code: None, message: Some(reason.to_owned()), log_tail: None }
+    }
+}
+
+/// Whether a copy stays when a reconnect is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResolvedCopy {
+    /// It stays.
+    Stays,
+    /// It is told to stop.
+    Stops,
+}
+
+/// What a node's report of an alloc does to it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReportOutcome {
+    /// Nothing: it is known already.
+    Known,
+    /// It goes on, changed.
+    Changed(Box<Alloc>),
+    /// It ends.
+    Ends(Ending),
+    /// Not taken over.
+    Refused(String),
+}
+
+impl Alloc {
+    /// A new alloc on `node`, which must take work. Its `placed_seq` is the `seq` the placing
+    /// write gives the node.
+    pub fn place(id: AllocId, job: &Job, node: &NodeRecord, now: Time) -> Option<Self> {
+        let life = node.life().filter(|_| node.takes_work())?;
+        let mut alloc = Self {
+            summary: AllocSummary {
+                alloc_id: id,
+                version: Version::UNWRITTEN,
+                slot: node.slot,
+                node_id: life.node_id,
+                desired: Desired::Run,
+                client: ClientStatus::Pending,
+                placed_seq: life.next_seq(now),
+                placed_at: now,
+                started_at: None,
+                awaiting: false,
+                unknown_since_at: None,
+                replaces: None,
+                replaced_by: None,
+                capacity: job.summary.capacity,
+                exclusive: job.summary.exclusive,
+                failure_policy: job.failure_policy,
+            },
+            work: job.work.clone(),
+            nodes: job.summary.nodes,
+            priority: job.summary.priority,
+            exit_code: None,
+            message: None,
+            log_tail: None,
+            history: Vec::new(),
+            finished_at: None,
+            expires_at: None,
+        };
+        alloc.note(now, "client", ClientStatus::Pending.as_str(), &format!("placed on {}", life.node_id));
+        Some(alloc)
+    }
+
+    /// Its name.
+    pub fn id(&self) -> AllocId {
+        self.summary.alloc_id
+    }
+
+    fn note(&mut self, at: Time, field: &str, value: &str, reason: &str) {
+        let entry = HistoryEntry { at, field: field.into(), value: value.into(), reason: clip(reason, 200).into() };
+        self.history.push(entry);
+        let excess = self.history.len().saturating_sub(MAX_HISTORY);
+        self.history.drain(..excess);
+    }
+
+    /// What its node's report means. `from` is the reporting node.
+    pub fn reported(&self, update: &AllocUpdate, from: NodeId, now: Time) -> ReportOutcome {
+        if self.summary.node_id != from {
+            return ReportOutcome::Refused(format!("{} is not on node {from}", update.alloc_id));
+        }
+        if self.summary.client.is_final() {
+            // A repeat of the end that was accepted, or too late to matter: either way the node
+            // has nothing more to say about it.
+            return if self.summary.client == update.client {
+                ReportOutcome::Known
+            } else {
+                ReportOutcome::Refused(format!("{} already ended as {}", self.id(), self.summary.client))
+            };
+        }
+        match update.client {
+            ClientStatus::Complete | ClientStatus::Failed => ReportOutcome::Ends(Ending {
+                client: update.client,
+                exit_code: update.exit_code,
+                message: update.message.as_deref().map(|m| clip(m, MAX_MESSAGE_BYTES).to_owned()),
+                log_tail: update.log_tail.as_deref().map(|t| clip_front(t, MAX_LOG_TAIL_BYTES).to_owned()),
+            }),
+            ClientStatus::Unknown | ClientStatus::Lost => {
+                ReportOutcome::Refused(format!("a node cannot say that an alloc is {}", update.client))
+            }
+            // Unknown and heard of again, pending included: it is there, so it runs.
+            ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
+            ClientStatus::Running if self.summary.client == ClientStatus::Running => ReportOutcome::Known,
+            ClientStatus::Pending | ClientStatus::Running => {
+                let mut new = self.clone();
+                new.summary.client = ClientStatus::Running;
+                new.summary.unknown_since_at = None;
+                new.summary.started_at = new.summary.started_at.or(Some(now));
+                new.note(now, "client", ClientStatus::Running.as_str(), "reported by its node");
+                ReportOutcome::Changed(Box::new(new))
+            }
+        }
+    }
+
+    /// Final: `desired` becomes stop for a lost one, so that a copy that is still somewhere stops.
+    pub fn end(&self, ending: &Ending, keep: Span, now: Time) -> Self {
+        let mut new = self.clone();
+        new.summary.client = ending.client;
+        if ending.client == ClientStatus::Lost {
+            new.summary.desired = Desired::Stop;
+        }
+        new.summary.awaiting = false;
+        new.summary.unknown_since_at = None;
+        new.exit_code = ending.exit_code;
+        new.message.clone_from(&ending.message);
+        new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
+        new.finished_at = Some(now);
+        new.expires_at = Some((now + keep).as_epoch_s());
+        let reason = ending.message.clone().unwrap_or_else(|| "reported by its node".into());
+        new.note(now, "client", ending.client.as_str(), &reason);
+        new
+    }
+
+    /// Its node is silent and its job waits for it.
+    pub fn unknown(&self, reason: &str, now: Time) -> Option<Self> {
+        (self.summary.client == ClientStatus::Running).then(|| {
+            let mut new = self.clone();
+            new.summary.client = ClientStatus::Unknown;
+            new.summary.unknown_since_at = Some(now);
+            new.summary.awaiting = true;
+            new.note(now, "client", ClientStatus::Unknown.as_str(), reason);
+            new
+        })
+    }
+
+    /// It is to stop; `None` if it is final or was told already.
+    pub fn stop(&self, reason: &str, now: Time) -> Option<Self> {
+        (!self.summary.client.is_final() && self.summary.desired == Desired::Run).then(|| {
+            let mut new = self.clone();
+            new.summary.desired = Desired::Stop;
+            new.note(now, "desired", Desired::Stop.as_str(), reason);
+            new
+        })
+    }
+
+    /// After a reconnect was resolved: this copy stays, or is told to stop.
+    pub fn resolved(&self, copy: ResolvedCopy, reason: &str, now: Time) -> Self {
+        let mut new = match copy {
+            ResolvedCopy::Stays => self.clone(),
+            ResolvedCopy::Stops => self.stop(reason, now).unwrap_or_else(|| self.clone()),
+        };
+        new.summary.awaiting = false;
+        new.summary.replaced_by = None;
+        if copy == ResolvedCopy::Stays {
+            new.note(now, "awaiting", "no", reason);
+        }
+        new
+    }
+
+    /// What its node is told of it.
+    pub fn order(&self, hosts: Vec<String>) -> AllocOrder {
+        AllocOrder {
+            alloc_id: self.id(),
+            desired: self.summary.desired,
+            client: self.summary.client,
+            placed_seq: self.summary.placed_seq,
+            command: self.work.command.clone(),
+            env: self.work.env.clone(),
+            image: self.work.image.clone(),
+            caches: self.work.caches.clone(),
+            timeout_s: self.work.timeout_s,
+            kill_timeout_s: self.summary.failure_policy.kill_timeout_s,
+            memory_mib: self.summary.capacity.memory_mib,
+            vcpus: self.summary.capacity.vcpus,
+            nodes: self.nodes,
+            hosts,
+        }
+    }
+}
+
+/// At most `max` bytes from the front of `s`, on a character boundary.
+fn clip(s: &str, max: usize) -> &str {
+    let mut end = s.len().min(max);
+    while !s.is_char_boundary(end) {
+        end -= 1;
+    }
+    s.get(..end).unwrap_or_default()
+}
+
+/// At most `max` bytes from the end of `s`, on a character boundary.
+fn clip_front(s: &str, max: usize) -> &str {
+    let mut start = s.len().saturating_sub(max);
+    while !s.is_char_boundary(start) {
+        start += 1;
+    }
+    s.get(start..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{self, at};
+
+    fn running() -> Alloc {
+        let alloc = Alloc::place(fixtures::alloc_id(0), &fixtures::job(0), &fixtures::ready(0), at(1)).unwrap();
+        let ReportOutcome::Changed(alloc) = alloc.reported(&says(ClientStatus::Running), fixtures::node_id(0), at(2))
+        else {
+            panic!("not taken over")
+        };
+        *alloc
+    }
+
+    fn says(client: ClientStatus) -> AllocUpdate {
+        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, exit_code: None, message: None, log_tail: None }
+    }
+
+    #[test]
+    fn ua_24_a_final_alloc_never_changes() {
+        let ended = running().end(&Ending::lost("gone"), Span::from_s(1), at(3));
+        for client in ClientStatus::ALL {
+            let report = ended.reported(&says(*client), fixtures::node_id(0), at(4));
+            assert!(matches!(report, ReportOutcome::Known | ReportOutcome::Refused(_)), "{client}: {report:?}");
+        }
+        assert_eq!(ended.stop("x", at(4)), None);
+        assert_eq!(ended.unknown("x", at(4)), None);
+    }
+
+    #[test]
+    fn ua_23_another_nodes_word_is_refused() {
+        let report = running().reported(&says(ClientStatus::Complete), fixtures::node_id(1), at(4));
+        assert!(matches!(report, ReportOutcome::Refused(_)));
+    }
+
+    #[test]
+    fn ap_20_the_unknown_clock_starts_once_and_again_after_a_return() {
+        let unknown = running().unknown("silent", at(10)).unwrap();
+        assert_eq!(unknown.unknown("silent", at(20)), None);
+        let ReportOutcome::Changed(back) = unknown.reported(&says(ClientStatus::Pending), fixtures::node_id(0), at(30))
+        else {
+            panic!("not taken over")
+        };
+        assert_eq!((back.summary.client, back.summary.awaiting), (ClientStatus::Running, true));
+        assert_eq!(back.unknown("silent", at(40)).unwrap().summary.unknown_since_at, Some(at(40)));
+    }
+
+    #[test]
+    fn long_words_are_clipped_on_character_boundaries() {
+        let mut update = says(ClientStatus::Failed);
+        update.log_tail = Some("é".repeat(MAX_LOG_TAIL_BYTES));
+        update.message = Some("é".repeat(5000));
+        let ReportOutcome::Ends(ending) = running().reported(&update, fixtures::node_id(0), at(4)) else {
+            panic!("no end")
+        };
+        assert_eq!(ending.log_tail.unwrap().len(), MAX_LOG_TAIL_BYTES);
+        assert_eq!(ending.message.unwrap().len(), MAX_MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn history_keeps_the_newest() {
+        let mut alloc = running();
+        for n in 0..80 {
+            alloc.note(at(n), "x", &n.to_string(), "");
+        }
+        assert_eq!((alloc.history.len(), alloc.history.last().unwrap().value.as_str()), (MAX_HISTORY, "79"));
+    }
+}

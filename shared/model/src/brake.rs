@@ -1,0 +1,156 @@
+//! Brakes: an unusual share of a cluster is not taken away before it has waited.
+//!
+//! Guarantees: the time a trouble began is kept from its first sight to its last, whichever function
+//! or run sees it; what is held goes after its time, where it has one, or when an operator releases
+//! what was held by then; a brake that let go does not close again on the rest of the same trouble.
+//! Does not: say what is unusual. Its callers do, each with a floor, so that small fleets are not
+//! held up. Source: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
+
+use crate::control::{BrakeEntry, Release};
+use crate::reason::Reason;
+use crate::time::{Span, Time};
+use crate::words::BrakeKind;
+
+/// Two sights within this time are one trouble: two runs of a slow schedule.
+const SAME_TROUBLE_RUNS: Span = Span::from_s(600);
+/// The same for what reports see: two reports of the slowest agent, which waits at most an hour.
+const SAME_TROUBLE_REPORTS: Span = Span::from_s(7200);
+
+/// What a brake judges now.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// Which brake.
+    pub kind: BrakeKind,
+    /// How long it holds; `None`: until an operator releases it.
+    pub hold: Option<Span>,
+    /// How many would go now.
+    pub count: usize,
+    /// Why that is unusual.
+    pub why: Reason,
+}
+
+/// What a brake decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Whether they wait or go.
+    pub hold: Hold,
+    /// Whether the run before decided otherwise.
+    pub news: bool,
+    /// The entry to keep; `None` if there is nothing to keep.
+    pub entry: Option<BrakeEntry>,
+    /// The decision in words.
+    pub reason: Reason,
+}
+
+/// Whether a brake holds back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// They wait.
+    Held,
+    /// They go.
+    Free,
+}
+
+impl Trouble {
+    fn same_trouble(&self) -> Span {
+        match self.kind {
+            BrakeKind::Leases | BrakeKind::Missing | BrakeKind::Orphans => SAME_TROUBLE_RUNS,
+            BrakeKind::Handles => SAME_TROUBLE_REPORTS,
+        }
+    }
+
+    /// Decides, from the brake's entry and the operator's release as read.
+    pub fn decide(self, entry: &BrakeEntry, release: &Release, now: Time) -> Decision {
+        let known = entry.applies(now);
+        let since = entry.since_at().filter(|_| known).unwrap_or(now);
+        let released = release.applies(now) && release.since_at().is_some_and(|at| at >= since);
+        let left = self.hold.map(|hold| (since + hold).since(now));
+        let held = !released && left.is_none_or(|left| left > Span::ZERO);
+        let count = if held { self.count as u64 } else { 0 };
+        let after = entry.looked_at(since, now + self.same_trouble(), count, &self.why.to_string());
+        let (why, kind) = (Box::new(self.why), self.kind);
+        let reason = match left {
+            _ if !held => Reason::NoLongerHeld { why },
+            Some(left) => Reason::HeldFor { why, left, kind },
+            None => Reason::Held { why, kind },
+        };
+        Decision {
+            hold: if held { Hold::Held } else { Hold::Free },
+            news: held && (!known || entry.held() == Some(0)),
+            // Released before it was held: nothing to keep.
+            entry: (held || known).then_some(after),
+            reason,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Control;
+    use crate::fixtures::at;
+
+    const HOLD: Option<Span> = Some(Span::from_s(300));
+
+    fn trouble(kind: BrakeKind, hold: Option<Span>, count: usize) -> Trouble {
+        Trouble { kind, hold, count, why: Reason::ManyUnlisted { unlisted: count, up: 6 } }
+    }
+
+    fn new(kind: BrakeKind) -> (BrakeEntry, Release) {
+        (Control::default().brake(kind), Control::default().release(kind))
+    }
+
+    /// (held, news)
+    fn look(entry: &mut BrakeEntry, release: &Release, hold: Option<Span>, s: i64) -> (bool, bool) {
+        let decision = trouble(BrakeKind::Missing, hold, 5).decide(entry, release, at(s));
+        *entry = decision.entry.unwrap_or_else(|| entry.clone());
+        (decision.hold == Hold::Held, decision.news)
+    }
+
+    #[test]
+    fn what_was_held_for_its_time_goes_and_is_not_held_again() {
+        let (mut entry, none) = new(BrakeKind::Missing);
+        assert_eq!(look(&mut entry, &none, HOLD, 0), (true, true));
+        assert_eq!(look(&mut entry, &none, HOLD, 299), (true, false));
+        assert_eq!(look(&mut entry, &none, HOLD, 300), (false, false));
+        assert_eq!(look(&mut entry, &none, HOLD, 899), (false, false), "the same trouble");
+        assert_eq!(look(&mut entry, &none, HOLD, 1499), (true, true), "another trouble");
+    }
+
+    #[test]
+    fn a_brake_also_ends_when_runs_are_rare() {
+        let (mut entry, none) = new(BrakeKind::Missing);
+        let held: Vec<bool> = (0..4).map(|n| look(&mut entry, &none, HOLD, n * 299).0).collect();
+        assert_eq!(held, [true, true, false, false]);
+    }
+
+    #[test]
+    fn a_release_frees_what_rare_reports_see() {
+        let (mut entry, none) = new(BrakeKind::Handles);
+        let mut look = |release: &Release, s: i64| {
+            let decision = trouble(BrakeKind::Handles, None, 20).decide(&entry, release, at(s));
+            entry = decision.entry.unwrap_or_else(|| new(BrakeKind::Handles).0);
+            decision.hold
+        };
+        let release = none.given(None, Span::from_s(86_300), at(100));
+        assert_eq!([look(&none, 0), look(&release, 3600)], [Hold::Held, Hold::Free]);
+        assert_eq!(entry.held(), Some(0), "nothing is held");
+        // What comes after the release has ended is news, although it is the same trouble.
+        let decision = trouble(BrakeKind::Handles, None, 20).decide(&entry, &none, at(7200));
+        assert!(decision.hold == Hold::Held && decision.news);
+        assert_eq!(decision.entry.unwrap().held(), Some(20));
+    }
+
+    #[test]
+    fn a_release_is_for_what_was_held_by_then() {
+        let (mut entry, none) = new(BrakeKind::Missing);
+        let early = none.given(None, Span::from_s(601), at(-1));
+        assert_eq!(look(&mut entry, &early, None, 0), (true, true), "held since later");
+        assert_eq!(look(&mut entry, &none, None, 500), (true, false), "there is no other end");
+        let release = none.given(None, Span::from_s(599), at(1));
+        assert_eq!(look(&mut entry, &release, None, 520), (false, false));
+        let (mut entry, before) = (new(BrakeKind::Missing).0, new(BrakeKind::Missing).0);
+        assert_eq!(look(&mut entry, &release, None, 0), (false, false), "released before it was held");
+        assert_eq!(entry, before);
+    }
+}

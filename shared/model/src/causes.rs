@@ -1,0 +1,15 @@
+//! An error with all its causes, in one line: what the AWS SDK hides behind "dispatch failure".
+
+use std::error::Error;
+
+/// The error and each of its sources, outermost first.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

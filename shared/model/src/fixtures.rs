@@ -1,0 +1,77 @@
+//! Records in ordinary states, for tests here and in the functions.
+#![allow(missing_docs, reason = "test material")]
+#![allow(clippy::unwrap_used, reason = "test material")]
+
+use crate::ids::{AllocId, JobId, NodeId, Slot};
+use crate::time::{Span, Time};
+use crate::*;
+use ulid::Ulid;
+
+/// `s` seconds after the tests' beginning of time.
+pub fn at(s: i64) -> Time {
+    Time::from_ms(1_800_000_000_000) + Span::from_s(s)
+}
+
+pub fn slot(n: u32) -> Slot {
+    Slot::new(n).unwrap()
+}
+
+pub fn node_id(n: u32) -> NodeId {
+    NodeId::new(slot(n), Ulid::from_parts(1_800_000_000_000, u128::from(n) + 1))
+}
+
+pub fn job_id(n: u32) -> JobId {
+    JobId::new(Ulid::from_parts(1_800_000_000_000 + u64::from(n), u128::from(n) + 1))
+}
+
+pub fn alloc_id(n: u32) -> AllocId {
+    AllocId { job_id: job_id(n), member: 0, copy: 0 }
+}
+
+pub fn offering() -> Offering {
+    Offering {
+        size: "small".into(),
+        instance_type: "m7a.large".into(),
+        market: Market::OnDemand,
+        subnet_id: None,
+        zone: None,
+        template: "nodekeeper".into(),
+        template_version: None,
+        price_per_hour: Usd::from_micros(100_000),
+        capacity: Capacity { vcpus: 2, memory_mib: 8192, scratch_gib: 0, gpus: 0 },
+    }
+}
+
+pub fn new_life(n: u32) -> NewLife {
+    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), key_version: 1 }
+}
+
+pub fn caller(instance_id: &str) -> Caller<'_> {
+    Caller { instance_id, boot_id: "boot-1", busy: false, address: Some("10.0.0.1") }
+}
+
+/// Slot `n`, claimed at 0 s, its launch not answered.
+pub fn assigned(n: u32) -> NodeRecord {
+    let mut record = NodeRecord::assign(slot(n), None, new_life(n), at(0), "a job needs it").unwrap();
+    record.version = Version(1);
+    record
+}
+
+/// Slot `n`, bound to `i-n` at 1 s.
+pub fn bound(n: u32) -> NodeRecord {
+    assigned(n).bind(&format!("i-{n}"), None, at(1)).unwrap()
+}
+
+/// Slot `n`, ready since 60 s with a lease until 150 s.
+pub fn ready(n: u32) -> NodeRecord {
+    let instance = format!("i-{n}");
+    bound(n).register(&caller(&instance), "inc-1", at(150), at(60)).unwrap().open_gate(at(60)).unwrap()
+}
+
+/// Job `n`: one vCPU, queued at `n` ms.
+pub fn job(n: u32) -> Job {
+    let needs = JobSpec { command: vec!["true".into()], vcpus: 1, ..JobSpec::default() };
+    let mut job = Job::submit(job_id(n), needs, at(0)).unwrap();
+    job.summary.version = Version(1);
+    job
+}

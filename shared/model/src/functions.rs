@@ -1,0 +1,76 @@
+//! The table of functions: what each is called, when it runs, what it answers and what it is for.
+//!
+//! Guarantees: the watchdog, `status`, the local stack, the page and the template check read this one
+//! table. A new function is its folder, its block in the template and its row here.
+
+use crate::time::Span;
+use serde_json::{Value, json};
+
+/// One of the Lambda functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its name: the folder, the binary and the Lambda function.
+    pub name: &'static str,
+    /// The time from one scheduled run to the next; `None` for a function that only answers requests.
+    pub period: Option<Span>,
+    /// The last word of each path it answers: `/v1/nodes/{node_id}/{route}`.
+    pub routes: &'static [&'static str],
+    /// What it is for, in one line.
+    pub purpose: &'static str,
+}
+
+/// Matches jobs and nodes.
+pub const POLL_AND_SCALE: Function = Function {
+    name: "poll-and-scale",
+    period: Some(Span::from_s(60)),
+    routes: &[],
+    purpose: "reads jobs and nodes; launches, places, expires leases, resolves reconnects and shuts down",
+};
+
+/// Frees what nobody uses any more.
+pub const CLEAN_STALE_RECORDS: Function = Function {
+    name: "clean-stale-records",
+    period: Some(Span::from_s(300)),
+    routes: &[],
+    purpose: "cleans node records without a node, terminates orphaned instances, watches the other functions",
+};
+
+/// Hears the nodes.
+pub const HEARTBEAT_INGEST: Function = Function {
+    name: "heartbeat-ingest",
+    period: None,
+    routes: &["heartbeat", "allocs"],
+    purpose: "takes the nodes' heartbeats and then their alloc reports",
+};
+
+/// Collects what jobs left behind.
+pub const SWEEP_DISPATCH: Function = Function {
+    name: "sweep-dispatch",
+    period: Some(Span::from_s(60)),
+    routes: &["handles"],
+    purpose: "marks containers and volumes for destruction and tells each node what to destroy",
+};
+
+/// Every function.
+pub const FUNCTIONS: &[Function] = &[POLL_AND_SCALE, CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, SWEEP_DISPATCH];
+
+/// The function with this name.
+pub fn named(name: &str) -> Option<&'static Function> {
+    FUNCTIONS.iter().find(|f| f.name == name)
+}
+
+/// The functions that run on a schedule, with their periods.
+pub fn scheduled() -> impl Iterator<Item = (&'static Function, Span)> {
+    FUNCTIONS.iter().filter_map(|f| Some((f, f.period?)))
+}
+
+/// The table as JSON, for the template's check.
+pub fn to_json() -> Value {
+    FUNCTIONS
+        .iter()
+        .map(|f| {
+            let period_s = f.period.map(|p| p.as_ms() / 1000);
+            json!({"name": f.name, "period_s": period_s, "routes": f.routes, "purpose": f.purpose})
+        })
+        .collect()
+}

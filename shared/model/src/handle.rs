@@ -1,0 +1,435 @@
+//! The handle: a container or volume that lives on a node and must one day be destroyed.
+//!
+//! ```text
+//!   placed                     a report lists it           its alloc ended, or unused
+//!  ────────▶ creating ───────────────────────▶ live ───────────────────────────────▶ destroying
+//!               │                               │ ▲                                      │
+//!               │ its alloc ended               │ │ kept by an operator                  │ a report
+//!               └───────────────▶ destroying    │ │                                      │ proves it
+//!                                               │ unknown ──▶ destroying (listed twice)  ▼ absent
+//!                                               └──────────────────────────────────────▶ gone
+//!                                                 missing for `sweep.missing_grace_s`
+//! ```
+//!
+//! sweep-dispatch marks a handle, its node destroys it, and the next report is the receipt.
+//!
+//! Guarantees: a report never judges what it cannot have seen; a live handle is destroyed only if it
+//! was marked, or if it was unknown in two reports; a tombstone stops an older report from bringing a
+//! handle back.
+//! Does not: count how much a report would take away; sweep-dispatch holds its brake. Source:
+//! Concourse #1959.
+
+use crate::ids::{AllocId, NodeId};
+use crate::reason::Reason;
+use crate::time::{Span, Time};
+use crate::wire::ReportedHandle;
+use crate::words::{HandleKind, HandleState};
+use serde::{Deserialize, Serialize};
+
+/// The furthest ahead a handle's next look may be, in seconds.
+pub const MAX_DUE_S: i64 = 86_400;
+
+/// A row of the handles table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handle {
+    /// The node it lives on.
+    pub node_id: NodeId,
+    /// Its name on the node.
+    pub handle: String,
+    /// What it is.
+    pub kind: HandleKind,
+    /// The alloc it was made for; absent for a cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alloc_id: Option<AllocId>,
+    /// What must be destroyed after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Where it stands.
+    pub state: HandleState,
+    /// The node's `seq` at the row's last order: an older report proves nothing about it.
+    pub seq: u64,
+    /// Until when it may be `creating`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_at: Option<Time>,
+    /// For how long accepted reports have missed it, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_ms: Option<i64>,
+    /// The last accepted report that missed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_seen_at: Option<Time>,
+    /// The report that first listed it unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_report_no: Option<u64>,
+    /// An operator keeps it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
+    /// When sweep-dispatch looks at it next; at most a day ahead.
+    pub due_at: Time,
+    /// Epoch **seconds**, of tombstones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<i64>,
+}
+
+/// How long a tombstone stays: far longer than a request may be under way. Every report of a busy node
+/// reads those of its node.
+const TOMBSTONE: Span = Span::from_s(3600);
+/// The furthest next look.
+const DAY: Span = Span::from_s(MAX_DUE_S);
+
+/// What one report shows of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// The report lists it.
+    Listed,
+    /// The report does not list it, and must have known of it.
+    Absent,
+    /// The report does not list it, and may be older than the row.
+    Unproven,
+}
+
+/// Whether a node's reports may judge what is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// The node is ready.
+    Ready,
+    /// It is not.
+    NotReady,
+}
+
+/// What a report is judged by.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportRules {
+    /// Whether missing handles are judged.
+    pub readiness: Readiness,
+    /// The report's number.
+    pub report_no: u64,
+    /// The highest `seq` the agent had applied.
+    pub as_of: u64,
+    /// The policy's time between two reports.
+    pub report: Span,
+    /// How long a live handle may be missing.
+    pub missing_grace: Span,
+    /// How long a cache may be unused.
+    pub cache_unused: Span,
+}
+
+/// What a report does to one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// Nothing changes.
+    Unchanged,
+    /// The row becomes this one: the handle is there.
+    Appeared(Handle),
+    /// The row becomes this one: the handle is missing, but not for long enough.
+    Missing(Handle),
+    /// The handle is missing and an operator keeps it: its clock begins when that ends.
+    MissingButKept,
+    /// The handle was missing for too long.
+    Dropped,
+    /// The handle is destroyed: this report is the receipt.
+    Gone,
+    /// Two reports listed the handle although nobody ordered it.
+    TwiceUnknown,
+    /// A handle that was destroyed is there again.
+    Back,
+    /// The handle is marked, and still there.
+    ToDestroy,
+}
+
+/// What is known of a handle's node when the handle is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeFact {
+    /// Its life is over.
+    Over,
+    /// Its record is missing or older than the node: a restored table.
+    Lost,
+    /// It lives.
+    Lives {
+        /// Whether the handle's alloc is live.
+        alloc: AllocFact,
+        /// Whether any alloc on the node is live. Which caches an alloc uses is not in the index, so any
+        /// live alloc counts.
+        work: WorkFact,
+    },
+}
+
+/// Whether a handle's alloc is live, as its node's record says for certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocFact {
+    /// It is live.
+    Live,
+    /// It has ended, or the handle has none.
+    Ended,
+}
+
+/// Whether a node has work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkFact {
+    /// Some alloc on it is live.
+    Some,
+    /// None is.
+    None,
+}
+
+/// What becomes of a handle that is due.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Due {
+    /// It is marked for destruction.
+    Mark(Reason),
+    /// It is looked at again later: the row becomes this one.
+    Later(Box<Handle>, Reason),
+    /// Its tombstone is deleted.
+    Forget(Reason),
+    /// Its row is deleted: its node is no more.
+    Purge(Reason),
+}
+
+impl Handle {
+    /// A row that says what must be said of each.
+    pub const fn new(
+        node_id: NodeId,
+        handle: String,
+        kind: HandleKind,
+        state: HandleState,
+        seq: u64,
+        due_at: Time,
+    ) -> Self {
+        Self {
+            node_id,
+            handle,
+            kind,
+            alloc_id: None,
+            parent: None,
+            state,
+            seq,
+            deadline_at: None,
+            missing_ms: None,
+            missing_seen_at: None,
+            unknown_report_no: None,
+            keep: false,
+            due_at,
+            expires_at: None,
+        }
+    }
+
+    /// A handle that a report lists and nobody ordered.
+    pub fn unknown(node_id: NodeId, found: &ReportedHandle, report_no: u64, now: Time) -> Self {
+        let (handle, state) = (found.handle.clone(), HandleState::Unknown);
+        Self { unknown_report_no: Some(report_no), ..Self::new(node_id, handle, found.kind, state, 0, now + DAY) }
+    }
+
+    /// Marked for destruction, by the order with this `seq`.
+    pub fn marked(&self, seq: u64, now: Time) -> Self {
+        Self { state: HandleState::Destroying, seq, due_at: now + DAY, deadline_at: None, ..self.clone() }.not_missing()
+    }
+
+    /// A tombstone.
+    pub fn buried(&self, now: Time) -> Self {
+        let expires_at = Some((now + DAY + DAY).as_epoch_s());
+        Self { state: HandleState::Gone, due_at: now + TOMBSTONE, expires_at, ..self.clone() }
+    }
+
+    fn not_missing(self) -> Self {
+        Self { missing_ms: None, missing_seen_at: None, ..self }
+    }
+
+    fn is_there(self, state: HandleState) -> Self {
+        Self { state, ..self.not_missing() }
+    }
+
+    /// What a report does to this row.
+    pub fn reported(&self, sighting: Sighting, rules: ReportRules, now: Time) -> Judgement {
+        match (self.state, sighting) {
+            (HandleState::Creating, Sighting::Listed) => self.appeared(rules, now),
+            (HandleState::Destroying, Sighting::Listed) => Judgement::ToDestroy,
+            (HandleState::Destroying | HandleState::Unknown, Sighting::Absent) => Judgement::Gone,
+            (HandleState::Live, Sighting::Listed) if self.missing_ms.is_some() => {
+                Judgement::Appeared(self.clone().not_missing())
+            }
+            (HandleState::Live, Sighting::Absent) if rules.readiness == Readiness::Ready => self.missing(rules, now),
+            (HandleState::Unknown, Sighting::Listed) => self.listed_unknown(rules),
+            (HandleState::Gone, Sighting::Listed) if rules.as_of >= self.seq => self.listed_again(now),
+            _ => Judgement::Unchanged,
+        }
+    }
+
+    fn appeared(&self, rules: ReportRules, now: Time) -> Judgement {
+        let due_at = if self.alloc_id.is_some() { self.due_at } else { now + rules.cache_unused.min(DAY) };
+        Judgement::Appeared(Self { state: HandleState::Live, deadline_at: None, due_at, ..self.clone() })
+    }
+
+    /// The missing clock runs only across accepted reports while the node is ready. The time between two
+    /// reports counts as far as it is usual: in a longer one the node was not ready, or not heard.
+    fn missing(&self, rules: ReportRules, now: Time) -> Judgement {
+        if self.keep {
+            return Judgement::MissingButKept;
+        }
+        let usual_ms = rules.report.as_ms().saturating_mul(2);
+        let more = self.missing_seen_at.map_or(0, |at| now.since(at).as_ms().clamp(0, usual_ms));
+        let missing_ms = self.missing_ms.unwrap_or(0).saturating_add(more);
+        if Span::from_ms(missing_ms) >= rules.missing_grace && self.missing_ms.is_some() {
+            return Judgement::Dropped;
+        }
+        Judgement::Missing(Self { missing_ms: Some(missing_ms), missing_seen_at: Some(now), ..self.clone() })
+    }
+
+    /// An operator who keeps an unknown handle makes it known: a job may use it. (A lower number of a
+    /// report is another incarnation's: a lower one of this incarnation would be stale.)
+    fn listed_unknown(&self, rules: ReportRules) -> Judgement {
+        if self.keep {
+            let live = Self { state: HandleState::Live, unknown_report_no: None, ..self.clone() };
+            return Judgement::Appeared(live);
+        }
+        let first = self.unknown_report_no == Some(rules.report_no);
+        if first { Judgement::Unchanged } else { Judgement::TwiceUnknown }
+    }
+
+    /// The report is newer than the one that buried the handle. A handle that was only missing (its disk
+    /// was away) is live again and is looked at; one that was destroyed is destroyed again.
+    fn listed_again(&self, now: Time) -> Judgement {
+        if !self.keep && self.missing_ms.is_none() {
+            return Judgement::Back;
+        }
+        let live = self.clone().is_there(HandleState::Live);
+        Judgement::Appeared(Self { expires_at: None, due_at: now, ..live })
+    }
+
+    /// What becomes of the handle when it is due. `cache_unused` is how long a cache may be unused.
+    pub fn due(&self, node: NodeFact, cache_unused: Span, now: Time) -> Due {
+        let (alloc, work) = match node {
+            NodeFact::Over => return Due::Purge(Reason::NodeGone { node_id: self.node_id }),
+            NodeFact::Lost => return self.orphaned(now),
+            NodeFact::Lives { alloc, work } => (alloc, work),
+        };
+        let tomorrow = |reason| Due::Later(Box::new(Self { due_at: now + DAY, ..self.clone() }), reason);
+        if self.state != HandleState::Gone && self.expires_at.is_some() {
+            let after = Self { expires_at: None, due_at: now, ..self.clone() };
+            return Due::Later(Box::new(after), Reason::NodeKnownAgain {});
+        }
+        if self.keep {
+            return tomorrow(Reason::KeptByOperator {});
+        }
+        match (self.state, self.alloc_id) {
+            (HandleState::Gone, _) => Due::Forget(Reason::Destroyed {}),
+            (HandleState::Destroying, _) => tomorrow(Reason::WaitsForReport {}),
+            (HandleState::Unknown, _) => tomorrow(Reason::NobodyOrdered {}),
+            (HandleState::Creating | HandleState::Live, Some(_)) if alloc == AllocFact::Live => {
+                tomorrow(Reason::AllocLive {})
+            }
+            (HandleState::Creating | HandleState::Live, Some(alloc_id)) => Due::Mark(Reason::AllocEnded { alloc_id }),
+            (HandleState::Creating | HandleState::Live, None) if self.kind == HandleKind::Volume => {
+                self.cache_due(work, cache_unused, now)
+            }
+            (HandleState::Creating | HandleState::Live, None) => Due::Mark(Reason::BelongsToNoAlloc {}),
+        }
+    }
+
+    /// The row is left for a day, and goes by itself if the record does not come back.
+    fn orphaned(&self, now: Time) -> Due {
+        let expires_at = self.expires_at.or_else(|| Some((now + DAY).as_epoch_s()));
+        let due_at = now + Span::from_s(MAX_DUE_S / 2);
+        Due::Later(Box::new(Self { expires_at, due_at, ..self.clone() }), Reason::RecordMissing {})
+    }
+
+    fn cache_due(&self, work: WorkFact, unused: Span, now: Time) -> Due {
+        let look = unused.min(DAY);
+        let later = |deadline_at: Option<Time>, due_at: Time, reason| {
+            Due::Later(Box::new(Self { due_at, deadline_at, ..self.clone() }), reason)
+        };
+        match self.deadline_at {
+            _ if work == WorkFact::Some => later(None, now + look, Reason::NodeHasWork {}),
+            Some(by) if now < by => later(Some(by), by.min(now + look), Reason::NotUnusedLongEnough {}),
+            Some(_) if self.state == HandleState::Live => Due::Mark(Reason::CacheUnused { unused }),
+            Some(_) => Due::Mark(Reason::NeverAppeared {}),
+            None => later(Some(now + unused), now + look, Reason::UnusedFromNow {}),
+        }
+    }
+}
+
+/// The name of a cache's volume on its node.
+pub fn cache_handle(cache: &str) -> String {
+    format!("cache:{cache}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{self, at};
+
+    const RULES: ReportRules = ReportRules {
+        readiness: Readiness::Ready,
+        report_no: 9,
+        as_of: 5,
+        report: Span::from_s(30),
+        missing_grace: Span::from_s(100),
+        cache_unused: Span::from_s(86_400),
+    };
+
+    fn handle(state: HandleState) -> Handle {
+        Handle::new(fixtures::node_id(1), "cache:data".into(), HandleKind::Volume, state, 5, at(1))
+    }
+
+    #[test]
+    fn an_unknown_handle_is_destroyed_when_reported_again_and_lives_once_it_is_kept() {
+        let row = Handle { unknown_report_no: Some(3), ..handle(HandleState::Unknown) };
+        let judged =
+            |row: &Handle, report_no| row.reported(Sighting::Listed, ReportRules { report_no, ..RULES }, at(2));
+        assert_eq!(judged(&row, 3), Judgement::Unchanged, "the same report once more");
+        assert_eq!(judged(&row, 4), Judgement::TwiceUnknown);
+        assert_eq!(judged(&row, 1), Judgement::TwiceUnknown, "the first of another incarnation");
+        let kept = Handle { keep: true, ..row };
+        let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
+        assert_eq!(judged(&kept, 4), Judgement::Appeared(live.clone()));
+        assert_eq!(live.reported(Sighting::Absent, RULES, at(2)), Judgement::MissingButKept);
+    }
+
+    #[test]
+    fn a_handle_whose_disk_was_away_is_missing_by_the_reports_and_live_when_it_comes_back() {
+        let live = handle(HandleState::Live);
+        let mut row = live.clone();
+        // Missed, away for an hour, and missed three times more: at most a minute counts between two reports.
+        let mut dropped = Vec::new();
+        for s in [0, 3600, 3630, 3660] {
+            match row.reported(Sighting::Absent, RULES, at(s)) {
+                Judgement::Missing(after) => row = after,
+                judgement => dropped.push((s, judgement)),
+            }
+        }
+        assert_eq!((dropped, row.missing_ms), (vec![(3660, Judgement::Dropped)], Some(90_000)));
+        let gone = row.buried(at(3660));
+        let back = Judgement::Appeared(Handle { due_at: at(4000), ..live });
+        assert_eq!(gone.reported(Sighting::Listed, RULES, at(4000)), back);
+        let destroyed = gone.not_missing();
+        assert_eq!(destroyed.reported(Sighting::Listed, RULES, at(4000)), Judgement::Back, "destroyed again");
+        let older = ReportRules { as_of: 4, ..RULES };
+        assert_eq!(destroyed.reported(Sighting::Listed, older, at(4000)), Judgement::Unchanged, "an older report");
+    }
+
+    #[test]
+    fn a_report_judges_absence_only_where_it_must_have_known() {
+        for state in HandleState::ALL {
+            assert_eq!(handle(*state).reported(Sighting::Unproven, RULES, at(2)), Judgement::Unchanged, "{state}");
+        }
+        let not_ready = ReportRules { readiness: Readiness::NotReady, ..RULES };
+        assert_eq!(handle(HandleState::Live).reported(Sighting::Absent, not_ready, at(2)), Judgement::Unchanged);
+        assert_eq!(handle(HandleState::Creating).reported(Sighting::Absent, RULES, at(2)), Judgement::Unchanged);
+        assert_eq!(handle(HandleState::Destroying).reported(Sighting::Absent, RULES, at(2)), Judgement::Gone);
+    }
+
+    #[test]
+    fn a_cache_is_marked_only_after_it_was_unused_for_its_time() {
+        let idle = NodeFact::Lives { alloc: AllocFact::Ended, work: WorkFact::None };
+        let busy = NodeFact::Lives { alloc: AllocFact::Ended, work: WorkFact::Some };
+        let unused = Span::from_s(1000);
+        let Due::Later(counted, Reason::UnusedFromNow {}) = handle(HandleState::Live).due(idle, unused, at(10)) else {
+            panic!("not counted from now on")
+        };
+        assert_eq!(counted.deadline_at, Some(at(1010)));
+        assert!(matches!(counted.due(idle, unused, at(1009)), Due::Later(_, Reason::NotUnusedLongEnough {})));
+        assert_eq!(counted.due(idle, unused, at(1010)), Due::Mark(Reason::CacheUnused { unused }));
+        let Due::Later(used, Reason::NodeHasWork {}) = counted.due(busy, unused, at(1010)) else { panic!("marked") };
+        assert_eq!(used.deadline_at, None);
+        assert!(matches!(counted.due(NodeFact::Over, unused, at(10)), Due::Purge(_)));
+        assert!(matches!(counted.due(NodeFact::Lost, unused, at(10)), Due::Later(_, Reason::RecordMissing {})));
+    }
+}

@@ -1,0 +1,283 @@
+//! The names of things: slots, nodes, jobs, allocs.
+//!
+//! Guarantees: a value of one of these types is well formed; a node id says its slot and an
+//! alloc id says its job, member and copy, so that no index is needed to find a record.
+//! Does not: know whether the thing exists.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+pub use ulid::Ulid;
+
+/// The highest number of slots a cluster can have: `nodes.max` may not exceed it.
+pub const SLOT_CEILING: u32 = 10_000;
+
+/// What was wrong with a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {given:?} is not {expected}")]
+pub struct BadId {
+    what: &'static str,
+    given: String,
+    expected: &'static str,
+}
+
+impl BadId {
+    pub(crate) fn new(what: &'static str, given: &str, expected: &'static str) -> Self {
+        // What came from outside may be huge: keep the error a line.
+        let given = given.chars().take(80).collect();
+        Self { what, given, expected }
+    }
+}
+
+/// A place for one node: one row of the nodes table. Slot 0 is a slot like any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Slot(u32);
+
+impl Slot {
+    /// The slot with this number, if it is below [`SLOT_CEILING`].
+    pub fn new(n: u32) -> Result<Self, BadId> {
+        if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadId::new("slot", &n.to_string(), "a number below 10000")) }
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// All slots below `max` (and below the ceiling), lowest first.
+    pub fn below(max: u32) -> impl Iterator<Item = Slot> {
+        (0..max.min(SLOT_CEILING)).map(Slot)
+    }
+}
+
+impl TryFrom<u32> for Slot {
+    type Error = BadId;
+    fn try_from(n: u32) -> Result<Self, BadId> {
+        Self::new(n)
+    }
+}
+
+impl From<Slot> for u32 {
+    fn from(s: Slot) -> u32 {
+        s.0
+    }
+}
+
+impl FromStr for Slot {
+    type Err = BadId;
+    fn from_str(s: &str) -> Result<Self, BadId> {
+        s.parse::<u32>().map_err(|_| BadId::new("slot", s, "a number below 10000")).and_then(Self::new)
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// One life of a slot: `{slot}-{ULID}`, minted at assignment and never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeId {
+    slot: Slot,
+    ulid: Ulid,
+}
+
+impl NodeId {
+    /// A new life of `slot`. The ULID's time makes later lives of a slot compare greater.
+    pub const fn new(slot: Slot, ulid: Ulid) -> Self {
+        Self { slot, ulid }
+    }
+
+    /// The slot it lives in.
+    pub const fn slot(self) -> Slot {
+        self.slot
+    }
+
+    /// The part that tells one life from another.
+    pub const fn ulid(self) -> Ulid {
+        self.ulid
+    }
+}
+
+impl FromStr for NodeId {
+    type Err = BadId;
+    fn from_str(s: &str) -> Result<Self, BadId> {
+        let bad = || BadId::new("node id", s, "{slot}-{ULID}");
+        let (slot, ulid) = s.split_once('-').ok_or_else(bad)?;
+        let id = Self { slot: slot.parse().map_err(|_| bad())?, ulid: ulid.parse().map_err(|_| bad())? };
+        // One spelling only: `07-…`, `+7-…` or lower case would be a second name for the same node.
+        if id.to_string() == s { Ok(id) } else { Err(bad()) }
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.slot, self.ulid)
+    }
+}
+
+/// What a user wants run: a ULID, so that ids order by submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct JobId(Ulid);
+
+impl JobId {
+    /// The job with this ULID.
+    pub const fn new(id: Ulid) -> Self {
+        Self(id)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = BadId;
+    fn from_str(s: &str) -> Result<Self, BadId> {
+        let bad = || BadId::new("job id", s, "a ULID");
+        let id: Ulid = s.parse().map_err(|_| bad())?;
+        if id.to_string() == s { Ok(Self(id)) } else { Err(bad()) }
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// One copy of one member of a job: `{job_id}.{member}.{copy}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct AllocId {
+    /// The job it is a copy of.
+    pub job_id: JobId,
+    /// Which of the job's members, from 0.
+    pub member: u32,
+    /// Which copy, counted over the whole job, from 0.
+    pub copy: u32,
+}
+
+impl FromStr for AllocId {
+    type Err = BadId;
+    fn from_str(s: &str) -> Result<Self, BadId> {
+        let bad = || BadId::new("alloc id", s, "{job_id}.{member}.{copy}");
+        let mut parts = s.splitn(3, '.');
+        let mut next = || parts.next().ok_or_else(bad);
+        let id = Self {
+            job_id: next()?.parse().map_err(|_| bad())?,
+            member: next()?.parse().map_err(|_| bad())?,
+            copy: next()?.parse().map_err(|_| bad())?,
+        };
+        if id.to_string() == s { Ok(id) } else { Err(bad()) }
+    }
+}
+
+impl fmt::Display for AllocId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.job_id, self.member, self.copy)
+    }
+}
+
+macro_rules! string_form {
+    ($($t:ty),*) => {$(
+        impl TryFrom<String> for $t {
+            type Error = BadId;
+            fn try_from(s: String) -> Result<Self, BadId> {
+                s.parse()
+            }
+        }
+        impl From<$t> for String {
+            fn from(id: $t) -> String {
+                id.to_string()
+            }
+        }
+    )*};
+}
+string_form!(NodeId, JobId, AllocId);
+
+/// The name of a deployment: it names the tables and tags the instances.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ClusterName(String);
+
+impl ClusterName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ClusterName {
+    type Err = BadId;
+    /// 1 to 64 characters of what both a table name and a tag value allow.
+    fn from_str(s: &str) -> Result<Self, BadId> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if (1..=64).contains(&s.len()) && s.chars().all(allowed) {
+            Ok(Self(s.to_owned()))
+        } else {
+            Err(BadId::new("cluster name", s, "1 to 64 letters, digits, '-', '_' or '.'"))
+        }
+    }
+}
+
+impl TryFrom<String> for ClusterName {
+    type Error = BadId;
+    fn try_from(s: String) -> Result<Self, BadId> {
+        s.parse()
+    }
+}
+
+impl From<ClusterName> for String {
+    fn from(c: ClusterName) -> String {
+        c.0
+    }
+}
+
+impl fmt::Display for ClusterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_id_has_one_spelling() {
+        let node = "0-01JD0000000000000000000000";
+        assert_eq!(node.parse::<NodeId>().unwrap().to_string(), node);
+        assert_eq!(node.parse::<NodeId>().unwrap().slot(), Slot::new(0).unwrap());
+        for bad in [
+            "",
+            "-",
+            "7",
+            "00-01JD0000000000000000000000",
+            "+0-01JD0000000000000000000000",
+            "0-01jd0000000000000000000000",
+            "10000-01JD0000000000000000000000",
+            "0-01JD",
+            "0-01JD000000000000000000000\u{130}",
+        ] {
+            assert!(bad.parse::<NodeId>().is_err(), "{bad}");
+        }
+        let alloc = "01JD0000000000000000000000.3.12";
+        let id: AllocId = alloc.parse().unwrap();
+        assert_eq!((id.member, id.copy, id.to_string().as_str()), (3, 12, alloc));
+        for bad in [
+            "01JD0000000000000000000000.3",
+            "01JD0000000000000000000000.3.12.1",
+            "x.1.2",
+            "01JD0000000000000000000000.03.1",
+        ] {
+            assert!(bad.parse::<AllocId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_huge_name_makes_a_short_error() {
+        let error = "x".repeat(1 << 20).parse::<NodeId>().unwrap_err().to_string();
+        assert!(error.len() < 200, "{} bytes", error.len());
+    }
+}

@@ -1,0 +1,339 @@
+//! The job: what a user wants run, and how its state follows its allocs' ends.
+//!
+//! ```text
+//!             placed, all members at once           every member succeeded
+//!   queued ────────────────────────────▶ placed ────────────────────────────▶ complete
+//!    ▲  ▲     failed or lost, may retry    │ │      failed or lost too often
+//!    │  └──────────────────────────────────┘ └───────────────────────────────▶ failed
+//!    └── regrouping ◀── one of several members lost: the others stop first
+//!   queued ──▶ rejected (can never run)        queued, placed, regrouping ──▶ cancelled
+//! ```
+//!
+//! Guarantees: only a placed job is counted or changes state by an alloc's end; an ended job
+//! stays as it ended; it expires only once its allocs are gone.
+//! Does not: place anything (poll-and-scale's plan) or stop allocs (derived there each run).
+
+use crate::ids::{AllocId, JobId};
+use crate::node::{Capacity, Version};
+use crate::spec::{BadJob, FailurePolicy, JobSpec, MAX_PRIORITY, Work, default_retry_lost};
+use crate::summary::{AllocSummary, JobSummary, counts_for};
+use crate::time::{Span, Time};
+use crate::words::{ClientStatus, Desired, JobState};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// A row of the jobs table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// What planning needs.
+    #[serde(flatten)]
+    pub summary: JobSummary,
+    /// What is run.
+    #[serde(flatten)]
+    pub work: Work,
+    /// How its allocs are treated.
+    #[serde(flatten)]
+    pub failure_policy: FailurePolicy,
+    /// How often it may be run again after failing by itself.
+    #[serde(default)]
+    pub retry_failed: u32,
+    /// How often it may be run again after its node was lost.
+    #[serde(default = "default_retry_lost")]
+    pub retry_lost: u32,
+    /// How often it failed by itself.
+    #[serde(default)]
+    pub failed_count: u32,
+    /// How often its node was lost.
+    #[serde(default)]
+    pub lost_count: u32,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// Why it is where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set once its allocs are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<i64>,
+}
+
+/// Whether an alloc that is counted leaves its job's set of live allocs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobSet {
+    /// It is final.
+    Leaves,
+    /// It was told to stop at a drain's deadline: its member is lost, but the alloc is live until it ends.
+    Stays,
+}
+
+impl Job {
+    /// A new job, queued.
+    pub fn submit(job_id: JobId, spec: JobSpec, now: Time) -> Result<Self, BadJob> {
+        spec.check()?;
+        Ok(Self {
+            summary: JobSummary {
+                job_id,
+                version: Version::UNWRITTEN,
+                state: JobState::Queued,
+                name: spec.name.filter(|n| !n.is_empty()),
+                priority: spec.priority,
+                submitted_at: now,
+                capacity: Capacity {
+                    vcpus: spec.vcpus,
+                    memory_mib: spec.memory_mib,
+                    scratch_gib: spec.scratch_gib,
+                    gpus: spec.gpus,
+                },
+                instance_type: spec.instance_type,
+                market: spec.market,
+                exclusive: spec.exclusive,
+                nodes: spec.nodes,
+                copies: 0,
+                done: BTreeSet::new(),
+                allocs: BTreeSet::new(),
+            },
+            work: Work {
+                command: spec.command,
+                env: spec.env,
+                image: spec.image,
+                caches: spec.caches,
+                timeout_s: spec.timeout_s,
+            },
+            failure_policy: spec.failure_policy,
+            retry_failed: spec.retry_failed,
+            retry_lost: spec.retry_lost,
+            failed_count: 0,
+            lost_count: 0,
+            finished_at: None,
+            reason: None,
+            expires_at: None,
+        })
+    }
+
+    /// `queued → placed` with these allocs, or a placed job with one copy more. Raises
+    /// `copies` past every copy placed.
+    pub fn with_placed(&self, allocs: &[AllocId]) -> Option<Self> {
+        if !matches!(self.summary.state, JobState::Queued | JobState::Placed) {
+            return None;
+        }
+        let mut new = self.clone();
+        new.summary.state = JobState::Placed;
+        for alloc in allocs {
+            new.summary.allocs.insert(*alloc);
+            new.summary.copies = new.summary.copies.max(alloc.copy.saturating_add(1));
+        }
+        new.reason = None;
+        Some(new)
+    }
+
+    /// The operator's cancel; `None` if it has ended already.
+    pub fn cancel(&self, keep: Span, now: Time) -> Option<Self> {
+        self.end(JobState::Cancelled, "cancelled by the operator", keep, now)
+    }
+
+    /// Nothing can ever run it; only a queued job is judged.
+    pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
+        (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, reason, keep, now)).flatten()
+    }
+
+    fn end(&self, state: JobState, reason: &str, keep: Span, now: Time) -> Option<Self> {
+        if self.summary.state.is_ended() {
+            return None;
+        }
+        let mut new = self.clone();
+        new.summary.state = state;
+        new.reason = Some(reason.to_owned());
+        new.finished_at = Some(now);
+        new.expire_if_empty(keep, now);
+        Some(new)
+    }
+
+    fn expire_if_empty(&mut self, keep: Span, now: Time) {
+        if self.summary.state.is_ended() && self.summary.allocs.is_empty() {
+            self.expires_at = Some((now + keep).as_epoch_s());
+        }
+    }
+
+    /// `placed → queued` for a job that has no alloc at all although members are missing. The caller
+    /// has seen that none of those it lists, if it lists any, is there.
+    pub fn requeue(&self, reason: &str) -> Option<Self> {
+        let stuck = matches!(self.summary.state, JobState::Placed | JobState::Regrouping);
+        stuck.then(|| {
+            let mut new = self.clone();
+            new.summary.allocs.clear();
+            new.queue(reason);
+            new
+        })
+    }
+
+    fn queue(&mut self, reason: &str) {
+        self.summary.state = JobState::Queued;
+        self.summary.done.clear();
+        self.reason = Some(reason.to_owned());
+    }
+
+    /// The job after `alloc` (as it was before) ended. `others` are the job's other live allocs.
+    pub fn after_end(
+        &self,
+        alloc: &AllocSummary,
+        client: ClientStatus,
+        others: &[AllocSummary],
+        set: JobSet,
+        keep: Span,
+        now: Time,
+    ) -> Self {
+        let mut new = self.clone();
+        let id = alloc.alloc_id;
+        if set == JobSet::Leaves {
+            new.summary.allocs.remove(&id);
+        }
+        // An alloc that was told to stop never ends a job: its member was counted then.
+        if self.summary.state == JobState::Placed && alloc.desired == Desired::Run {
+            new.count_end(id, client, others, now);
+        } else if self.summary.state == JobState::Regrouping && new.summary.allocs.is_empty() {
+            new.queue("all its members have stopped: it starts again");
+        }
+        new.expire_if_empty(keep, now);
+        new
+    }
+
+    fn count_end(&mut self, id: AllocId, client: ClientStatus, others: &[AllocSummary], now: Time) {
+        let (count, allowed, how) = match client {
+            ClientStatus::Complete => {
+                self.summary.done.insert(id.member);
+                if self.summary.done.len() >= self.summary.nodes as usize {
+                    self.summary.state = JobState::Complete;
+                    self.reason = None;
+                    self.finished_at = Some(now);
+                }
+                return;
+            }
+            _ if others.iter().any(|o| counts_for(o, id)) => return,
+            ClientStatus::Failed => (&mut self.failed_count, self.retry_failed, "failed"),
+            _ => (&mut self.lost_count, self.retry_lost, "lost its node"),
+        };
+        *count = count.saturating_add(1);
+        let reason = format!("member {} {how}: time {count}, with {allowed} retries allowed ({id})", id.member);
+        if *count > allowed {
+            self.summary.state = JobState::Failed;
+            self.reason = Some(reason);
+            self.finished_at = Some(now);
+        } else if self.summary.nodes > 1 && !self.summary.allocs.is_empty() {
+            self.summary.state = JobState::Regrouping;
+            self.reason = Some(reason);
+        } else {
+            self.queue(&reason);
+        }
+    }
+
+    /// The sort key of the `queue` index: higher priority first, then submission.
+    pub fn rank(&self) -> String {
+        format!("{:04}#{}", MAX_PRIORITY.saturating_sub(self.summary.priority), self.summary.job_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{self, at};
+
+    const KEEP: Span = Span::from_s(7 * 86_400);
+
+    fn placed(nodes: u32, retry_failed: u32, retry_lost: u32) -> (Job, Vec<AllocSummary>) {
+        let spec = JobSpec { command: vec!["true".into()], nodes, retry_failed, retry_lost, ..JobSpec::default() };
+        let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+        let allocs: Vec<_> = (0..nodes)
+            .map(|n| {
+                let id = AllocId { job_id: job.summary.job_id, member: n, copy: n };
+                crate::alloc::Alloc::place(id, &job, &fixtures::ready(n), at(1)).unwrap().summary
+            })
+            .collect();
+        let ids: Vec<_> = allocs.iter().map(|a| a.alloc_id).collect();
+        (job.with_placed(&ids).unwrap(), allocs)
+    }
+
+    #[test]
+    fn a_job_is_complete_when_every_member_is() {
+        let (job, allocs) = placed(2, 0, 0);
+        let one = job.after_end(&allocs[0], ClientStatus::Complete, &allocs[1..], JobSet::Leaves, KEEP, at(5));
+        assert_eq!(one.summary.state, JobState::Placed);
+        assert_eq!(one.expires_at, None);
+        let both = one.after_end(&allocs[1], ClientStatus::Complete, &[], JobSet::Leaves, KEEP, at(6));
+        assert_eq!((both.summary.state, both.finished_at), (JobState::Complete, Some(at(6))));
+        assert!(both.expires_at.is_some() && both.summary.allocs.is_empty());
+    }
+
+    #[test]
+    fn a_failure_is_retried_as_often_as_allowed() {
+        let (job, allocs) = placed(1, 1, 0);
+        let again = job.after_end(&allocs[0], ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(5));
+        assert_eq!((again.summary.state, again.failed_count), (JobState::Queued, 1));
+        let placed = again.with_placed(&[allocs[0].alloc_id]).unwrap();
+        let failed = placed.after_end(&allocs[0], ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(6));
+        assert_eq!(failed.summary.state, JobState::Failed);
+        // retry_lost = 0: never a second time.
+        let lost = job.after_end(&allocs[0], ClientStatus::Lost, &[], JobSet::Leaves, KEEP, at(5));
+        assert_eq!(lost.summary.state, JobState::Failed);
+    }
+
+    #[test]
+    fn another_live_copy_stands_in_unless_it_is_told_to_stop() {
+        let (job, allocs) = placed(1, 0, 0);
+        let mut copy = allocs[0].clone();
+        copy.alloc_id.copy = 7;
+        let kept = job.after_end(&allocs[0], ClientStatus::Lost, &[copy.clone()], JobSet::Leaves, KEEP, at(5));
+        assert_eq!((kept.summary.state, kept.lost_count), (JobState::Placed, 0));
+        copy.desired = Desired::Stop;
+        let ended = job.after_end(&allocs[0], ClientStatus::Lost, &[copy], JobSet::Leaves, KEEP, at(5));
+        assert_eq!(ended.summary.state, JobState::Failed);
+    }
+
+    #[test]
+    fn several_members_regroup_and_start_together() {
+        let (job, allocs) = placed(3, 0, 3);
+        let one_done = job.after_end(&allocs[0], ClientStatus::Complete, &allocs[1..], JobSet::Leaves, KEEP, at(4));
+        let regrouping = one_done.after_end(&allocs[1], ClientStatus::Lost, &allocs[2..], JobSet::Leaves, KEEP, at(5));
+        assert_eq!(regrouping.summary.state, JobState::Regrouping);
+        let mut stopped = allocs[2].clone();
+        stopped.desired = Desired::Stop;
+        let queued = regrouping.after_end(&stopped, ClientStatus::Complete, &[], JobSet::Leaves, KEEP, at(6));
+        assert_eq!(queued.summary.state, JobState::Queued);
+        assert!(queued.summary.done.is_empty());
+    }
+
+    #[test]
+    fn an_alloc_told_to_stop_never_ends_a_job() {
+        let (job, allocs) = placed(1, 0, 0);
+        let mut stopped = allocs[0].clone();
+        stopped.desired = Desired::Stop;
+        for client in [ClientStatus::Complete, ClientStatus::Failed, ClientStatus::Lost] {
+            let after = job.after_end(&stopped, client, &[], JobSet::Leaves, KEEP, at(5));
+            assert_eq!((after.summary.state, after.failed_count, after.lost_count), (JobState::Placed, 0, 0));
+        }
+    }
+
+    #[test]
+    fn an_ended_job_expires_only_when_its_allocs_are_gone() {
+        let (job, allocs) = placed(1, 0, 0);
+        let cancelled = job.cancel(KEEP, at(5)).unwrap();
+        assert_eq!(cancelled.expires_at, None);
+        assert!(cancelled.cancel(KEEP, at(6)).is_none());
+        let gone = cancelled.after_end(&allocs[0], ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(7));
+        assert_eq!((gone.summary.state, gone.expires_at), (JobState::Cancelled, Some((at(7) + KEEP).as_epoch_s())));
+    }
+
+    #[test]
+    fn a_bad_submission_lists_every_mistake() {
+        let spec = JobSpec { vcpus: 0, nodes: 25, priority: 1001, caches: vec!["a/b".into()], ..JobSpec::default() };
+        let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
+        assert!(wrong.len() >= 5, "{wrong:?}");
+        let spec = JobSpec {
+            command: vec!["x".into()],
+            nodes: 24,
+            caches: (0..3).map(|n| format!("c{n}")).collect(),
+            ..JobSpec::default()
+        };
+        let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
+        assert!(wrong[0].contains("145 writes"), "{wrong:?}");
+    }
+}

@@ -1,0 +1,133 @@
+//! The launch request: everything of one launch call but its client token.
+//!
+//! Guarantees: the same record, policy and settings render the same request, byte for byte, so that
+//! any run can repeat the call. Does not: call anything, or choose what to launch.
+
+use crate::auth::{MasterKey, hex};
+use crate::cloud::{CLUSTER_TAG, NODE_TAG, SIZE_TAG};
+use crate::ids::{ClusterName, NodeId};
+use crate::node::{Life, Offering};
+use crate::policy::Policy;
+use crate::wire::{NODE_FILE, NodeFile};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// Everything of one launch call but its client token.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaunchRequest {
+    /// What is launched.
+    pub offering: Offering,
+    /// The instance's tags.
+    pub tags: BTreeMap<String, String>,
+    /// The script of its first boot, not encoded.
+    pub user_data: String,
+}
+
+/// What a launch request needs besides the record and the policy.
+#[derive(Clone, Debug)]
+pub struct LaunchSettings {
+    /// The deployment.
+    pub cluster: ClusterName,
+    /// What node tokens are made with; `None` where callers are known by IAM.
+    pub key: Option<MasterKey>,
+    /// Where nodes send heartbeats.
+    pub heartbeat_url: String,
+    /// Where nodes report handles.
+    pub sweep_url: String,
+}
+
+impl LaunchRequest {
+    /// Renders the request of a node. The same record, policy and settings give the same
+    /// request, byte for byte.
+    pub fn render(settings: &LaunchSettings, policy: &Policy, node_id: NodeId, offering: &Offering) -> Self {
+        let cluster = &settings.cluster;
+        let mut tags = policy.launch.tags.clone();
+        tags.insert(CLUSTER_TAG.into(), cluster.to_string());
+        tags.insert(NODE_TAG.into(), node_id.to_string());
+        tags.insert(SIZE_TAG.into(), offering.size.clone());
+        tags.insert("Name".into(), format!("{cluster}-{}", node_id.slot()));
+        let file = NodeFile {
+            cluster: cluster.clone(),
+            node_id,
+            token: settings.key.as_ref().map(|k| k.token(cluster, node_id)),
+            heartbeat_url: settings.heartbeat_url.clone(),
+            sweep_url: settings.sweep_url.clone(),
+        };
+        // The zone is what EC2 answers, not what we ask for.
+        let offering = Offering { zone: None, ..offering.clone() };
+        Self { offering, tags, user_data: user_data(&file, &policy.launch.user_data) }
+    }
+
+    /// A digest of the whole request: another policy, another digest.
+    pub fn digest(&self) -> String {
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        hex(Sha256::digest(json).get(..8).unwrap_or_default())
+    }
+}
+
+const USER_DATA_END: &str = "NODEKEEPER_NODE_JSON";
+
+fn user_data(file: &NodeFile, more: &str) -> String {
+    let json = serde_json::to_string(file).unwrap_or_default();
+    let directory = NODE_FILE.rsplit_once('/').map_or("/", |(d, _)| d);
+    format!(
+        "#!/bin/sh\n(umask 077; mkdir -p {directory}; cat > {NODE_FILE} <<'{USER_DATA_END}'\n{json}\n{USER_DATA_END}\n)\n{more}\n"
+    )
+}
+
+/// The node file that user data would write: for a machine that is not a machine.
+pub fn node_file_in(user_data: &str) -> Option<NodeFile> {
+    let marker = format!("<<'{USER_DATA_END}'\n");
+    let (_, rest) = user_data.split_once(&marker)?;
+    let (json, _) = rest.split_once(&format!("\n{USER_DATA_END}\n"))?;
+    serde_json::from_str(json).ok()
+}
+
+/// The client token of a life's launch call.
+pub fn client_token(life: &Life) -> String {
+    format!("{}-{}", life.node_id, life.attempt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+    use crate::policy;
+
+    fn settings() -> LaunchSettings {
+        LaunchSettings {
+            cluster: "c".parse().unwrap(),
+            key: Some(MasterKey::from_hex(&"0f".repeat(32)).unwrap()),
+            heartbeat_url: "http://h".into(),
+            sweep_url: "http://s".into(),
+        }
+    }
+
+    #[test]
+    fn the_same_record_and_policy_render_the_same_request() {
+        let policy = Policy::from_json(&policy::example_json()).unwrap();
+        let node = fixtures::node_id(3);
+        let request = LaunchRequest::render(&settings(), &policy, node, &fixtures::offering());
+        let mut bound = fixtures::offering();
+        bound.zone = Some("eu-1a".into());
+        assert_eq!(LaunchRequest::render(&settings(), &policy, node, &bound).digest(), request.digest());
+        let mut other = policy.clone();
+        other.launch.user_data = "echo hello".into();
+        assert_ne!(LaunchRequest::render(&settings(), &other, node, &bound).digest(), request.digest());
+        assert_eq!(request.tags["Name"], "c-3");
+        assert!(client_token(fixtures::assigned(3).life().unwrap()).len() <= 64);
+    }
+
+    #[test]
+    fn user_data_carries_the_node_file_and_the_operators_commands() {
+        let mut policy = Policy::from_json(&policy::example_json()).unwrap();
+        policy.launch.user_data = "systemctl start nodekeeper-agent".into();
+        let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), &fixtures::offering());
+        let file = node_file_in(&request.user_data).unwrap();
+        assert_eq!((file.node_id, file.heartbeat_url.as_str()), (fixtures::node_id(3), "http://h"));
+        assert_eq!(file.token.unwrap().len(), 64);
+        assert!(request.user_data.ends_with("systemctl start nodekeeper-agent\n"));
+        assert!(node_file_in("#!/bin/sh").is_none());
+    }
+}

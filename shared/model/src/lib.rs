@@ -1,0 +1,65 @@
+//! The model: what nodekeeper keeps track of, how it may change, and the words for it.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
+//! | [`words`] | the closed sets of words in tables, requests and policy |
+//! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each a state machine in one file |
+//! | [`spec`], [`summary`] | what a user submits; what planning needs of jobs and allocs |
+//! | [`policy`] | every knob, its bounds, default and meaning |
+//! | [`wire`], [`auth`] | HTTP bodies, node credentials |
+//! | [`action`], [`reason`], [`events`] | what a run can do, why, and what is kept of it |
+//! | [`control`], [`limits`], [`brake`] | entries of the control table; what limits launching; what is held back |
+//! | [`functions`] | the table of functions |
+//! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
+//!
+//! A transition takes the record as read, what happened and the time. It returns the record as it
+//! must become, or says why not. The store writes the difference, conditional on the version.
+//!
+//! Guarantees: a state holds just what that state has; final allocs do not change; `desired` never
+//! goes back from stop to run.
+//! Does not: read a clock, do I/O, know how a record is stored, or depend on AWS.
+
+pub mod action;
+pub mod alloc;
+pub mod auth;
+pub mod brake;
+pub mod causes;
+pub mod chance;
+pub mod cloud;
+pub mod control;
+pub mod events;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+pub mod functions;
+pub mod handle;
+pub mod ids;
+pub mod job;
+pub mod launch;
+pub mod limits;
+pub mod money;
+pub mod node;
+pub mod policy;
+pub mod reason;
+pub mod spec;
+pub mod summary;
+pub mod time;
+pub mod wire;
+pub mod words;
+
+pub use alloc::{Alloc, Ending, HistoryEntry, MAX_HISTORY, ReportOutcome, ResolvedCopy};
+pub use handle::{Handle, MAX_DUE_S, cache_handle};
+pub use job::{Job, JobSet};
+pub use money::{BadAmount, Usd};
+pub use node::{
+    ABSENCE_CONFIRM, Caller, Capacity, Contact, InUse, LAUNCH_CLAIM, Life, MAX_REASON_BYTES, NewLife, NodeRecord,
+    NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
+};
+pub use spec::{
+    BadJob, FailurePolicy, JobSpec, MAX_COMMAND_BYTES, MAX_NODES, MAX_PRIORITY, MAX_TRANSACTION_ITEMS, Work,
+};
+pub use summary::{AllocSummary, JobSummary, counts_for};
+pub use words::{
+    ActionName, BrakeKind, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market, NodeStateName,
+    NodeStatus, Reconcile, UnknownWord,
+};

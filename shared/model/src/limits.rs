@@ -1,0 +1,332 @@
+//! What limits launching: the one module that reads the limits, says how they change, and explains
+//! them.
+//!
+//! | limit | begins | ends |
+//! | --- | --- | --- |
+//! | shortage | EC2 has no capacity for an offering | after `shortage.ttl_s`, doubled each time it was too short; then one attempt a run, doubled at each success |
+//! | quota | EC2 says that the account's limit is reached | after `quota.retry_s` |
+//! | back-off | EC2 throttles launch calls | after 5 s, doubled while it goes on |
+//! | failed starts | `boot.failures_before_pause` starts fail in a row | after a minute, doubled each time; or when a node starts well |
+//! | bad request | EC2 calls the request for a size wrong | with the next version of the policy |
+//!
+//! Guarantees: every limit ends by itself or with a new policy; the plan, the acting run, `status`
+//! and `job` ask the same functions, so they cannot disagree.
+//! Does not: count nodes. `nodes.max`, the price cap and a size's own maximum are the plan's.
+//! Source: Arvados #2881 (what a node manager does when the cloud refuses).
+
+use crate::cloud::LaunchError;
+use crate::control::{
+    Backoff, BadRequest, Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, Quota, Shortage,
+};
+use crate::node::Offering;
+use crate::policy::Policy;
+use crate::time::{Span, Time};
+use std::fmt;
+
+/// The longest wait that doubling leads to, in seconds.
+const LONGEST_WAIT_S: i64 = 3600;
+/// A refusal within this time after the end of a shortage continues the old back-off. The next attempt
+/// may first have to wait until idle nodes have made room and ended.
+const SHORTAGE_CONTINUES_S: i64 = 900;
+/// The first wait after a throttled call, in seconds.
+const BACKOFF_S: i64 = 5;
+/// Throttling within this time after the end of a back-off continues it: two periods of poll-and-scale.
+const BACKOFF_CONTINUES_S: i64 = 120;
+/// The first pause after failed starts, in seconds.
+const FAILED_STARTS_PAUSE_S: i64 = 60;
+
+/// A limit that keeps a launch from being made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The account's limit is reached.
+    Quota(Quota),
+    /// EC2 throttles launch calls.
+    Backoff(Backoff),
+    /// Too many starts failed in a row.
+    FailedStarts(FailedStarts),
+    /// EC2 is short of an offering: market, type and place.
+    Shortage(String, Shortage),
+    /// EC2 calls the request for this size wrong.
+    BadRequest(String, BadRequest),
+}
+
+impl Limit {
+    /// Whether it stops every launch, or only launches of one offering or size.
+    pub const fn stops_all(&self) -> bool {
+        matches!(self, Self::Quota(_) | Self::Backoff(_) | Self::FailedStarts(_))
+    }
+
+    /// The control key of its entry.
+    pub fn key(&self) -> ControlKey {
+        match self {
+            Self::Quota(_) => ControlKey::Quota,
+            Self::Backoff(_) => ControlKey::Backoff,
+            Self::FailedStarts(_) => ControlKey::FailedStarts,
+            Self::Shortage(offering, _) => ControlKey::Shortage(offering.clone()),
+            Self::BadRequest(size, _) => ControlKey::BadRequest(size.clone()),
+        }
+    }
+
+    fn row(&self) -> &EntryRow {
+        match self {
+            Self::Quota(e) => e.row(),
+            Self::Backoff(e) => e.row(),
+            Self::FailedStarts(e) => e.row(),
+            Self::Shortage(_, e) => e.row(),
+            Self::BadRequest(_, e) => e.row(),
+        }
+    }
+
+    /// Until when it lasts; `None` for one that ends with the next policy.
+    pub fn until_at(&self) -> Option<Time> {
+        self.row().until_at
+    }
+
+    /// EC2's words, where it said something.
+    pub fn message(&self) -> Option<&str> {
+        self.row().message.as_deref()
+    }
+
+    /// What a person can do about it; empty where it ends by itself and nothing need be done.
+    pub const fn to_do(&self) -> &'static str {
+        match self {
+            Self::Quota(_) => "raise the account's limit, or lower nodes.max",
+            Self::FailedStarts(_) => {
+                "see their console output in `nodekeeper history cluster`, and correct image or user data"
+            }
+            Self::BadRequest(..) => "correct the policy or the launch template, then `nodekeeper policy set FILE`",
+            Self::Backoff(_) | Self::Shortage(..) => "",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    /// What it is, without its end and its message.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quota(_) => f.write_str("the account's limit is reached"),
+            Self::Backoff(_) => f.write_str("EC2 throttles launches"),
+            Self::FailedStarts(e) => write!(f, "{} starts failed in a row", e.count()),
+            Self::Shortage(offering, _) => write!(f, "EC2 is short of {}", offering.replace('#', " ")),
+            Self::BadRequest(size, _) => write!(f, "EC2 refuses to launch size {size}"),
+        }
+    }
+}
+
+impl Control {
+    /// Every limit that applies now, those that stop all launches first.
+    pub fn limits(&self, now: Time) -> Vec<Limit> {
+        let version = self.policy.as_ref().map(|p| p.version.number());
+        let mut limits: Vec<Limit> = self
+            .entries()
+            .filter_map(|(key, row)| {
+                let applies = row.applies(now);
+                let row = row.clone();
+                match key {
+                    ControlKey::Quota if applies => Some(Limit::Quota(Quota(row))),
+                    ControlKey::Backoff if applies => Some(Limit::Backoff(Backoff(row))),
+                    ControlKey::FailedStarts if applies => Some(Limit::FailedStarts(FailedStarts(row))),
+                    ControlKey::Shortage(offering) if applies => Some(Limit::Shortage(offering.clone(), Shortage(row))),
+                    ControlKey::BadRequest(size) if version.is_some() && row.policy_version == version => {
+                        Some(Limit::BadRequest(size.clone(), BadRequest(row)))
+                    }
+                    _ => None,
+                }
+            })
+            .collect();
+        limits.sort_by_key(|l| !l.stops_all());
+        limits
+    }
+
+    /// The limit that stops every launch now, if one does.
+    pub fn launch_pause(&self, now: Time) -> Option<Limit> {
+        let (quota, backoff, starts) = (self.quota(), self.backoff(), self.failed_starts());
+        if quota.applies(now) {
+            Some(Limit::Quota(quota))
+        } else if backoff.applies(now) {
+            Some(Limit::Backoff(backoff))
+        } else {
+            starts.applies(now).then_some(Limit::FailedStarts(starts))
+        }
+    }
+
+    /// The limit that keeps an unanswered launch from being repeated now. Failed starts do not: its
+    /// instance may be there already.
+    pub fn relaunch_pause(&self, now: Time) -> Option<Limit> {
+        self.launch_pause(now).filter(|limit| !matches!(limit, Limit::FailedStarts(_)))
+    }
+
+    /// The change after a launch of this offering was refused; `None` where the error is no refusal.
+    pub fn after_refusal(
+        &self,
+        offering: &Offering,
+        error: &LaunchError,
+        policy: &Policy,
+        policy_version: u64,
+        now: Time,
+    ) -> Option<EntryChange> {
+        let (key, before, after) = match error {
+            LaunchError::Capacity(_) => {
+                let before = self.shortage(offering).0;
+                let after = longer_wait(&before, policy.shortage.ttl_s, SHORTAGE_CONTINUES_S, now);
+                (ControlKey::shortage_of(offering), before, after)
+            }
+            LaunchError::Quota(_) => {
+                let before = self.quota().0;
+                let until_at = Some(now + Span::from_s(policy.quota.retry_s));
+                (ControlKey::Quota, before.clone(), EntryRow { until_at, ..before })
+            }
+            LaunchError::Throttled(_) => {
+                let before = self.backoff().0;
+                let after = longer_wait(&before, BACKOFF_S, BACKOFF_CONTINUES_S, now);
+                (ControlKey::Backoff, before, after)
+            }
+            LaunchError::BadRequest(_) => {
+                let before = self.bad_request(&offering.size).0;
+                let key = ControlKey::BadRequest(offering.size.clone());
+                (key, before.clone(), EntryRow { policy_version: Some(policy_version), ..before })
+            }
+            LaunchError::Spent(_) | LaunchError::Lost(_) => return None,
+        };
+        let after = EntryRow { message: Some(error.to_string()), since_at: Some(now), ..after };
+        Some(EntryChange { key, before, after })
+    }
+}
+
+/// Whether a refusal that another run wrote already says enough. A launch that succeeded leaves a
+/// count; a refusal leaves none. (The times are of another run's clock, so the count tells them apart.)
+pub fn is_refused_already(row: &EntryRow, now: Time) -> bool {
+    row.count.is_none() && row.applies(now)
+}
+
+impl Shortage {
+    /// How many attempts a run may make at an offering that was short: one when the wait is over, and
+    /// twice as many after each success. `None`: it was never short, or long ago. `at` is the begin of
+    /// the run: otherwise a wait that ends meanwhile would let all other launches try.
+    pub fn attempts(&self, at: Time) -> Option<u64> {
+        let continues_s = self.0.wait_s?.max(SHORTAGE_CONTINUES_S);
+        let recent = at.since(self.0.until_at?) <= Span::from_s(continues_s);
+        recent.then(|| self.0.count.unwrap_or(1).max(1))
+    }
+
+    /// After a success with `attempts` allowed: the next run may make twice as many.
+    #[must_use]
+    pub fn succeeded(&self, attempts: u64, max_per_run: u32, now: Time) -> Self {
+        let more = attempts.saturating_mul(2);
+        let over = more >= u64::from(max_per_run);
+        let wait_s = self.0.wait_s.filter(|_| !over);
+        Self(EntryRow { count: Some(more), wait_s, until_at: Some(now), ..self.0.clone() })
+    }
+}
+
+impl BadRequest {
+    /// Whether it applies to this version of the policy.
+    pub fn applies_to(&self, policy_version: u64) -> bool {
+        self.0.policy_version == Some(policy_version)
+    }
+}
+
+impl FailedStarts {
+    /// How many starts failed in a row.
+    pub fn count(&self) -> u64 {
+        self.0.count.unwrap_or(0)
+    }
+
+    /// How long launching pauses after the last failure, in seconds; `None` if it does not.
+    pub const fn pause_s(&self) -> Option<i64> {
+        self.0.wait_s
+    }
+
+    /// After the nodes were looked at: a node that started well since the last failure ends the count
+    /// and the pause. `first_ping` is the newest first heartbeat. `None` if nothing changes.
+    pub fn after_success(&self, first_ping: Option<Time>) -> Option<Self> {
+        let changes = self.count() > 0 && first_ping > self.0.since_at;
+        changes.then(|| Self(EntryRow { count: Some(0), wait_s: None, until_at: None, ..self.0.clone() }))
+    }
+
+    /// After one more failed start. `read` is the entry as the run read it: the pause doubles once a run.
+    #[must_use]
+    pub fn failed(&self, read: &Self, failures_before_pause: u32, now: Time) -> Self {
+        let count = self.count().saturating_add(1);
+        let pauses = count >= u64::from(failures_before_pause);
+        let longer = |wait: i64| wait.saturating_mul(2);
+        let wait_s = pauses.then(|| read.0.wait_s.map_or(FAILED_STARTS_PAUSE_S, longer).min(LONGEST_WAIT_S));
+        Self(EntryRow {
+            since_at: Some(now),
+            count: Some(count),
+            wait_s,
+            until_at: wait_s.map(|w| now + Span::from_s(w)),
+            ..self.0.clone()
+        })
+    }
+}
+
+/// The entry after another refusal: it lasts `first_s`, or twice as long as the last time if that was
+/// within its own length, or within `continues_s`.
+fn longer_wait(before: &EntryRow, first_s: i64, continues_s: i64, now: Time) -> EntryRow {
+    let continues_s = before.wait_s.unwrap_or(0).max(continues_s);
+    let recent = before.until_at.is_some_and(|until| now.since(until) <= Span::from_s(continues_s));
+    let wait_s = match before.wait_s {
+        Some(wait) if recent => wait.saturating_mul(2).min(LONGEST_WAIT_S).max(first_s),
+        _ => first_s,
+    };
+    EntryRow { wait_s: Some(wait_s), until_at: Some(now + Span::from_s(wait_s)), count: None, ..before.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{at, offering};
+    use crate::policy::example_json;
+
+    fn waits(error: &LaunchError, times: &[i64]) -> Vec<Option<i64>> {
+        let policy = Policy::from_json(&example_json()).unwrap();
+        let mut control = Control::default();
+        let mut waits = Vec::new();
+        for s in times {
+            let change = control.after_refusal(&offering(), error, &policy, 1, at(*s)).unwrap();
+            waits.push(change.after.wait_s);
+            control.put(change.after);
+        }
+        waits
+    }
+
+    #[test]
+    fn a_refusal_doubles_the_wait_also_if_idle_nodes_had_to_make_room_first() {
+        // Refused again only after idle nodes have made room, and the last time after a day.
+        let short = LaunchError::Capacity("none".into());
+        let times = [0, 180 + 330, 180 + 330 + 360 + 330, 90_000];
+        assert_eq!(waits(&short, &times), [Some(180), Some(360), Some(720), Some(180)]);
+        // Throttled in one run after the other, and then once in a while.
+        let throttled = LaunchError::Throttled("slow".into());
+        let times = [0, 60, 120, 720, 1320];
+        assert_eq!(waits(&throttled, &times), [Some(5), Some(10), Some(20), Some(5), Some(5)]);
+    }
+
+    #[test]
+    fn what_stops_all_launches_is_explained_first_and_ends() {
+        let policy = Policy::from_json(&example_json()).unwrap();
+        let mut control = Control::default();
+        for error in [LaunchError::Capacity("c".into()), LaunchError::Quota("q".into())] {
+            let change = control.after_refusal(&offering(), &error, &policy, 1, at(0)).unwrap();
+            control.put(change.after);
+        }
+        let said: Vec<String> = control.limits(at(1)).iter().map(Limit::to_string).collect();
+        assert_eq!(said, ["the account's limit is reached", "EC2 is short of on_demand m7a.large any"]);
+        assert!(matches!(control.launch_pause(at(59)), Some(Limit::Quota(_))));
+        assert_eq!(control.launch_pause(at(60)), None);
+        assert!(control.limits(at(180)).is_empty());
+    }
+
+    #[test]
+    fn a_start_that_succeeds_ends_the_count_of_failed_ones() {
+        let mut failed = Control::default().failed_starts();
+        let read = failed.clone();
+        for _ in 0..3 {
+            failed = failed.failed(&read, 3, at(10));
+        }
+        assert_eq!((failed.count(), failed.pause_s(), failed.applies(at(69))), (3, Some(60), true));
+        assert_eq!(failed.after_success(Some(at(10))), None, "before the last failure");
+        assert_eq!(failed.after_success(Some(at(11))).map(|e| (e.count(), e.pause_s())), Some((0, None)));
+    }
+}

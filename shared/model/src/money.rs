@@ -1,0 +1,105 @@
+//! Money: US dollars as whole micro-dollars, so that sums and comparisons are exact.
+//!
+//! Guarantees: never negative, never infinite, never a float while it is added or compared.
+//! Does not: know currencies, or what anything costs.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::iter::Sum;
+use std::ops::Add;
+
+/// An amount of US dollars, mostly a price per hour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Usd(u64);
+
+/// Not a valid amount.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{0} is not an amount of dollars between 0 and 1000000000")]
+pub struct BadAmount(f64);
+
+impl Usd {
+    /// No money.
+    pub const ZERO: Self = Self(0);
+
+    /// `micros` millionths of a dollar.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Whether this is no money.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The difference, or nothing if `other` is more.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// How many times this amount pays the price.
+    pub const fn pays_times(self, price: Self) -> u32 {
+        if price.0 == 0 {
+            return u32::MAX;
+        }
+        let times = self.0 / price.0;
+        if times > u32::MAX as u64 { u32::MAX } else { times as u32 }
+    }
+
+    /// The amount `n` times.
+    pub const fn times(self, n: u64) -> Self {
+        Self(self.0.saturating_mul(n))
+    }
+}
+
+impl TryFrom<f64> for Usd {
+    type Error = BadAmount;
+    fn try_from(dollars: f64) -> Result<Self, BadAmount> {
+        if (0.0..=1e9).contains(&dollars) { Ok(Self((dollars * 1e6).round() as u64)) } else { Err(BadAmount(dollars)) }
+    }
+}
+
+impl From<Usd> for f64 {
+    fn from(usd: Usd) -> f64 {
+        usd.0 as f64 / 1e6
+    }
+}
+
+impl Add for Usd {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sum for Usd {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Usd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dollars, micros) = (self.0 / 1_000_000, self.0 % 1_000_000);
+        let digits = format!("{micros:06}");
+        let trimmed = digits.trim_end_matches('0');
+        write!(f, "${dollars}.{trimmed:0<2}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_exact_and_nonsense_is_refused() {
+        let dime = Usd::try_from(0.1).unwrap();
+        assert_eq!((0..10).map(|_| dime).sum::<Usd>(), Usd::try_from(1.0).unwrap());
+        assert_eq!(dime.to_string(), "$0.10");
+        assert_eq!(Usd::from_micros(96_250).to_string(), "$0.09625");
+        for bad in [-0.1, f64::NAN, f64::INFINITY, 1e12] {
+            assert!(Usd::try_from(bad).is_err(), "{bad}");
+        }
+    }
+}

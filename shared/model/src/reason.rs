@@ -1,0 +1,261 @@
+//! Why something is done, or deliberately not done: the closed list of reasons.
+//!
+//! Guarantees: a reason is data, so that programs can tell reasons apart; its text is made in one
+//! place, so that the plan, events, records and commands say the same.
+//! Does not: decide anything. A decision never reads a reason.
+
+use crate::ids::{AllocId, NodeId, Slot};
+use crate::money::Usd;
+use crate::node::Capacity;
+use crate::time::{Span, Time};
+use crate::words::{BrakeKind, ClientStatus, JobState, NodeStatus, Reconcile};
+use std::fmt;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident $word:literal { $($field:ident: $t:ty),* } = $text:literal $(, $arg:expr)*;)*) => {
+        /// Why something is done, or deliberately not done. Each has a word for programs
+        /// ([`Reason::word`]) and a text for people (its `Display`).
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "the text of a variant says what its fields are")]
+        pub enum Reason { $($(#[$doc])* $variant { $($field: $t),* },)* }
+
+        impl Reason {
+            /// The word of each reason, in the order of this list.
+            pub const WORDS: &'static [&'static str] = &[$($word),*];
+
+            /// Its word, the same for all texts of one reason.
+            pub const fn word(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $word,)* }
+            }
+        }
+
+        impl fmt::Display for Reason {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$variant { $($field),* } => write!(f, $text $(, $arg)*),)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    // Instances
+
+    /// EC2 lists the instance as terminated.
+    InstanceTerminated "instance_terminated" { instance_id: String } = "instance {instance_id} is terminated";
+    /// An instance has the tag of a record that has no instance yet.
+    CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} carries its node id";
+    /// A terminated instance is still up.
+    TerminationNotDone "termination_not_done" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as still up";
+    /// A terminated instance is ending.
+    TerminationUnderWay "termination_under_way" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as on its way";
+    /// EC2 does not list a terminated instance.
+    TerminationUnlisted "termination_unlisted" { instance_id: String } = "shutting down, and EC2 does not list {instance_id}";
+    /// EC2 lists an instance that was unlisted.
+    ListedAgain "listed_again" { instance_id: String } = "EC2 lists {instance_id} again";
+    /// A limit keeps a launch from being repeated.
+    RelaunchPaused "relaunch_paused" { limit: String } = "its launch is not repeated: {limit}";
+    /// The launch claim is over and no instance carries the node id.
+    LaunchUnanswered "launch_unanswered" { waited: Span } = "claimed {waited} ago, the claim is over and no instance carries its node id";
+    /// No instance appeared within the boot time-out.
+    LaunchCameToNothing "launch_came_to_nothing" { waited: Span } = "no instance came of its launch in {waited}";
+    /// The first of two observations without the instance.
+    LaunchMayHaveFailed "launch_may_have_failed" { waited: Span, confirm: Span } = "no instance came of its launch in {waited}: given up if it stays so for {confirm}";
+    /// EC2 does not list the instance of a node that heartbeats.
+    UnlistedButHeard "unlisted_but_heard" { instance_id: String } = "EC2 does not list {instance_id}, but its heartbeats arrive: left alone";
+    /// The first of two observations without the instance.
+    Unlisted "unlisted" { instance_id: String, confirm: Span } = "EC2 does not list {instance_id}: cleaned if that stays so for {confirm}";
+    /// Both observations missed the instance.
+    UnlistedFor "unlisted_for" { instance_id: String, absent: Span } = "EC2 has not listed {instance_id} for {absent}";
+    /// EC2 misses an unusual share of the instances.
+    ManyUnlisted "many_unlisted" { unlisted: usize, up: usize } = "{unlisted} of {up} instances are not listed at once: more likely EC2's list is wrong than all of them gone";
+
+    // Leases
+
+    /// Every lease expired.
+    AllSilent "all_silent" { nodes: usize } = "all {nodes} nodes are silent: more likely heartbeat-ingest is down than all of them";
+    /// An unusual share of the leases expired.
+    ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
+    /// The lease expired and an alloc may wait.
+    SilentWithWaitingAllocs "silent_with_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; allocs wait for it";
+    /// The lease expired and no alloc may wait.
+    SilentWithoutWaitingAllocs "silent_without_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; no alloc waits for it";
+    /// The last alloc that waited for a disconnected node stopped waiting.
+    LastWindowClosed "last_window_closed" {} = "the last alloc that waited for it waits no more";
+
+    // Allocs
+
+    /// A placed job has no live alloc.
+    NoAllocLeft "no_alloc_left" {} = "it is placed, but no alloc of it is left";
+    /// The node of an alloc or a handle is over.
+    NodeGone "node_gone" { node_id: NodeId } = "node {node_id} is no more";
+    /// The alloc was unknown for the time its job waits.
+    UnknownTooLong "unknown_too_long" { window_s: u64 } = "unknown for {window_s} s";
+    /// A stopped alloc is on a silent node.
+    SilentAndToldToStop "silent_and_told_to_stop" { status: NodeStatus } = "its node is {status}, and the alloc was told to stop: its job does not wait for it";
+    /// A running alloc is on a silent node, and its job waits.
+    SilentAndWaitedFor "silent_and_waited_for" { status: NodeStatus, window_s: u64 } = "its node is {status}; waited for {window_s} s";
+    /// An alloc that may not wait is on a silent node.
+    SilentAndNotWaitedFor "silent_and_not_waited_for" { status: NodeStatus } = "its node is {status}, and it does not wait";
+    /// A node never sent the report that would make it ready.
+    NeverReported "never_reported" {} = "its node never said what runs on it";
+    /// The job of the alloc has ended.
+    JobEnded "job_ended" {} = "its job has ended";
+    /// The job of the alloc is no longer placed.
+    JobIs "job_is" { state: JobState } = "its job is {state}";
+    /// The member of the alloc is done.
+    MemberDone "member_done" {} = "another copy has done its work";
+    /// The drain's deadline is near.
+    DrainEnds "drain_ends" { by: Time } = "its node is drained until {by}";
+    /// The node is back and there is no other copy.
+    BackAlone "back_alone" {} = "its node is back, and there is no other copy";
+    /// The node is back, and one of several copies stays.
+    BackWithCopies "back_with_copies" { keep: AllocId, copies: usize, strategy: Reconcile } = "its node is back: {keep} stays of {copies} copies, by {strategy}";
+
+    // Demand
+
+    /// No size of the policy is large enough.
+    NoSizeFits "no_size_fits" { needs: Capacity, narrowed: String, usable: f64 } = "no size fits: it needs {} vCPUs, {} MiB memory, {} GiB scratch, {} GPUs{narrowed}; {usable} of a size's memory is usable", needs.vcpus, needs.memory_mib, needs.scratch_gib, needs.gpus;
+    /// The job needs more nodes than the cluster may have.
+    MoreThanMaximum "more_than_maximum" { nodes: u32, max: u32 } = "it needs {nodes} nodes at once and nodes.max is {max}";
+    /// The job needs more nodes than the fitting sizes may have.
+    MoreThanSizesAllow "more_than_sizes_allow" { nodes: u32, most: u32 } = "it needs {nodes} nodes at once and the sizes that fit allow {most}";
+    /// The job alone costs more than the price cap.
+    DearerThanCap "dearer_than_cap" { price: Usd, cap: Usd } = "it costs {price} an hour alone and nodes.max_price_per_hour is {cap}";
+    /// The nodes with room for every member.
+    FitsOn "fits_on" { slots: String } = "it fits on {slots}";
+    /// The job wants a copy while the alloc is unknown.
+    CopyWanted "copy_wanted" { original: AllocId } = "{original} is unknown, and its job wants a copy meanwhile";
+    /// The job that a node is launched for.
+    JobNeedsNode "job_needs_node" { job: String } = "job {job} needs it";
+    /// Fewer nodes than the minimum.
+    BelowMinimum "below_minimum" { min: u32 } = "nodes.min is {min}";
+
+    // Shutdown
+
+    /// A node is drained before its first heartbeat.
+    DrainedUnheard "drained_unheard" {} = "drained before it was heard from";
+    /// A node never heartbeat, and no node does.
+    BootBlackout "boot_blackout" {} = "never heard from, but no node is heard from: more likely heartbeat-ingest is down than the node";
+    /// A node did not heartbeat within the boot time-out.
+    BootTimedOut "boot_timed_out" { waited: Span } = "no heartbeat within {waited} of its assignment";
+    /// A drained node is idle.
+    DrainedAndIdle "drained_and_idle" {} = "drained and idle";
+    /// The drain's deadline has passed.
+    DrainDeadlineOver "drain_deadline_over" {} = "its drain's deadline is over";
+    /// A node never became ready.
+    StuckSyncing "stuck_syncing" {} = "it never said what runs on it";
+    /// An idle node has a size that the policy no longer has.
+    SizeLeftPolicy "size_left_policy" { size: String } = "idle, and size {size} is no longer in the policy";
+    /// A node is down for too long.
+    DownTooLong "down_too_long" { silent: Span } = "down: silent for {silent}";
+    /// A node is idle for long enough.
+    IdleTooLong "idle_too_long" { idle: Span } = "idle for {idle}, and nothing in the queue needs it";
+    /// A run saw a node idle.
+    IdleAndNotNeeded "idle_and_not_needed" {} = "idle and not needed";
+    /// A node that was seen idle is needed.
+    NeededAgain "needed_again" {} = "needed again";
+
+    // Stale records
+
+    /// An instance has our cluster tag and no readable node id.
+    TagMakesNoSense "tag_makes_no_sense" { instance_id: String } = "instance {instance_id} has our cluster tag but no node id that makes sense: left alone";
+    /// A record without an instance, neither written nor heard from.
+    Stale "stale" { quiet: Span } = "stale: EC2 has no instance of it, and nothing was heard or written for {quiet}";
+    /// An unusual share of the records is stale.
+    ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances gone";
+    /// A free slot is above the lowered maximum.
+    SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is beyond nodes.max = {max}";
+    /// An unusual number of orphans.
+    ManyOrphans "many_orphans" { orphans: usize, shown: String } = "{orphans} orphaned instances at once ({shown}…)";
+    /// No record claims an instance.
+    Orphan "orphan" { instance_id: String, node_id: NodeId } = "{instance_id} runs as {node_id}, which no record claims";
+    /// A function has not succeeded for too long.
+    Overdue "overdue" { function: String, quiet: Span, period: Span } = "{function} has not succeeded for {quiet}; it should run every {period}";
+
+    // Handles
+
+    /// The record of a handle's node is missing or older than the node.
+    RecordMissing "record_missing" {} = "the record of its node is missing or older";
+    /// The record of a handle's node is back.
+    NodeKnownAgain "node_known_again" {} = "its node is known again";
+    /// An operator keeps the handle.
+    KeptByOperator "kept_by_operator" {} = "an operator keeps it";
+    /// The handle was destroyed a while ago.
+    Destroyed "destroyed" {} = "destroyed a while ago";
+    /// The node has not confirmed the destruction.
+    WaitsForReport "waits_for_report" {} = "waits for its node's report";
+    /// The handle is unknown until a later report lists it again.
+    NobodyOrdered "nobody_ordered" {} = "nobody ordered it: waits for a later report";
+    /// The handle's alloc is live.
+    AllocLive "alloc_live" {} = "its alloc is live";
+    /// The handle's alloc is final.
+    AllocEnded "alloc_ended" { alloc_id: AllocId } = "{alloc_id} has ended";
+    /// A cache's node has live allocs.
+    NodeHasWork "node_has_work" {} = "its node has work";
+    /// A cache was unused for its time.
+    CacheUnused "cache_unused" { unused: Span } = "a cache unused for {unused}";
+    /// A cache was not created before its deadline.
+    NeverAppeared "never_appeared" {} = "it never appeared";
+    /// A cache is unused, but not for its time.
+    NotUnusedLongEnough "not_unused_long_enough" {} = "not unused for long enough";
+    /// A cache's unused time begins.
+    UnusedFromNow "unused_from_now" {} = "unused from now on";
+    /// A container without an alloc.
+    BelongsToNoAlloc "belongs_to_no_alloc" {} = "it belongs to no alloc";
+    /// Reports missed a live handle for too long.
+    MissingTooLong "missing_too_long" { handle: String } = "{handle} was missing too long";
+    /// A report would take away an unusual share of a node's handles.
+    ManyHandles "many_handles" { node_id: NodeId, unusual: usize, all: usize } = "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing";
+
+    // Nodes and launches
+
+    /// A node's complete report made it ready.
+    ReportTaken "report_taken" {} = "its complete report was taken";
+    /// What a heartbeat changed on the record.
+    Heard "heard" { how: String } = "{how}";
+    /// EC2 refused a launch.
+    LaunchRefused "launch_refused" { size: String, error: String } = "{size}: {error}";
+    /// Enough starts failed in a row to pause launching.
+    StartsFailed "starts_failed" { count: u64, pause_s: i64, console: String } = "{count} starts failed in a row: launching pauses for {pause_s} s; console: {console}";
+
+    // Brakes
+
+    /// A brake holds back until a time.
+    HeldFor "held_for" { why: Box<Reason>, left: Span, kind: BrakeKind } = "{why}; held for {left} more, or until `nodekeeper release {kind}`";
+    /// A brake holds back until an operator releases it.
+    Held "held" { why: Box<Reason>, kind: BrakeKind } = "{why}; held until `nodekeeper release {kind}`";
+    /// A brake let go.
+    NoLongerHeld "no_longer_held" { why: Box<Reason> } = "{why}; no longer held";
+
+    // Ends
+
+    /// How an alloc ended.
+    AllocEndedAs "alloc_ended_as" { client: ClientStatus, message: String } = "{client}{message}";
+    /// What the end of an alloc made of its job.
+    JobNow "job_now" { state: JobState, message: String } = "{state}{message}";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_reason_has_a_word_of_its_own_and_a_text() {
+        let words: BTreeSet<&str> = Reason::WORDS.iter().copied().collect();
+        assert_eq!(words.len(), Reason::WORDS.len());
+        let held = Reason::HeldFor {
+            why: Box::new(Reason::ManyExpired { expired: 4, leases: 6 }),
+            left: Span::from_s(90),
+            kind: BrakeKind::Leases,
+        };
+        assert_eq!(held.word(), "held_for");
+        let text = "4 of 6 leases expired at once; held for 1 min 30 s more, or until `nodekeeper release leases`";
+        assert_eq!(held.to_string(), text);
+        let needs = Capacity { vcpus: 8, memory_mib: 1024, scratch_gib: 0, gpus: 1 };
+        let never = Reason::NoSizeFits { needs, narrowed: String::new(), usable: 0.95 };
+        assert!(
+            never.to_string().starts_with("no size fits: it needs 8 vCPUs, 1024 MiB memory, 0 GiB scratch, 1 GPUs;")
+        );
+    }
+}

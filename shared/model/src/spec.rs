@@ -1,0 +1,281 @@
+//! What a user submits: the needs of a job, its command, and how failures are treated.
+//!
+//! Guarantees: a wrong submission lists every mistake at once, each with what is allowed.
+//! Does not: know how a job goes on; `job` does.
+
+use crate::words::{Market, Reconcile};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The most nodes one job may ask for at once.
+pub const MAX_NODES: u32 = 24;
+/// The highest priority.
+pub const MAX_PRIORITY: u32 = 1000;
+/// The most bytes a command and its environment may have together.
+pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
+/// The most items DynamoDB takes in one transaction.
+pub const MAX_TRANSACTION_ITEMS: usize = 100;
+
+/// What is run, copied from the job to each of its allocs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Added to the environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The container image, where the nodes run containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Named volumes that outlive the alloc.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<String>,
+    /// Stopped after so long, in seconds; 0 for never.
+    #[serde(default)]
+    pub timeout_s: u64,
+}
+
+/// How a job's allocs are treated, copied to each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailurePolicy {
+    /// From TERM to KILL, in seconds.
+    #[serde(default = "default_kill_timeout")]
+    pub kill_timeout_s: u64,
+    /// How long a silent node's running alloc is waited for, in seconds; 0 for not at all.
+    #[serde(default = "default_lost_after")]
+    pub lost_after_s: u64,
+    /// Whether a copy is placed elsewhere meanwhile.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace: bool,
+    /// Which copy is kept when both run.
+    #[serde(default = "default_reconcile")]
+    pub reconcile: Reconcile,
+}
+
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self {
+            kill_timeout_s: default_kill_timeout(),
+            lost_after_s: default_lost_after(),
+            replace: false,
+            reconcile: default_reconcile(),
+        }
+    }
+}
+
+/// What a user submits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(
+    missing_docs,
+    reason = "the fields are documented where they are kept: JobSummary, Work, FailurePolicy and Job"
+)]
+pub struct JobSpec {
+    pub command: Vec<String>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    pub name: Option<String>,
+    #[serde(default = "default_priority")]
+    pub priority: u32,
+    #[serde(default = "one")]
+    pub vcpus: u32,
+    #[serde(default)]
+    pub memory_mib: u64,
+    #[serde(default)]
+    pub scratch_gib: u64,
+    #[serde(default)]
+    pub gpus: u32,
+    pub instance_type: Option<String>,
+    pub market: Option<Market>,
+    #[serde(default)]
+    pub exclusive: bool,
+    #[serde(default = "one")]
+    pub nodes: u32,
+    pub image: Option<String>,
+    #[serde(default)]
+    pub caches: Vec<String>,
+    #[serde(default)]
+    pub timeout_s: u64,
+    #[serde(flatten)]
+    pub failure_policy: FailurePolicy,
+    #[serde(default)]
+    pub retry_failed: u32,
+    #[serde(default = "default_retry_lost")]
+    pub retry_lost: u32,
+}
+
+impl Default for JobSpec {
+    fn default() -> Self {
+        Self {
+            command: Vec::new(),
+            env: BTreeMap::new(),
+            name: None,
+            priority: default_priority(),
+            vcpus: 1,
+            memory_mib: 0,
+            scratch_gib: 0,
+            gpus: 0,
+            instance_type: None,
+            market: None,
+            exclusive: false,
+            nodes: 1,
+            image: None,
+            caches: Vec::new(),
+            timeout_s: 0,
+            failure_policy: FailurePolicy::default(),
+            retry_failed: 0,
+            retry_lost: default_retry_lost(),
+        }
+    }
+}
+
+pub(crate) const fn default_priority() -> u32 {
+    500
+}
+pub(crate) const fn one() -> u32 {
+    1
+}
+pub(crate) const fn default_retry_lost() -> u32 {
+    3
+}
+pub(crate) const fn default_kill_timeout() -> u64 {
+    30
+}
+pub(crate) const fn default_lost_after() -> u64 {
+    600
+}
+pub(crate) const fn default_reconcile() -> Reconcile {
+    Reconcile::Best
+}
+
+/// Everything that is wrong with a submission, at once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the job was not submitted: {}", .0.join("; "))]
+pub struct BadJob(pub Vec<String>);
+
+/// The longest time-out, in seconds: a year.
+const MAX_TIMEOUT_S: u64 = 366 * 86_400;
+/// Far more than any machine has, and far below the end of arithmetic.
+const MAX_MIB_OR_GIB: u64 = 1 << 32;
+const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;
+/// The longest image reference, in bytes.
+const MAX_IMAGE_BYTES: usize = 255;
+
+/// The mistakes of a submission, as they are found.
+struct Mistakes(Vec<String>);
+
+impl Mistakes {
+    fn require(&mut self, is_right: bool, message: impl FnOnce() -> String) {
+        if !is_right {
+            self.0.push(message());
+        }
+    }
+}
+
+impl JobSpec {
+    /// Checks a submission: all of its mistakes at once.
+    pub(crate) fn check(&self) -> Result<(), BadJob> {
+        let mut mistakes = Mistakes(Vec::new());
+        self.check_numbers(&mut mistakes);
+        self.check_command(&mut mistakes);
+        self.check_caches(&mut mistakes);
+        if mistakes.0.is_empty() { Ok(()) } else { Err(BadJob(mistakes.0)) }
+    }
+
+    fn check_numbers(&self, mistakes: &mut Mistakes) {
+        let (nodes, priority) = (self.nodes, self.priority);
+        mistakes.require(self.vcpus >= 1, || "--vcpus must be at least 1".into());
+        mistakes
+            .require((1..=MAX_NODES).contains(&nodes), || format!("--nodes must be 1 to {MAX_NODES}, it is {nodes}"));
+        mistakes
+            .require(priority <= MAX_PRIORITY, || format!("--priority must be 0 to {MAX_PRIORITY}, it is {priority}"));
+        let possible = self.memory_mib <= MAX_MIB_OR_GIB
+            && self.scratch_gib <= MAX_MIB_OR_GIB
+            && self.vcpus <= MAX_VCPUS_OR_GPUS
+            && self.gpus <= MAX_VCPUS_OR_GPUS;
+        mistakes.require(possible, || "no machine has that much: check --vcpus, --memory, --scratch and --gpus".into());
+        let policy = self.failure_policy;
+        let longest = self.timeout_s.max(policy.kill_timeout_s).max(policy.lost_after_s);
+        mistakes.require(longest <= MAX_TIMEOUT_S, || "time-outs must be at most a year".into());
+    }
+
+    fn check_command(&self, mistakes: &mut Mistakes) {
+        let named = self.command.first().is_some_and(|c| !c.is_empty());
+        mistakes.require(named, || "it has no command: give one after --".into());
+        let bytes = self.command.iter().map(String::len).sum::<usize>()
+            + self.env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
+            format!(
+                "command and environment have {bytes} bytes, {MAX_COMMAND_BYTES} are allowed: pass data by a file or a URL"
+            )
+        });
+        for name in self.env.keys() {
+            let valid = !name.is_empty() && !name.contains('=') && !name.contains('\0');
+            mistakes.require(valid, || format!("{name:?} is not a name for an environment variable"));
+        }
+        let nul = self.command.iter().chain(self.env.values()).any(|s| s.contains('\0'));
+        mistakes.require(!nul, || "command and environment must not contain a NUL character".into());
+        if let Some(image) = &self.image {
+            mistakes.require(is_image_reference(image), || {
+                format!(
+                    "--image {image:?} is not an image reference: it must begin with a letter or digit, like \
+                     registry.example.com/team/image:tag"
+                )
+            });
+        }
+    }
+
+    fn check_caches(&self, mistakes: &mut Mistakes) {
+        let valid = |c: &str| {
+            (1..=64).contains(&c.len()) && c.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        };
+        for cache in &self.caches {
+            mistakes
+                .require(valid(cache), || format!("cache name {cache:?} must be 1 to 64 letters, digits, '-' or '_'"));
+        }
+        let unique: BTreeSet<_> = self.caches.iter().collect();
+        mistakes.require(unique.len() == self.caches.len(), || "a cache is named twice".into());
+        // Placing a copy writes the original too.
+        let original = usize::from(self.failure_policy.replace && self.nodes == 1);
+        let items = 1 + original + self.nodes as usize * (2 + 1 + self.caches.len());
+        mistakes.require(items <= MAX_TRANSACTION_ITEMS, || {
+            format!(
+                "placing {} members with {} caches each takes {items} writes at once and DynamoDB takes \
+                 {MAX_TRANSACTION_ITEMS}: use fewer nodes or caches",
+                self.nodes,
+                self.caches.len()
+            )
+        });
+    }
+}
+
+/// Whether this can name a container image and nothing else. A name that begins with `-` would be an
+/// option of the docker command.
+pub fn is_image_reference(image: &str) -> bool {
+    let begins = |c: char| c.is_ascii_alphanumeric();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '@');
+    image.len() <= MAX_IMAGE_BYTES
+        && image.starts_with(begins)
+        && image.chars().all(allowed)
+        && !image.contains("..")
+        && !image.contains("//")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_cannot_be_an_option_of_docker() {
+        for good in ["alpine", "alpine:3.20", "ghcr.io/a/b-c_d:v1.2", "localhost:5000/x@sha256:0123abcd"] {
+            assert!(is_image_reference(good), "{good}");
+        }
+        for bad in ["", "-", "--privileged", "--volume=/:/host", "a b", "a;b", "../x", "a//b", "/a", ":x", "a\n", "é"]
+        {
+            assert!(!is_image_reference(bad), "{bad:?}");
+            let spec = JobSpec { command: vec!["true".into()], image: Some(bad.into()), ..JobSpec::default() };
+            let BadJob(mistakes) = spec.check().unwrap_err();
+            assert!(mistakes.len() == 1 && mistakes[0].contains("not an image reference"), "{mistakes:?}");
+        }
+        assert!(!is_image_reference(&"x".repeat(256)));
+    }
+}

@@ -1,0 +1,298 @@
+//! The closed sets of words that stand in tables, requests and policy, each spelled once.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A word that is none of those allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is none of {allowed}")]
+pub struct UnknownWord {
+    given: String,
+    allowed: &'static str,
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),* }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+
+            /// The word in tables and on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word),* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownWord;
+            fn from_str(s: &str) -> Result<Self, UnknownWord> {
+                match s {
+                    $($word => Ok($name::$variant),)*
+                    _ => Err(UnknownWord {
+                        given: s.chars().take(40).collect(),
+                        allowed: concat!($("`", $word, "` "),*),
+                    }),
+                }
+            }
+        }
+    };
+}
+
+words! {
+    /// The state of a node record.
+    NodeStateName {
+        /// Free to be assigned.
+        Cleaned = "cleaned",
+        /// Launching or booting: not heard from yet.
+        Assigned = "assigned",
+        /// Heard from.
+        InUse = "in_use",
+        /// Being terminated until EC2 confirms.
+        ShuttingDown = "shutting_down",
+    }
+}
+
+words! {
+    /// Connectivity of a node that is in use.
+    NodeStatus {
+        /// Heard from, but what runs on it is not known yet: no new work.
+        Syncing = "syncing",
+        /// Takes work.
+        Ready = "ready",
+        /// Silent, and some of its allocs may wait for it.
+        Disconnected = "disconnected",
+        /// Silent, and nothing waits for it.
+        Down = "down",
+    }
+}
+
+words! {
+    /// What the operator wants of a node.
+    Intent {
+        /// The ordinary case.
+        Run = "run",
+        /// Never shut down, no new work.
+        Hold = "hold",
+        /// No new work, shut down as soon as idle.
+        Drain = "drain",
+    }
+}
+
+words! {
+    /// How an instance is bought.
+    Market {
+        /// At the fixed price, until we end it.
+        OnDemand = "on_demand",
+        /// Cheaper, until EC2 takes it back.
+        Spot = "spot",
+    }
+}
+
+words! {
+    /// The state of a job.
+    JobState {
+        /// Waiting to be placed.
+        Queued = "queued",
+        /// On nodes.
+        Placed = "placed",
+        /// Lost a member: waits for the others to stop, then queues again.
+        Regrouping = "regrouping",
+        /// Every member succeeded.
+        Complete = "complete",
+        /// Failed or was lost more often than it allows.
+        Failed = "failed",
+        /// Ended by the operator.
+        Cancelled = "cancelled",
+        /// Can never be run with this policy.
+        Rejected = "rejected",
+    }
+}
+
+impl JobState {
+    /// Whether the job has ended: nothing changes it any more.
+    pub const fn is_ended(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed | Self::Cancelled | Self::Rejected)
+    }
+}
+
+words! {
+    /// Which copy is kept when a node comes back and a replacement runs as well.
+    Reconcile {
+        /// The copy that came back.
+        KeepOriginal = "keep_original",
+        /// The copy that was placed instead.
+        KeepReplacement = "keep_replacement",
+        /// Running before pending, then the longest running.
+        Best = "best",
+    }
+}
+
+words! {
+    /// What the control plane wants of an alloc. Never goes back from stop to run.
+    Desired {
+        /// Run it.
+        Run = "run",
+        /// Stop it.
+        Stop = "stop",
+    }
+}
+
+words! {
+    /// How an alloc is, as its node last said or as its silence tells.
+    ClientStatus {
+        /// Placed, not started.
+        Pending = "pending",
+        /// Started, not ended.
+        Running = "running",
+        /// Its node is silent and the job waits for it.
+        Unknown = "unknown",
+        /// Ended with exit code 0.
+        Complete = "complete",
+        /// Ended otherwise.
+        Failed = "failed",
+        /// Its node is gone, or it is no longer on it.
+        Lost = "lost",
+    }
+}
+
+impl ClientStatus {
+    /// Whether it is final: nothing overwrites it.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed | Self::Lost)
+    }
+}
+
+words! {
+    /// What kind of thing a handle names.
+    HandleKind {
+        /// Something that runs: a container, or the directory and processes of an alloc.
+        Container = "container",
+        /// Something that keeps data.
+        Volume = "volume",
+    }
+}
+
+words! {
+    /// The state of a handle row.
+    HandleState {
+        /// Ordered with an alloc, not seen on the node yet.
+        Creating = "creating",
+        /// Seen on the node.
+        Live = "live",
+        /// The node is told to destroy it.
+        Destroying = "destroying",
+        /// Destroyed: a tombstone that keeps an older report from bringing it back.
+        Gone = "gone",
+        /// Seen on the node with our label, but nobody ordered it.
+        Unknown = "unknown",
+    }
+}
+
+words! {
+    /// What a brake holds back.
+    BrakeKind {
+        /// Nodes whose lease expired.
+        Leases = "leases",
+        /// Records whose instance EC2 does not list.
+        Missing = "missing",
+        /// Instances that no record claims.
+        Orphans = "orphans",
+        /// Handles that a report would destroy or drop.
+        Handles = "handles",
+    }
+}
+
+words! {
+    /// What was done, or would be: the action of a plan's row and of an event.
+    ActionName {
+        /// A slot is claimed and its instance launched.
+        Launch = "launch",
+        /// A launch without an answer is repeated.
+        Relaunch = "relaunch",
+        /// An instance that EC2 lists is bound to its record.
+        BindInstance = "bind_instance",
+        /// A launch that no instance came of is given up.
+        Abandon = "abandon",
+        /// A node begins to end.
+        ShutDown = "shut_down",
+        /// An instance is terminated again, until EC2 confirms.
+        Terminate = "terminate",
+        /// A slot is freed.
+        Clean = "clean",
+        /// A lease expired and allocs wait for the node.
+        Disconnect = "disconnect",
+        /// A lease expired and no alloc waits for the node.
+        MarkDown = "mark_down",
+        /// An alloc is lost.
+        LoseAlloc = "lose_alloc",
+        /// An alloc is unknown and waited for.
+        UnknownAlloc = "unknown_alloc",
+        /// An alloc is told to stop.
+        StopAlloc = "stop_alloc",
+        /// One copy stays after a node came back.
+        ResolveReconnect = "resolve_reconnect",
+        /// Every member of a job is placed.
+        Place = "place",
+        /// A copy of an unknown alloc is placed.
+        Replace = "replace",
+        /// A job can never run with this policy.
+        Reject = "reject",
+        /// A job without allocs is queued again.
+        Requeue = "requeue",
+        /// A run counts that it saw a node idle, or that the node is needed.
+        SetIdle = "set_idle",
+        /// An operator drains a node, or an alloc is told to stop at its node's drain deadline.
+        Drain = "drain",
+        /// A person should know.
+        Warn = "warn",
+        /// Something is deliberately not done.
+        HoldBack = "hold_back",
+        /// The row of a slot above the maximum is deleted.
+        DeleteRecord = "delete_record",
+        /// An instance that no record claims is terminated.
+        TerminateOrphan = "terminate_orphan",
+        /// A handle is marked: its node is told to destroy it.
+        MarkDestroying = "mark_destroying",
+        /// A handle's row is deleted or buried.
+        ForgetHandle = "forget_handle",
+        /// The row of a handle on a node that is over is deleted.
+        Purge = "purge",
+        /// A handle is looked at again later.
+        LookLater = "look_later",
+        /// A heartbeat changed a node.
+        Heartbeat = "heartbeat",
+        /// A node takes work.
+        Ready = "ready",
+        /// A job was submitted.
+        Submit = "submit",
+        /// An alloc ended.
+        EndAlloc = "end_alloc",
+        /// A job changed its state by the end of an alloc.
+        EndJob = "end_job",
+        /// An operator cancelled a job.
+        Cancel = "cancel",
+        /// An operator holds a node.
+        Hold = "hold",
+        /// An operator lets a node run again.
+        Resume = "resume",
+        /// An operator keeps a handle.
+        Keep = "keep",
+        /// An operator keeps a handle no longer.
+        Unkeep = "keep_undone",
+        /// An operator released a brake.
+        Release = "release",
+        /// An operator stored a policy.
+        PolicySet = "policy_set",
+    }
+}

@@ -1,0 +1,72 @@
+//! The time within one run.
+//!
+//! Guarantees: the clock is read once, at the begin of the run, and measured from there; a deadline
+//! that cannot be is taken as unknown.
+//! Does not: read the clock itself; `lambda` does.
+
+use model::time::{Span, Time};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A deadline before this time is taken as unknown: emulators that do not know it send 1970.
+const IMPOSSIBLE_BEFORE: Time = Time::from_ms(1_000_000_000_000);
+
+/// The time within one run: read once at its start, then measured.
+#[derive(Clone, Copy, Debug)]
+pub struct RunClock {
+    start: Time,
+    began: Instant,
+    deadline: Instant,
+}
+
+impl RunClock {
+    /// A run that begins at `now` and must be over at `deadline`. A deadline long past, or none,
+    /// means that it is not known: then the run has `budget`.
+    pub fn new(now: Time, deadline: Option<Time>, budget: Duration) -> Self {
+        let began = Instant::now();
+        let left = match deadline {
+            Some(at) if at > IMPOSSIBLE_BEFORE => {
+                Duration::from_millis(u64::try_from(at.since(now).as_ms()).unwrap_or(0))
+            }
+            _ => budget,
+        };
+        Self { start: now, began, deadline: began + left.min(Duration::from_secs(900)) }
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Time {
+        self.start + Span::from_ms(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// Whether something may still be begun that reserves this much time.
+    pub fn has_left(&self, reserve_ms: u64) -> bool {
+        Instant::now() < self.latest(reserve_ms)
+    }
+
+    /// Until when something may be begun that reserves this much time.
+    pub fn latest(&self, reserve_ms: u64) -> Instant {
+        self.deadline.checked_sub(Duration::from_millis(reserve_ms)).unwrap_or(self.began)
+    }
+
+    /// How long the run has taken.
+    pub fn elapsed(&self) -> Span {
+        self.now().since(self.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_impossible_deadline_is_an_unknown_one() {
+        let now = Time::from_ms(1_800_000_000_000);
+        let unknown = RunClock::new(now, Some(Time::from_ms(10_000)), Duration::from_secs(50));
+        assert!(unknown.has_left(49_000) && !unknown.has_left(50_000));
+        let known = RunClock::new(now, Some(now + Span::from_s(8)), Duration::from_secs(50));
+        assert!(known.has_left(5000));
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert!(!known.has_left(5000));
+        assert_eq!(known.now(), now + Span::from_s(4));
+    }
+}

@@ -1,0 +1,313 @@
+//! Function URL requests and answers, and what every route of nodes has in common: the path,
+//! the credential, the body, the standing of the caller.
+//!
+//! Guarantees: whatever comes in, an answer goes out; a bad credential learns nothing but that;
+//! a body is read only to its limit. Does not: know any table.
+
+use base64::Engine;
+use model::NodeRecord;
+use model::auth::MasterKey;
+use model::ids::{ClusterName, NodeId};
+use model::wire::ReportCounter;
+use model::wire::{ErrorBody, ErrorCode, MAX_BODY_BYTES};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// One request of a node.
+#[derive(Clone, Debug)]
+pub struct Request {
+    method: String,
+    path: String,
+    bearer: Option<String>,
+    caller_instance: Option<String>,
+    body: Result<Vec<u8>, Refusal>,
+}
+
+/// Why a request is not done, as the node is told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// Which kind.
+    pub code: ErrorCode,
+    /// In words.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// How long a node waits after a 503, in seconds.
+const RETRY_AFTER_S: u32 = 5;
+
+impl Request {
+    /// The request in a function URL's event (payload format 2.0); `None` if it is none.
+    pub fn from_event(event: &Value) -> Option<Self> {
+        let http = event.get("requestContext")?.get("http")?;
+        let text = |v: Option<&Value>| v.and_then(Value::as_str).map(str::to_owned);
+        let header = |name: &str| {
+            let headers = event.get("headers")?.as_object()?;
+            headers.iter().find(|(k, _)| k.eq_ignore_ascii_case(name)).and_then(|(_, v)| v.as_str())
+        };
+        let bearer = header("authorization").and_then(|a| {
+            let (scheme, token) = a.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+        });
+        // `AROA…:i-0123…`: the session name of an instance profile's credentials is the instance.
+        let caller_instance = event
+            .pointer("/requestContext/authorizer/iam/userId")
+            .and_then(Value::as_str)
+            .and_then(|u| u.rsplit_once(':'))
+            .map(|(_, session)| session.to_owned());
+        Some(Self {
+            method: text(http.get("method"))?,
+            path: text(event.get("rawPath")).or_else(|| text(http.get("path")))?,
+            bearer,
+            caller_instance,
+            body: body(event),
+        })
+    }
+
+    /// The node and the last word of `/v1/nodes/{node_id}/{what}`, if `what` is one of `known`.
+    pub fn route<'k>(&self, known: &[&'k str]) -> Result<(NodeId, &'k str), Refusal> {
+        let path = self.path.trim_start_matches('/');
+        let mut parts = path.split('/');
+        let found = (parts.next(), parts.next(), parts.next(), parts.next(), parts.next());
+        let (node, what) = match found {
+            (Some("v1"), Some("nodes"), Some(node), Some(what), None) => (node, what),
+            _ => return Err(self.no_such_path(known)),
+        };
+        let what = known.iter().find(|k| **k == what).ok_or_else(|| self.no_such_path(known))?;
+        if self.method != "POST" {
+            let message = format!("{} takes POST, not {}", self.shown_path(), self.method);
+            return Err(Refusal::new(ErrorCode::MethodNotAllowed, message));
+        }
+        let node = node.parse().map_err(|e: model::ids::BadId| Refusal::new(ErrorCode::BadRequest, e.to_string()))?;
+        Ok((node, what))
+    }
+
+    fn shown_path(&self) -> String {
+        self.path.chars().take(100).collect()
+    }
+
+    fn no_such_path(&self, known: &[&str]) -> Refusal {
+        let paths: Vec<String> = known.iter().map(|k| format!("/v1/nodes/{{node_id}}/{k}")).collect();
+        Refusal::new(ErrorCode::NotFound, format!("{} is no path; there is {}", self.shown_path(), paths.join(", ")))
+    }
+
+    /// The body as one of the wire's types.
+    pub fn body<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+        let bytes = self.body.as_ref().map_err(Clone::clone)?;
+        serde_json::from_slice(bytes)
+            .map_err(|e| Refusal::new(ErrorCode::BadRequest, format!("the body is not the documented JSON: {e}")))
+    }
+}
+
+fn body(event: &Value) -> Result<Vec<u8>, Refusal> {
+    let text = event.get("body").and_then(Value::as_str).unwrap_or_default();
+    let too_large = || Refusal::new(ErrorCode::TooLarge, format!("the body is larger than {MAX_BODY_BYTES} bytes"));
+    if event.get("isBase64Encoded").and_then(Value::as_bool).unwrap_or(false) {
+        if text.len() / 4 * 3 > MAX_BODY_BYTES + 3 {
+            return Err(too_large());
+        }
+        let bytes = base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .map_err(|e| Refusal::new(ErrorCode::BadRequest, format!("the body is not base64: {e}")))?;
+        return if bytes.len() > MAX_BODY_BYTES { Err(too_large()) } else { Ok(bytes) };
+    }
+    if text.len() > MAX_BODY_BYTES { Err(too_large()) } else { Ok(text.as_bytes().to_vec()) }
+}
+
+/// How nodes prove who they are.
+#[derive(Clone, Debug)]
+pub enum Credentials {
+    /// By a token made with this key.
+    Token(MasterKey),
+    /// By a signature the function URL has checked.
+    Iam,
+}
+
+/// The instance a caller proved to be: known only where IAM says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proven(pub Option<String>);
+
+impl Credentials {
+    /// Checks the caller's credential for this node.
+    pub fn check(&self, request: &Request, cluster: &ClusterName, node: NodeId) -> Result<Proven, Refusal> {
+        let refused = || Refusal::new(ErrorCode::Unauthorized, "the credential is not this node's");
+        match self {
+            Self::Token(key) => {
+                let token = request.bearer.as_deref().ok_or_else(refused)?;
+                if key.accepts(cluster, node, token) { Ok(Proven(None)) } else { Err(refused()) }
+            }
+            Self::Iam => match &request.caller_instance {
+                Some(instance) if instance.starts_with("i-") => Ok(Proven(Some(instance.clone()))),
+                _ => Err(refused()),
+            },
+        }
+    }
+}
+
+/// The record of a caller whose credential is good, if it is its node's now.
+///
+/// 410 only if this life is over for certain: the slot's current or last life is this one,
+/// cleaned, or a later one. A record that is missing or older than the caller is a restored
+/// table, which must not power the fleet off: 503.
+pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Result<NodeRecord, Refusal> {
+    let busy = || Refusal::new(ErrorCode::Busy, format!("the record of node {node} is missing or older: try again"));
+    let gone = |why: &str| Err(Refusal::new(ErrorCode::Gone, format!("node {node} is no more: {why}")));
+    let record = record.ok_or_else(busy)?;
+    if let model::NodeState::Cleaned { last_node_id } = &record.state {
+        return match last_node_id {
+            Some(last) if last.ulid() >= node.ulid() => gone(&record.reason),
+            _ => Err(busy()),
+        };
+    }
+    match record.life() {
+        Some(life) if life.node_id == node => {
+            let foreign = |p: &String| life.instance_id.as_ref().is_some_and(|known| known != p);
+            if proven.0.as_ref().is_some_and(foreign) {
+                let message = format!("node {node} belongs to another instance than the caller");
+                return Err(Refusal::new(ErrorCode::ForeignInstance, message));
+            }
+            Ok(record)
+        }
+        Some(life) if life.node_id.ulid() > node.ulid() => gone("its slot has a later life"),
+        _ => Err(busy()),
+    }
+}
+
+/// Register again.
+pub fn wrong_incarnation(why: &str) -> Refusal {
+    Refusal::new(ErrorCode::WrongIncarnation, format!("{why}: register again with a heartbeat without incarnation"))
+}
+
+/// What a report says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The registration it belongs to.
+    pub incarnation: &'a str,
+    /// The `seq` its agent had applied.
+    pub as_of: u64,
+    /// Its number.
+    pub report_no: u64,
+    /// What counts the reports of its kind that were taken.
+    pub counter: ReportCounter,
+}
+
+/// The record of a node that may report: heartbeat first.
+pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<NodeRecord, Refusal> {
+    let not_ready = |status: &str| {
+        let what = match claim.counter {
+            ReportCounter::Allocs => "update allocs",
+            ReportCounter::Handles => "report handles",
+        };
+        let message = format!("node {node} may not {what} while {status}: heartbeat first");
+        Err(Refusal::new(ErrorCode::NotReady, message))
+    };
+    let Some(contact) = record.contact() else { return not_ready(record.state_name().as_str()) };
+    if contact.incarnation != claim.incarnation {
+        return Err(wrong_incarnation("the report is of another incarnation"));
+    }
+    if record.life().is_some_and(|l| claim.as_of > l.seq) {
+        return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
+    }
+    let taken = match claim.counter {
+        ReportCounter::Allocs => contact.alloc_report_no,
+        ReportCounter::Handles => contact.handle_report_no,
+    };
+    if claim.report_no < taken {
+        let message = format!("report {} is older than {taken}, which was taken", claim.report_no);
+        return Err(Refusal::new(ErrorCode::StaleReport, message));
+    }
+    if !record.may_update_allocs() {
+        return not_ready(contact.status.as_str());
+    }
+    Ok(record)
+}
+
+/// The function URL's answer.
+pub fn answer<T: Serialize>(result: Result<T, Refusal>) -> Value {
+    let (status, body, retry) = match result {
+        Ok(body) => (200, serde_json::to_string(&body), false),
+        Err(refusal) => {
+            let body = ErrorBody { error: refusal.code, message: refusal.message };
+            (refusal.code.status(), serde_json::to_string(&body), refusal.code == ErrorCode::Busy)
+        }
+    };
+    let mut headers = json!({"content-type": "application/json"});
+    if let (true, Some(headers)) = (retry, headers.as_object_mut()) {
+        headers.insert("retry-after".into(), RETRY_AFTER_S.to_string().into());
+    }
+    // The wire's types have nothing JSON cannot hold.
+    let (status, body) = body.map_or_else(
+        |_| (500, r#"{"error":"internal","message":"the answer cannot be written"}"#.to_owned()),
+        |body| (status, body),
+    );
+    // `cookies` is not needed by Lambda, but by cargo-lambda's function URLs.
+    json!({"statusCode": status, "headers": headers, "body": body, "isBase64Encoded": false, "cookies": []})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fixtures::{self, at};
+
+    fn event(method: &str, path: &str, body: &str) -> Value {
+        json!({"requestContext": {"http": {"method": method, "path": path}}, "rawPath": path,
+               "headers": {"Authorization": "Bearer abc"}, "body": body})
+    }
+
+    fn refused(method: &str, path: &str) -> u16 {
+        Request::from_event(&event(method, path, "")).unwrap().route(&["heartbeat"]).unwrap_err().code.status()
+    }
+
+    #[test]
+    fn unknown_paths_and_methods_are_told_apart() {
+        let node = fixtures::node_id(1);
+        assert_eq!(refused("POST", "/"), 404);
+        assert_eq!(refused("POST", &format!("/v1/nodes/{node}/heartbeats")), 404);
+        assert_eq!(refused("POST", &format!("/v1/nodes/{node}/heartbeat/x")), 404);
+        assert_eq!(refused("GET", &format!("/v1/nodes/{node}/heartbeat")), 405);
+        assert_eq!(refused("POST", "/v1/nodes/nobody/heartbeat"), 400);
+        assert!(Request::from_event(&json!({"dry_run": true})).is_none());
+        assert!(Request::from_event(&json!([])).is_none());
+    }
+
+    #[test]
+    fn bodies_have_a_limit_and_must_be_right() {
+        let large = "x".repeat(MAX_BODY_BYTES + 1);
+        let request = Request::from_event(&event("POST", "/", &large)).unwrap();
+        assert_eq!(request.body::<Value>().unwrap_err().code.status(), 413);
+        let mut encoded = event("POST", "/", "%%%");
+        encoded["isBase64Encoded"] = json!(true);
+        assert_eq!(Request::from_event(&encoded).unwrap().body::<Value>().unwrap_err().code.status(), 400);
+        let truncated = Request::from_event(&event("POST", "/", "{\"a\":")).unwrap();
+        assert_eq!(truncated.body::<Value>().unwrap_err().code.status(), 400);
+    }
+
+    #[test]
+    fn gone_only_if_the_life_is_over_for_certain() {
+        let caller = fixtures::node_id(3);
+        let nobody = Proven(None);
+        let code = |record| standing(record, caller, &nobody).err().map(|r| r.code);
+        assert_eq!(code(None), Some(ErrorCode::Busy));
+        assert_eq!(code(Some(fixtures::ready(3))), None);
+        assert_eq!(code(Some(fixtures::assigned(3).clean(at(1), "over").unwrap())), Some(ErrorCode::Gone));
+        let mut older = fixtures::new_life(3);
+        older.node_id = model::ids::NodeId::new(fixtures::slot(3), ulid::Ulid::from_parts(1, 1));
+        let older = NodeRecord::assign(fixtures::slot(3), None, older, at(0), "x").unwrap();
+        assert_eq!(code(Some(older.clone())), Some(ErrorCode::Busy), "a restored table");
+        assert_eq!(code(Some(older.clean(at(1), "x").unwrap())), Some(ErrorCode::Busy), "a restored table");
+        let mut later = fixtures::new_life(3);
+        later.node_id = model::ids::NodeId::new(fixtures::slot(3), ulid::Ulid::from_parts(1 << 41, 1));
+        let later = NodeRecord::assign(fixtures::slot(3), None, later, at(0), "x").unwrap();
+        assert_eq!(code(Some(later)), Some(ErrorCode::Gone));
+        let foreign = standing(Some(fixtures::ready(3)), caller, &Proven(Some("i-99".into()))).unwrap_err();
+        assert_eq!(foreign.code, ErrorCode::ForeignInstance);
+    }
+}

@@ -1,0 +1,180 @@
+//! Running as a Lambda function: the start, the loop, and nothing a decision needs.
+//!
+//! Guarantees: a bad start is one clear line on standard error and exit 1; a run knows its
+//! true deadline. Does not: handle events; each function does.
+
+#![allow(clippy::disallowed_methods, reason = "the start of every main.rs: it reads the clock and the environment")]
+
+use crate::answer::RunAnswer;
+use crate::clock::RunClock;
+use crate::env::{Environment, KeySource, Needs, NodeAuth};
+use crate::http::Credentials;
+use crate::metrics;
+use aws_config::retry::RetryConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, SdkConfig};
+use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
+use model::auth::MasterKey;
+use model::ids::ClusterName;
+use model::launch::LaunchSettings;
+use model::time::Time;
+use serde_json::Value;
+use std::fmt::Display;
+use std::future::Future;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Dynamo, Store};
+
+/// What a run has where Lambda does not say when it ends.
+const UNKNOWN_BUDGET: Duration = Duration::from_secs(50);
+
+/// What a function works with.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// The tables.
+    pub store: Store,
+    /// The environment.
+    pub env: Environment,
+    /// The SDK's configuration, for clients that only some functions need.
+    pub aws: SdkConfig,
+    key: Option<MasterKey>,
+}
+
+impl Parts {
+    /// How callers prove who they are.
+    pub fn credentials(&self) -> Credentials {
+        match (&self.env.node_auth, &self.key) {
+            (NodeAuth::Token, Some(key)) => Credentials::Token(key.clone()),
+            _ => Credentials::Iam,
+        }
+    }
+
+    /// What launch requests are rendered with.
+    pub fn launch_settings(&self) -> LaunchSettings {
+        LaunchSettings {
+            cluster: self.env.cluster.clone(),
+            key: self.key.clone().filter(|_| self.env.node_auth == NodeAuth::Token),
+            heartbeat_url: self.env.heartbeat_url.clone(),
+            sweep_url: self.env.sweep_url.clone(),
+        }
+    }
+}
+
+/// The AWS SDK's configuration, with our limits on how long a call may take.
+pub async fn sdk_config() -> SdkConfig {
+    aws_config::defaults(BehaviorVersion::latest())
+        .retry_config(RetryConfig::standard().with_max_attempts(3))
+        .timeout_config(
+            TimeoutConfig::builder()
+                .connect_timeout(Duration::from_secs(2))
+                .operation_attempt_timeout(Duration::from_secs(10))
+                .operation_timeout(Duration::from_secs(20))
+                .build(),
+        )
+        .load()
+        .await
+}
+
+/// Reads the environment and makes the clients, or says in one line why not, and exits 1.
+pub async fn start(function: &str, needs: Needs) -> Parts {
+    // The first of the process: Lambda runs one at a time, and its log is its own.
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .init();
+    match parts(needs).await {
+        Ok(parts) => parts,
+        Err(e) => {
+            fail(function, &e);
+        }
+    }
+}
+
+fn fail(function: &str, error: &dyn Display) -> ! {
+    tracing::error!("{function} cannot start: {error}");
+    std::process::exit(1)
+}
+
+async fn parts(needs: Needs) -> Result<Parts, String> {
+    let env = Environment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
+    let config = sdk_config().await;
+    if config.region().is_none() {
+        return Err("AWS_REGION is not set: Lambda sets it, elsewhere say where the tables are".into());
+    }
+    let key = match &env.key {
+        KeySource::Given(key) => Some(key.clone()),
+        KeySource::Secret(name) if needs.key => Some(secret_key(&config, name).await?),
+        KeySource::Secret(_) | KeySource::None => None,
+    };
+    let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), env.cluster.clone());
+    Ok(Parts { store: Store::new(Arc::new(dynamo)), env, aws: config, key })
+}
+
+async fn secret_key(config: &SdkConfig, name: &str) -> Result<MasterKey, String> {
+    let answer = aws_sdk_secretsmanager::Client::new(config).get_secret_value().secret_id(name).send().await;
+    let answer = answer.map_err(|e| {
+        format!(
+            "secret {name} (NODEKEEPER_NODE_KEY_SECRET) cannot be read: {}",
+            aws_sdk_secretsmanager::error::DisplayErrorContext(e)
+        )
+    })?;
+    MasterKey::from_hex(answer.secret_string().unwrap_or_default())
+        .map_err(|e| format!("secret {name} (NODEKEEPER_NODE_KEY_SECRET) is wrong: {e}"))
+}
+
+/// What a function answers an event with.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// The answer to a request of a node.
+    Http(Value),
+    /// The answer of a scheduled run.
+    Run(RunAnswer),
+}
+
+/// Handles events until Lambda ends the process. `handler` gets the event, whatever it is, and the
+/// run's clock; its error fails the invocation, in one line. A run's metrics and log line are written
+/// here, once a run.
+pub async fn serve<F, Fut, E>(function: &'static str, cluster: ClusterName, handler: F)
+where
+    F: Fn(Value, RunClock) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Reply, E>> + Send,
+    E: Display,
+{
+    let handler = Arc::new((handler, cluster));
+    let result = lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| {
+        let handler = Arc::clone(&handler);
+        async move {
+            let (handler, cluster) = &*handler;
+            let deadline = i64::try_from(event.context.deadline).ok().map(Time::from_ms);
+            let clock = RunClock::new(Time::now(), deadline, UNKNOWN_BUDGET);
+            match handler(event.payload, clock).await {
+                Ok(Reply::Http(answer)) => Ok(answer),
+                Ok(Reply::Run(answer)) => {
+                    metrics::log(&answer);
+                    if let Some(line) = metrics::of_run(&answer, cluster, clock.now()) {
+                        print_line(&line);
+                    }
+                    Ok(serde_json::to_value(answer).unwrap_or_default())
+                }
+                Err(e) => {
+                    tracing::error!("{function} failed: {e}");
+                    print_line(&metrics::of_failed_run(function, cluster, clock.now()));
+                    Err(Diagnostic { error_type: "Failed".into(), error_message: e.to_string() })
+                }
+            }
+        }
+    }))
+    .await;
+    if let Err(e) = result {
+        fail(function, &e);
+    }
+}
+
+/// Metrics go to standard output, one JSON object a line: CloudWatch reads them from the log. A line
+/// that cannot be written is lost, and the run is not: metrics decide nothing.
+fn print_line(line: &Value) {
+    drop(writeln!(std::io::stdout(), "{line}"));
+}

@@ -1,0 +1,242 @@
+//! What a run has read, before it decides anything.
+//!
+//! Guarantees: instances, allocs and handles are read **before** the node records, so that a
+//! record that is older than what runs on it cannot be mistaken for a dead one; a list that
+//! failed on any page fails the whole observation.
+//! Does not: decide.
+
+use model::cloud::CloudError;
+use model::cloud::{Cloud, Instance};
+use model::control::Control;
+use model::control::NoPolicy;
+use model::ids::{AllocId, NodeId};
+use model::policy::Policy;
+use model::time::Time;
+use model::{AllocSummary, Handle, JobSummary, NodeRecord};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use store::DbError;
+use store::Store;
+
+/// Why a run could not observe: then it does nothing, and fails.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// The database.
+    #[error(transparent)]
+    Db(#[from] DbError),
+    /// EC2.
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
+    /// There is nothing to go by.
+    #[error(transparent)]
+    Policy(#[from] NoPolicy),
+}
+
+/// What was observed, counted.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "their names say it")]
+pub struct Observed {
+    pub nodes: usize,
+    pub instances: usize,
+    pub jobs: usize,
+    pub allocs: usize,
+}
+
+/// Everything one run has read.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// When reading began.
+    pub observed_at: Time,
+    /// Every node record.
+    pub nodes: Vec<NodeRecord>,
+    /// Every instance EC2 lists with our cluster tag.
+    pub instances: Vec<Instance>,
+    /// Jobs that are queued, placed or regrouping, in the order they are served.
+    pub jobs: Vec<JobSummary>,
+    /// Live allocs.
+    pub allocs: Vec<AllocSummary>,
+    /// Handles that are due; only sweep-dispatch reads them.
+    pub handles: Vec<Handle>,
+    /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
+    pub unclear: BTreeSet<NodeId>,
+    /// The control table.
+    pub control: Control,
+    /// The policy.
+    pub policy: Policy,
+    /// Its version.
+    pub policy_version: u64,
+}
+
+impl Observation {
+    /// An observation of nothing, by this policy.
+    pub fn empty(policy: Policy, policy_version: u64, observed_at: Time) -> Self {
+        Self {
+            observed_at,
+            nodes: Vec::new(),
+            instances: Vec::new(),
+            jobs: Vec::new(),
+            allocs: Vec::new(),
+            handles: Vec::new(),
+            unclear: BTreeSet::new(),
+            control: Control::default(),
+            policy,
+            policy_version,
+        }
+    }
+
+    /// Reads everything poll-and-scale and clean-stale-records decide from.
+    pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
+        let control = store.control().await?;
+        let (policy, policy_version) = control.checked_policy()?;
+        let instances = cloud.instances().await?;
+        let jobs = store.queue().await?;
+        let allocs = store.live_allocs().await?;
+        let nodes = store.nodes().await?;
+        let mut seen = Self {
+            observed_at: now,
+            nodes,
+            instances,
+            jobs,
+            allocs,
+            handles: Vec::new(),
+            unclear: BTreeSet::new(),
+            control,
+            policy,
+            policy_version,
+        };
+        seen.complete(store).await?;
+        seen.sort();
+        Ok(seen)
+    }
+
+    /// Reads what sweep-dispatch decides from: the handles that are due instead of instances and
+    /// jobs.
+    pub async fn read_for_sweep(store: &Store, now: Time) -> Result<Self, ObserveError> {
+        let control = store.control().await?;
+        let (policy, policy_version) = control.checked_policy()?;
+        let handles = store.handles_due(now).await?;
+        let allocs = store.live_allocs().await?;
+        let nodes = store.nodes().await?;
+        let mut seen = Self {
+            observed_at: now,
+            nodes,
+            instances: Vec::new(),
+            jobs: Vec::new(),
+            allocs,
+            handles,
+            unclear: BTreeSet::new(),
+            control,
+            policy,
+            policy_version,
+        };
+        seen.sort();
+        Ok(seen)
+    }
+
+    /// The `allocs` sets on the records and the jobs say what the index missed: a row of it may lag
+    /// behind every other. What it shows too much is final by now, or newer than the record.
+    async fn complete(&mut self, store: &Store) -> Result<(), ObserveError> {
+        let shown: BTreeSet<AllocId> = self.allocs.iter().map(|a| a.alloc_id).collect();
+        let of_jobs = self.jobs.iter().flat_map(|j| j.allocs.difference(&shown).copied());
+        let mut ask: BTreeSet<AllocId> = of_jobs.collect();
+        for (_, missed) in self.differing() {
+            ask.extend(missed);
+        }
+        if ask.is_empty() {
+            return Ok(());
+        }
+        let read = store.allocs(ask.iter().copied()).await?;
+        self.allocs.retain(|a| !ask.contains(&a.alloc_id));
+        self.allocs.extend(read.into_iter().map(|a| a.summary).filter(|a| !a.client.is_final()));
+        self.unclear = self.differing().map(|(node_id, _)| node_id).collect();
+        Ok(())
+    }
+
+    /// Nodes whose records list other allocs than were seen on them, and which.
+    fn differing(&self) -> impl Iterator<Item = (NodeId, BTreeSet<AllocId>)> {
+        let mut shown: BTreeMap<NodeId, BTreeSet<AllocId>> = BTreeMap::new();
+        for alloc in &self.allocs {
+            shown.entry(alloc.node_id).or_default().insert(alloc.alloc_id);
+        }
+        let lives = self.nodes.iter().filter_map(NodeRecord::life);
+        lives.filter_map(move |life| {
+            let shown = shown.remove(&life.node_id).unwrap_or_default();
+            let differ: BTreeSet<AllocId> = shown.symmetric_difference(&life.allocs).copied().collect();
+            (!differ.is_empty()).then_some((life.node_id, differ))
+        })
+    }
+
+    fn sort(&mut self) {
+        self.nodes.sort_by_key(|n| n.slot);
+        self.allocs.sort_by_key(|a| a.alloc_id);
+        self.jobs.sort_by_key(|j| (std::cmp::Reverse(j.priority), j.job_id));
+        self.instances.sort_by(|a, b| a.instance_id.cmp(&b.instance_id));
+    }
+
+    /// Reads what `plan --state` is given: one JSON object, rows as in the tables.
+    pub fn from_state(state: &Value, policy: Option<&Policy>) -> Result<(Self, Time), BadState> {
+        let state: State = serde_json::from_value(state.clone()).map_err(|e| BadState(e.to_string()))?;
+        let policy = match (policy, &state.policy) {
+            (Some(policy), _) => policy.clone(),
+            (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,
+            (None, None) => return Err(BadState("it has no policy: add \"policy\", or give --policy F".into())),
+        };
+        let rows = state.control.into_iter().map(|(key, mut row)| {
+            if let Value::Object(fields) = &mut row {
+                fields.entry("key").or_insert_with(|| Value::String(key));
+            }
+            row
+        });
+        let control = Control::from_rows(rows).map_err(|e| BadState(e.to_string()))?;
+        let policy_version = control.policy.as_ref().map_or(0, |p| p.version.number());
+        let mut seen = Self {
+            observed_at: state.now,
+            nodes: state.nodes,
+            instances: state.instances,
+            jobs: state.jobs.into_iter().filter(|j| !j.state.is_ended()).collect(),
+            allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
+            handles: state.handles,
+            unclear: BTreeSet::new(),
+            control,
+            policy,
+            policy_version,
+        };
+        seen.unclear = seen.differing().map(|(node_id, _)| node_id).collect();
+        seen.sort();
+        Ok((seen, state.now))
+    }
+
+    /// Counted, for a run's answer.
+    pub fn counts(&self) -> Observed {
+        Observed {
+            nodes: self.nodes.iter().filter(|n| !n.is_cleaned()).count(),
+            instances: self.instances.len(),
+            jobs: self.jobs.len(),
+            allocs: self.allocs.len(),
+        }
+    }
+}
+
+/// A state that cannot be planned from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the state cannot be read: {0}")]
+pub struct BadState(pub String);
+
+#[derive(Deserialize)]
+struct State {
+    now: Time,
+    #[serde(default)]
+    nodes: Vec<NodeRecord>,
+    #[serde(default)]
+    instances: Vec<Instance>,
+    #[serde(default)]
+    jobs: Vec<JobSummary>,
+    #[serde(default)]
+    allocs: Vec<AllocSummary>,
+    #[serde(default)]
+    handles: Vec<Handle>,
+    #[serde(default)]
+    control: BTreeMap<String, Value>,
+    policy: Option<Value>,
+}

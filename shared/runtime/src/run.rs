@@ -1,0 +1,156 @@
+//! The one run loop of the scheduled functions.
+//!
+//! For each planned action: wait for its lanes, check freshness and deadline, perform it, record the
+//! outcome, keep an event. At the end the run's row is written. The run's metrics and its log line are
+//! made from the answer (see `metrics`).
+//!
+//! Guarantees: nothing is begun with too little time left, or on an observation that is too old;
+//! actions on one record follow each other and build on this run's own writes; every action that was
+//! done leaves an event with its reason, unless the plan says that nobody would look it up.
+//! Does not: repeat anything. The next run does. Source: Arvados #8236, for functions instead of a
+//! server: a function that hangs is cut off, so it must stop in time and say what is left.
+
+use crate::answer::{ActError, ActionAnswer, Outcome, tally};
+use crate::clock::RunClock;
+use crate::lanes::Lanes;
+use crate::observation::Observation;
+use async_trait::async_trait;
+use futures::{FutureExt, StreamExt};
+use model::ActionName;
+use model::action::{Describe, Planned, Telling};
+use model::control::RunRow;
+use model::events::{Event, Subject};
+use model::functions::Function;
+use model::reason::Reason;
+use model::time::{Span, Time};
+use std::time::Duration;
+use store::Store;
+use tokio::time::Instant;
+
+/// How a function carries out its own actions.
+#[async_trait]
+pub trait Perform<A>: Sync {
+    /// Makes one attempt. `now` is the time of the attempt.
+    async fn perform(&self, planned: &Planned<A>, now: Time) -> Result<Outcome, ActError>;
+}
+
+/// What one run works with.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// The function that runs.
+    pub function: Function,
+    /// The tables.
+    pub store: &'a Store,
+    /// What the run has read.
+    pub seen: &'a Observation,
+    /// The time within the run.
+    pub clock: RunClock,
+    /// The records as this run knows them.
+    pub lanes: Lanes,
+}
+
+/// An action and its place in the plan.
+pub type Numbered<'p, A> = (usize, &'p Planned<A>);
+
+impl<'a> Run<'a> {
+    /// A run on this observation.
+    pub fn new(function: Function, store: &'a Store, seen: &'a Observation, clock: RunClock) -> Self {
+        Self { function, store, seen, clock, lanes: Lanes::new(&seen.nodes) }
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Whether something may still be begun: time is left, and the observation is fresh.
+    pub fn may_begin(&self) -> bool {
+        let policy = &self.seen.policy;
+        let age = self.now().since(self.seen.observed_at);
+        self.clock.has_left(policy.watchdog.reserve_ms) && age <= Span::from_s(policy.poll.stale_after_s)
+    }
+
+    /// Until when something may be begun.
+    pub fn latest_start(&self) -> Instant {
+        let policy = &self.seen.policy;
+        let fresh = (self.seen.observed_at + Span::from_s(policy.poll.stale_after_s)).since(self.now());
+        let fresh = Instant::now() + Duration::from_millis(u64::try_from(fresh.as_ms()).unwrap_or(0));
+        fresh.min(self.clock.latest(policy.watchdog.reserve_ms))
+    }
+
+    /// Keeps an event.
+    pub async fn tell(&self, subject: &Subject, action: ActionName, reason: &Reason) {
+        self.keep(self.event(subject, action, &reason.to_string())).await;
+    }
+
+    fn event(&self, subject: &Subject, action: ActionName, reason: &str) -> Event {
+        let keep = self.seen.policy.history.keep_events();
+        Event::new(subject, action, reason, self.now(), keep, self.store.chance())
+    }
+
+    async fn keep(&self, event: Event) {
+        self.store.tell(&event).await;
+    }
+
+    /// Carries out these actions, so many at once. The answers are numbered as the actions are.
+    pub async fn carry_out<A: Describe + Sync>(
+        &self,
+        performer: &impl Perform<A>,
+        actions: Vec<Numbered<'_, A>>,
+        at_once: usize,
+    ) -> Vec<(usize, ActionAnswer)> {
+        let work: Vec<_> = actions
+            .into_iter()
+            .map(|(n, planned)| async move { (n, self.one(performer, planned).await) }.boxed())
+            .collect();
+        futures::stream::iter(work).buffer_unordered(at_once).collect().await
+    }
+
+    async fn one<A: Describe + Sync>(&self, performer: &impl Perform<A>, planned: &Planned<A>) -> ActionAnswer {
+        let about = planned.action.about();
+        let _lanes = self.lanes.enter(about.lanes()).await;
+        let row = planned.row();
+        if !self.may_begin() {
+            return ActionAnswer::new(row, Outcome::Left, None);
+        }
+        let (outcome, error) = match performer.perform(planned, self.now()).await {
+            Ok(outcome) => (outcome, None),
+            Err(e) => e.outcome(),
+        };
+        if outcome == Outcome::Failed {
+            let error = error.as_deref().unwrap_or_default();
+            tracing::warn!(action = %row.action, subject = row.subject, error, "not done");
+        }
+        if planned.telling == Telling::Event && leaves_event(row.action, outcome) {
+            let mut event = self.event(&about.subject(), row.action, &row.reason);
+            if let Some(handle) = &row.handle {
+                event = event.with("handle", handle.clone());
+            }
+            self.keep(event).await;
+        }
+        ActionAnswer::new(row, outcome, error)
+    }
+
+    /// Ends the run: sorts the answers into the plan's order and writes the run's row, for the watchdog
+    /// and for `status`. `in_use` is told by poll-and-scale alone.
+    pub async fn finish(&self, mut answers: Vec<(usize, ActionAnswer)>, in_use: Option<u64>) -> Vec<ActionAnswer> {
+        answers.sort_by_key(|(n, _)| *n);
+        let answers: Vec<ActionAnswer> = answers.into_iter().map(|(_, a)| a).collect();
+        let name = self.function.name;
+        let before = self.seen.control.runs.get(name);
+        let after = RunRow::after(name, before, self.seen.observed_at, self.clock.elapsed(), tally(&answers));
+        let after = RunRow { in_use: in_use.or(after.in_use), ..after };
+        self.store.write_run(before, &after).await;
+        answers
+    }
+}
+
+/// What was done leaves an event. What only says something leaves one when it was said; what turned out
+/// to be impossible for now leaves none, or each run would leave one.
+const fn leaves_event(action: ActionName, outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Done => true,
+        Outcome::Said => matches!(action, ActionName::Warn | ActionName::HoldBack),
+        Outcome::Conflict | Outcome::Failed | Outcome::Left => false,
+    }
+}

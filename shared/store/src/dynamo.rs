@@ -1,0 +1,433 @@
+//! DynamoDB through the AWS SDK: the only file that calls it.
+//!
+//! Guarantees: unprocessed keys are asked for again; a failed condition, a transaction
+//! conflict and a fault are told apart; a restart of the client's own retries never turns a
+//! write into two, because every write is conditional.
+//! Does not: decide what to read or write.
+
+use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, WriteError};
+use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
+use crate::write::{Aliases, Effect, Item, Key, Write};
+use async_trait::async_trait;
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
+    KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, ReturnValue,
+    ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification, TransactWriteItem, Update,
+};
+use model::causes::chain;
+use model::ids::ClusterName;
+use std::error::Error;
+use std::fmt;
+
+/// How many keys one batch read takes.
+const BATCH_KEYS: usize = 100;
+/// How often unprocessed keys of a batch are asked for again.
+const BATCH_TRIES: u32 = 8;
+
+/// The tables of one cluster.
+#[derive(Clone)]
+pub struct Dynamo {
+    client: Client,
+    cluster: ClusterName,
+}
+
+impl fmt::Debug for Dynamo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dynamo({})", self.cluster)
+    }
+}
+
+impl Dynamo {
+    /// The tables `{cluster}-…` behind this client.
+    pub const fn new(client: Client, cluster: ClusterName) -> Self {
+        Self { client, cluster }
+    }
+
+    fn name(&self, table: Table) -> String {
+        format!("{}-{}", self.cluster, table.suffix())
+    }
+
+    /// Makes the tables that are missing, at a local or test endpoint; in AWS the stack does.
+    /// Returns the names of those it made.
+    pub async fn create_tables(&self) -> Result<Vec<String>, DbError> {
+        let mut made = Vec::new();
+        for definition in TABLES {
+            let name = self.name(definition.table);
+            match self.create_table(definition, &name).await {
+                Ok(()) => made.push(name),
+                Err(DbError::Refused { code, .. }) if code == "ResourceInUseException" => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(made)
+    }
+
+    async fn create_table(&self, definition: &Definition, name: &str) -> Result<(), DbError> {
+        let operation = "CreateTable";
+        let wrong = |e: aws_sdk_dynamodb::error::BuildError| DbError::Refused {
+            operation,
+            code: "BuildError".into(),
+            message: e.to_string(),
+        };
+        let mut attributes: Vec<KeyAttribute> = Vec::new();
+        for key in std::iter::once(definition.key).chain(definition.indexes.iter().map(|i| i.key)) {
+            for attribute in std::iter::once(key.hash).chain(key.range) {
+                if !attributes.contains(&attribute) {
+                    attributes.push(attribute);
+                }
+            }
+        }
+        let mut request = self.client.create_table().table_name(name).billing_mode(BillingMode::PayPerRequest);
+        for attribute in attributes {
+            let kind = match attribute.kind {
+                KeyType::Number => ScalarAttributeType::N,
+                KeyType::Text => ScalarAttributeType::S,
+            };
+            let built = AttributeDefinition::builder().attribute_name(attribute.name).attribute_type(kind).build();
+            request = request.attribute_definitions(built.map_err(wrong)?);
+        }
+        for element in schema(definition.key).map_err(wrong)? {
+            request = request.key_schema(element);
+        }
+        for index in definition.indexes {
+            let projection = match index.projected {
+                None => Projection::builder().projection_type(ProjectionType::KeysOnly),
+                Some(names) => Projection::builder()
+                    .projection_type(ProjectionType::Include)
+                    .set_non_key_attributes(Some(names.iter().map(|n| (*n).to_owned()).collect())),
+            };
+            let built = GlobalSecondaryIndex::builder()
+                .index_name(index.name)
+                .set_key_schema(Some(schema(index.key).map_err(wrong)?))
+                .projection(projection.build())
+                .build();
+            request = request.global_secondary_indexes(built.map_err(wrong)?);
+        }
+        request.send().await.map_err(|e| db_error(operation, name, &e))?;
+        if definition.expires {
+            let ttl =
+                TimeToLiveSpecification::builder().enabled(true).attribute_name(EXPIRES).build().map_err(wrong)?;
+            self.client
+                .update_time_to_live()
+                .table_name(name)
+                .time_to_live_specification(ttl)
+                .send()
+                .await
+                .map_err(|e| db_error("UpdateTimeToLive", name, &e))?;
+        }
+        Ok(())
+    }
+
+    fn transact_item(&self, write: &Write) -> Result<TransactWriteItem, DbError> {
+        let wrong = |e: aws_sdk_dynamodb::error::BuildError| DbError::Refused {
+            operation: "TransactWriteItems",
+            code: "BuildError".into(),
+            message: e.to_string(),
+        };
+        let table = self.name(write.key.table);
+        let mut aliases = Aliases::default();
+        let condition = aliases.condition(&write.when);
+        let key = Some(write.key.attributes());
+        let builder = TransactWriteItem::builder();
+        Ok(match &write.effect {
+            Effect::Put(item) => builder.put(
+                Put::builder()
+                    .table_name(table)
+                    .set_item(Some(item.clone()))
+                    .set_condition_expression(condition)
+                    .set_expression_attribute_names(some(aliases.names))
+                    .set_expression_attribute_values(some(aliases.values))
+                    .build()
+                    .map_err(wrong)?,
+            ),
+            Effect::Update { set, remove } => builder.update(
+                Update::builder()
+                    .table_name(table)
+                    .set_key(key)
+                    .update_expression(aliases.update(set, remove))
+                    .set_condition_expression(condition)
+                    .set_expression_attribute_names(some(aliases.names))
+                    .set_expression_attribute_values(some(aliases.values))
+                    .build()
+                    .map_err(wrong)?,
+            ),
+            Effect::Delete => builder.delete(
+                Delete::builder()
+                    .table_name(table)
+                    .set_key(key)
+                    .set_condition_expression(condition)
+                    .set_expression_attribute_names(some(aliases.names))
+                    .set_expression_attribute_values(some(aliases.values))
+                    .build()
+                    .map_err(wrong)?,
+            ),
+            Effect::Check => builder.condition_check(
+                ConditionCheck::builder()
+                    .table_name(table)
+                    .set_key(key)
+                    .set_condition_expression(condition)
+                    .set_expression_attribute_names(some(aliases.names))
+                    .set_expression_attribute_values(some(aliases.values))
+                    .build()
+                    .map_err(wrong)?,
+            ),
+        }
+        .build())
+    }
+}
+
+fn some<K, V>(map: std::collections::HashMap<K, V>) -> Option<std::collections::HashMap<K, V>> {
+    (!map.is_empty()).then_some(map)
+}
+
+fn schema(key: KeySchema) -> Result<Vec<KeySchemaElement>, aws_sdk_dynamodb::error::BuildError> {
+    let element =
+        |name: &str, kind: SdkKeyType| KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
+    let mut elements = vec![element(key.hash.name, SdkKeyType::Hash)?];
+    if let Some(range) = key.range {
+        elements.push(element(range.name, SdkKeyType::Range)?);
+    }
+    Ok(elements)
+}
+
+fn db_error<E, R>(operation: &'static str, table: &str, error: &SdkError<E, R>) -> DbError
+where
+    E: ProvideErrorMetadata + Error + 'static,
+    R: fmt::Debug + 'static,
+{
+    let SdkError::ServiceError(service) = error else {
+        return DbError::Unreachable { operation, detail: chain(error) };
+    };
+    let meta = service.err();
+    match meta.code().unwrap_or_default() {
+        "ResourceNotFoundException" => DbError::NoTable(table.to_owned()),
+        "ProvisionedThroughputExceededException" | "ThrottlingException" | "RequestLimitExceeded" => {
+            DbError::Throttled { operation }
+        }
+        code => DbError::Refused {
+            operation,
+            code: code.to_owned(),
+            message: meta.message().unwrap_or("no message").to_owned(),
+        },
+    }
+}
+
+/// What a single write's error means. `old` is the row as it is, where that was asked for.
+fn write_error<E, R>(operation: &'static str, table: &str, error: &SdkError<E, R>, old: Option<Row>) -> WriteError
+where
+    E: ProvideErrorMetadata + Error + 'static,
+    R: fmt::Debug + 'static,
+{
+    match error.as_service_error().and_then(ProvideErrorMetadata::code) {
+        Some("ConditionalCheckFailedException") => WriteError::Conflict(old),
+        Some("TransactionConflictException") => WriteError::Contended,
+        _ => WriteError::Db(db_error(operation, table, error)),
+    }
+}
+
+fn rows(items: Option<Vec<Item>>) -> Vec<Row> {
+    items.unwrap_or_default().into_iter().map(Row::from).collect()
+}
+
+/// A cancelled transaction: a failed condition outweighs a conflict, which outweighs throttling.
+fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
+    let has = |code: &str| reasons.iter().any(|r| r.code() == Some(code));
+    let operation = "TransactWriteItems";
+    if has("ConditionalCheckFailed") {
+        WriteError::CONFLICT
+    } else if has("TransactionConflict") {
+        WriteError::Contended
+    } else if has("ThrottlingError") || has("ProvisionedThroughputExceeded") {
+        WriteError::Db(DbError::Throttled { operation })
+    } else {
+        let detail: Vec<&str> = reasons.iter().filter_map(CancellationReason::message).collect();
+        WriteError::Db(DbError::Refused {
+            operation,
+            code: "TransactionCanceledException".into(),
+            message: if detail.is_empty() { message.to_owned() } else { detail.join("; ") },
+        })
+    }
+}
+
+#[async_trait]
+impl Db for Dynamo {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
+        let table = self.name(key.table);
+        let answer = self
+            .client
+            .get_item()
+            .table_name(&table)
+            .set_key(Some(key.attributes()))
+            .consistent_read(true)
+            .send()
+            .await
+            .map_err(|e| db_error("GetItem", &table, &e))?;
+        Ok(answer.item.map(Row::from))
+    }
+
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        let operation = "BatchGetItem";
+        let mut found = Vec::with_capacity(keys.len());
+        let Some(first) = keys.first() else { return Ok(found) };
+        let table = self.name(first.table);
+        for chunk in keys.chunks(BATCH_KEYS) {
+            let mut wanted: Vec<Item> = chunk.iter().map(Key::attributes).collect();
+            let mut tries = 0;
+            while !wanted.is_empty() {
+                if tries == BATCH_TRIES {
+                    return Err(DbError::Throttled { operation });
+                }
+                if tries > 0 {
+                    tokio::time::sleep(std::time::Duration::from_millis(25 << tries)).await;
+                }
+                tries += 1;
+                let request = KeysAndAttributes::builder()
+                    .set_keys(Some(std::mem::take(&mut wanted)))
+                    .consistent_read(true)
+                    .build()
+                    .map_err(|e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() })?;
+                let answer = self
+                    .client
+                    .batch_get_item()
+                    .request_items(&table, request)
+                    .send()
+                    .await
+                    .map_err(|e| db_error(operation, &table, &e))?;
+                found.extend(answer.responses.unwrap_or_default().into_values().flatten().map(Row::from));
+                wanted = answer.unprocessed_keys.unwrap_or_default().into_values().flat_map(|k| k.keys).collect();
+            }
+        }
+        Ok(found)
+    }
+
+    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        let table = self.name(query.table);
+        let key = query.index.map_or(query.table.definition().key, |i| i.key);
+        let mut aliases = Aliases::default();
+        let mut condition = format!("{} = {}", aliases.name(key.hash.name), aliases.value(&query.hash));
+        if let (Some(range), Some(most)) = (key.range, &query.range_at_most) {
+            condition.push_str(&format!(" AND {} <= {}", aliases.name(range.name), aliases.value(most)));
+        }
+        let answer = self
+            .client
+            .query()
+            .table_name(&table)
+            .set_index_name(query.index.map(|i| i.name.to_owned()))
+            .key_condition_expression(condition)
+            .set_expression_attribute_names(some(aliases.names))
+            .set_expression_attribute_values(some(aliases.values))
+            .consistent_read(query.index.is_none())
+            .scan_index_forward(!query.newest_first)
+            .set_limit(query.limit)
+            .set_exclusive_start_key(from)
+            .send()
+            .await
+            .map_err(|e| db_error("Query", &table, &e))?;
+        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+    }
+
+    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+        let name = self.name(table);
+        let answer = self
+            .client
+            .scan()
+            .table_name(&name)
+            .set_index_name(index.map(|i| i.name.to_owned()))
+            .consistent_read(index.is_none())
+            .set_exclusive_start_key(from)
+            .send()
+            .await
+            .map_err(|e| db_error("Scan", &name, &e))?;
+        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+    }
+
+    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
+        let table = self.name(write.key.table);
+        let mut aliases = Aliases::default();
+        let condition = aliases.condition(&write.when);
+        let wants = answer == Answer::Row;
+        let on_failure =
+            if wants { ReturnValuesOnConditionCheckFailure::AllOld } else { ReturnValuesOnConditionCheckFailure::None };
+        let old = |failure: Option<&Item>| failure.filter(|i| wants && !i.is_empty()).cloned().map(Row::from);
+        match &write.effect {
+            Effect::Put(item) => {
+                self.client
+                    .put_item()
+                    .table_name(&table)
+                    .set_item(Some(item.clone()))
+                    .set_condition_expression(condition)
+                    .set_expression_attribute_names(some(aliases.names))
+                    .set_expression_attribute_values(some(aliases.values))
+                    .return_values_on_condition_check_failure(on_failure)
+                    .send()
+                    .await
+                    .map_err(|e| {
+                        use aws_sdk_dynamodb::operation::put_item::PutItemError as E;
+                        let row = match e.as_service_error() {
+                            Some(E::ConditionalCheckFailedException(f)) => old(f.item()),
+                            _ => None,
+                        };
+                        write_error("PutItem", &table, &e, row)
+                    })?;
+                Ok(wants.then(|| Row::from(item.clone())))
+            }
+            Effect::Update { set, remove } => {
+                let answer = self
+                    .client
+                    .update_item()
+                    .table_name(&table)
+                    .set_key(Some(write.key.attributes()))
+                    .update_expression(aliases.update(set, remove))
+                    .set_condition_expression(condition)
+                    .set_expression_attribute_names(some(aliases.names))
+                    .set_expression_attribute_values(some(aliases.values))
+                    .return_values(if wants { ReturnValue::AllNew } else { ReturnValue::None })
+                    .return_values_on_condition_check_failure(on_failure)
+                    .send()
+                    .await
+                    .map_err(|e| {
+                        use aws_sdk_dynamodb::operation::update_item::UpdateItemError as E;
+                        let row = match e.as_service_error() {
+                            Some(E::ConditionalCheckFailedException(f)) => old(f.item()),
+                            _ => None,
+                        };
+                        write_error("UpdateItem", &table, &e, row)
+                    })?;
+                Ok(answer.attributes.map(Row::from))
+            }
+            Effect::Delete => {
+                self.client
+                    .delete_item()
+                    .table_name(&table)
+                    .set_key(Some(write.key.attributes()))
+                    .set_condition_expression(condition)
+                    .set_expression_attribute_names(some(aliases.names))
+                    .set_expression_attribute_values(some(aliases.values))
+                    .send()
+                    .await
+                    .map_err(|e| write_error("DeleteItem", &table, &e, None))?;
+                Ok(None)
+            }
+            Effect::Check => self.transact(std::slice::from_ref(write)).await.map(|()| None),
+        }
+    }
+
+    async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
+        use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as E;
+        let items: Vec<TransactWriteItem> = writes.iter().map(|w| self.transact_item(w)).collect::<Result<_, _>>()?;
+        let table = writes.first().map(|w| self.name(w.key.table)).unwrap_or_default();
+        // The SDK adds a request token, the same for its own retries: an answer that is lost on
+        // the way does not turn a committed transaction into a failed one.
+        self.client.transact_write_items().set_transact_items(Some(items)).send().await.map(|_| ()).map_err(|e| match e
+            .as_service_error()
+        {
+            Some(E::TransactionCanceledException(c)) => {
+                cancelled(c.cancellation_reasons(), c.message().unwrap_or("no message"))
+            }
+            Some(E::TransactionInProgressException(_)) => WriteError::Contended,
+            _ => WriteError::Db(db_error("TransactWriteItems", &table, &e)),
+        })
+    }
+}

@@ -1,0 +1,35 @@
+//! DynamoDB: the only crate that knows tables, attributes, indexes and how a condition is written.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | [`Store`] | reads and conditional writes |
+//! | [`steps`] | sequences of writes: place, end, stop, clean; the one exit of a job's or an alloc's end |
+//! | [`TABLES`] | tables and indexes, from which local tables are made and the template is checked |
+//! | [`Db`] | the boundary: six operations; [`Dynamo`] implements them through the AWS SDK |
+//!
+//! Guarantees: no blind writes. Does not: decide anything.
+
+mod conditions;
+mod db;
+mod de;
+mod dynamo;
+mod rows;
+mod ser;
+pub mod steps;
+mod store;
+mod tables;
+mod write;
+
+pub use conditions::{
+    change_handle, delete_handle, delete_node, handle_unchanged, insert_handle, make_handle, no_job, no_live_allocs,
+    silent_since,
+};
+pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, WriteError};
+pub use dynamo::Dynamo;
+pub use rows::{
+    Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, to_json, unchanged,
+};
+pub use store::{Pulse, Store};
+pub use tables::to_json as tables_json;
+pub use tables::{DUE, Definition, Index, KeyAttribute, KeySchema, KeyType, LIVE, QUEUE, TABLES, Table};
+pub use write::{Aliases, Cond, Effect, Item, Key, Write};

@@ -1,0 +1,415 @@
+//! Records as rows: how the model's types become attributes and back, and what changed.
+//!
+//! Guarantees: optional attributes are absent, never null or empty; a write sets only what
+//! changed, so that it never touches the pulse it did not mean to touch.
+//! Does not: know conditions beyond the version.
+
+use crate::db::{DbError, Row};
+use crate::tables::Table;
+use crate::write::{Cond, Effect, Item, Key, Write};
+use crate::{de, ser};
+use aws_sdk_dynamodb::types::AttributeValue;
+use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
+use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::{Alloc, Handle, Job, JobState, NodeRecord, Version};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
+
+/// Attributes that are sets, of texts or of numbers.
+const TEXT_SETS: &[&str] = &["allocs"];
+const NUMBER_SETS: &[&str] = &["done"];
+
+pub(crate) fn s(value: impl ToString) -> AttributeValue {
+    AttributeValue::S(value.to_string())
+}
+
+pub(crate) fn n(value: impl ToString) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}
+
+/// The row of a value that serializes to an object.
+pub(crate) fn to_item(value: &impl Serialize) -> Item {
+    // The model's types are objects, and nothing in them cannot be an attribute.
+    let Ok(AttributeValue::M(mut item)) = value.serialize(ser::Attribute) else { return Item::new() };
+    item.retain(|name, value| {
+        if let AttributeValue::L(list) = value {
+            if TEXT_SETS.contains(&name.as_str()) {
+                *value = AttributeValue::Ss(list.drain(..).filter_map(|v| v.as_s().ok().cloned()).collect());
+            } else if NUMBER_SETS.contains(&name.as_str()) {
+                *value = AttributeValue::Ns(list.drain(..).filter_map(|v| v.as_n().ok().cloned()).collect());
+            }
+        }
+        !is_nothing(value)
+    });
+    item
+}
+
+fn is_nothing(value: &AttributeValue) -> bool {
+    match value {
+        AttributeValue::Null(_) => true,
+        AttributeValue::S(text) => text.is_empty(),
+        AttributeValue::L(list) => list.is_empty(),
+        AttributeValue::M(map) => map.is_empty(),
+        AttributeValue::Ss(set) | AttributeValue::Ns(set) => set.is_empty(),
+        _ => false,
+    }
+}
+
+/// A row as JSON: sets become lists.
+pub fn to_json(item: &Item) -> Value {
+    Value::Object(item.iter().map(|(k, v)| (k.clone(), plain(v))).collect::<Map<_, _>>())
+}
+
+fn plain(value: &AttributeValue) -> Value {
+    let number = |text: &str| -> Value {
+        if let Ok(whole) = text.parse::<i64>() {
+            return whole.into();
+        }
+        if let Ok(whole) = text.parse::<u64>() {
+            return whole.into();
+        }
+        text.parse::<f64>().ok().and_then(Number::from_f64).map_or(Value::Null, Value::Number)
+    };
+    match value {
+        AttributeValue::Bool(b) => Value::Bool(*b),
+        AttributeValue::N(text) => number(text),
+        AttributeValue::S(text) => Value::String(text.clone()),
+        AttributeValue::L(list) => list.iter().map(plain).collect(),
+        AttributeValue::M(map) => Value::Object(map.iter().map(|(k, v)| (k.clone(), plain(v))).collect()),
+        AttributeValue::Ss(texts) => {
+            let mut texts = texts.clone();
+            texts.sort_unstable();
+            texts.into()
+        }
+        AttributeValue::Ns(numbers) => numbers.iter().map(|t| number(t)).collect(),
+        _ => Value::Null,
+    }
+}
+
+/// What a row can be read as.
+pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {}
+impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Readable for T {}
+
+/// A row as the model's type.
+pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
+    row.read_as(|item| from_item(table, item))
+}
+
+fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
+    // The `live` index has no room for a copy of its own hash key.
+    let behind = !item.contains_key("node_id");
+    let name = |name| if behind && name == "live_node" { "node_id" } else { name };
+    R::deserialize(de::attributes(item.iter().map(|(k, v)| (name(k.as_str()), v)))).map_err(|e| DbError::Corrupt {
+        table: table.suffix(),
+        key: key_text(table, item),
+        detail: e.to_string(),
+    })
+}
+
+fn key_text(table: Table, item: &Item) -> String {
+    let schema = table.definition().key;
+    let value = |name: &str| item.get(name).map(|v| plain(v).to_string()).unwrap_or_default();
+    match schema.range {
+        Some(range) => format!("{} / {}", value(schema.hash.name), value(range.name)),
+        None => value(schema.hash.name),
+    }
+}
+
+/// A versioned row.
+pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
+    /// Its table.
+    const TABLE: Table;
+    /// Its key.
+    fn key(&self) -> Key;
+    /// As read.
+    fn version(&self) -> Version;
+    /// As a write makes it.
+    fn set_version(&mut self, version: Version);
+    /// The attributes that only indexes need.
+    fn index(&self, _item: &mut Item) {}
+}
+
+impl Record for NodeRecord {
+    const TABLE: Table = Table::Nodes;
+    fn key(&self) -> Key {
+        node_key(self.slot)
+    }
+    fn version(&self) -> Version {
+        self.version
+    }
+    fn set_version(&mut self, version: Version) {
+        self.version = version;
+    }
+}
+
+impl Record for Job {
+    const TABLE: Table = Table::Jobs;
+    fn key(&self) -> Key {
+        job_key(self.summary.job_id)
+    }
+    fn version(&self) -> Version {
+        self.summary.version
+    }
+    fn set_version(&mut self, version: Version) {
+        self.summary.version = version;
+    }
+    fn index(&self, item: &mut Item) {
+        let queue = match self.summary.state {
+            JobState::Queued => "queued",
+            JobState::Placed | JobState::Regrouping => "placed",
+            _ => return,
+        };
+        item.insert("queue".into(), s(queue));
+        item.insert("rank".into(), s(self.rank()));
+    }
+}
+
+impl Record for Alloc {
+    const TABLE: Table = Table::Allocs;
+    fn key(&self) -> Key {
+        alloc_key(self.id())
+    }
+    fn version(&self) -> Version {
+        self.summary.version
+    }
+    fn set_version(&mut self, version: Version) {
+        self.summary.version = version;
+    }
+    fn index(&self, item: &mut Item) {
+        if !self.summary.client.is_final() {
+            item.insert("live_node".into(), s(self.summary.node_id));
+        }
+    }
+}
+
+macro_rules! control_record {
+    ($($t:ty),*) => {$(
+        impl Record for $t {
+            const TABLE: Table = Table::Control;
+            fn key(&self) -> Key {
+                Key::hash(Table::Control, s(&self.key))
+            }
+            fn version(&self) -> Version {
+                self.version
+            }
+            fn set_version(&mut self, version: Version) {
+                self.version = version;
+            }
+        }
+    )*};
+}
+control_record!(EntryRow, RunRow, PolicyRow);
+
+/// The key of a control row.
+pub fn control_key(key: &ControlKey) -> Key {
+    Key::hash(Table::Control, s(key))
+}
+
+/// The key of a node record.
+pub fn node_key(slot: Slot) -> Key {
+    Key::hash(Table::Nodes, n(slot))
+}
+
+/// The key of a job.
+pub fn job_key(job: JobId) -> Key {
+    Key::hash(Table::Jobs, s(job))
+}
+
+/// The key of an alloc.
+pub fn alloc_key(alloc: AllocId) -> Key {
+    Key::hash(Table::Allocs, s(alloc))
+}
+
+/// The key of a handle.
+pub fn handle_key(node: NodeId, handle: &str) -> Key {
+    Key { table: Table::Handles, hash: s(node), range: Some(s(handle)) }
+}
+
+/// The whole row of a record, index attributes included.
+pub fn row<R: Record>(record: &R) -> Item {
+    let mut item = to_item(record);
+    record.index(&mut item);
+    item
+}
+
+/// The row of a handle.
+pub(crate) fn handle_row(handle: &Handle) -> Item {
+    let mut item = to_item(handle);
+    item.insert("due".into(), s("due"));
+    item
+}
+
+/// What must be written to turn one row into the other.
+pub(crate) fn difference(mut before: Item, after: Item) -> Effect {
+    let set: BTreeMap<String, AttributeValue> =
+        after.into_iter().filter(|(name, value)| before.remove(name).as_ref() != Some(value)).collect();
+    let mut remove: Vec<String> = before.into_keys().collect();
+    remove.sort_unstable();
+    Effect::Update { set, remove }
+}
+
+/// The conditional write that makes `before` into `after`, and `after` as it will be.
+/// Conditional on the row not being there (`None`), or on its version as read.
+pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
+    let mut after = after.clone();
+    after.set_version(before.map_or(Version::UNWRITTEN, Record::version).next());
+    let key = after.key();
+    let write = match before {
+        None => {
+            let hash = R::TABLE.definition().key.hash.name;
+            Write { key, when: vec![Cond::Absent(hash)], effect: Effect::Put(row(&after)) }
+        }
+        Some(before) => Write { key, when: vec![as_read(before)], effect: difference(row(before), row(&after)) },
+    };
+    (write, after)
+}
+
+/// The condition that a record is as it was read.
+pub fn as_read<R: Record>(record: &R) -> Cond {
+    Cond::Eq("version", n(record.version().number()))
+}
+
+/// A check, in a transaction, that a record is as it was read.
+pub fn unchanged<R: Record>(record: &R) -> Write {
+    Write { key: record.key(), when: vec![as_read(record)], effect: Effect::Check }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fixtures::{self, at};
+
+    #[test]
+    fn a_transition_writes_only_what_changed() {
+        let before = fixtures::ready(0);
+        let after = before.with_alloc(fixtures::alloc_id(0), at(90)).unwrap();
+        let (write, after) = change(Some(&before), &after);
+        let Effect::Update { set, remove } = &write.effect else { panic!("no update") };
+        let set: Vec<&str> = set.keys().map(String::as_str).collect();
+        assert_eq!(set, ["allocs", "modified_at", "reason", "seq", "version"]);
+        assert_eq!(remove, &["idle_since_at"]);
+        assert_eq!(write.when, [Cond::Eq("version", n(before.version.number()))]);
+        assert_eq!(after.version, before.version.next());
+    }
+
+    #[test]
+    fn rows_read_back_as_the_records_they_were() {
+        let node = fixtures::ready(3).with_alloc(fixtures::alloc_id(0), at(90)).unwrap();
+        assert_eq!(from_item::<NodeRecord>(Table::Nodes, &row(&node)).unwrap(), node);
+        let job = fixtures::job(1).with_placed(&[fixtures::alloc_id(1)]).unwrap();
+        assert_eq!(from_item::<Job>(Table::Jobs, &row(&job)).unwrap(), job);
+        let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
+        assert_eq!(from_item::<Alloc>(Table::Allocs, &row(&alloc)).unwrap(), alloc);
+    }
+
+    #[test]
+    fn a_row_of_the_live_index_reads_its_node_from_the_hash_key() {
+        let (job, node) = (fixtures::job(1), fixtures::ready(1));
+        let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
+        let mut shown = row(&alloc);
+        shown.remove("node_id");
+        assert_eq!(from_item::<model::AllocSummary>(Table::Allocs, &shown).unwrap(), alloc.summary);
+    }
+
+    #[test]
+    fn everything_a_row_can_hold_reads_back() {
+        let (kind, state) = (model::HandleKind::Container, model::HandleState::Live);
+        let handle = Handle {
+            deadline_at: Some(model::time::Time::from_ms(i64::MIN)),
+            missing_ms: Some(-1),
+            keep: true,
+            ..Handle::new(fixtures::node_id(1), "c".into(), kind, state, u64::MAX, at(0))
+        };
+        assert_eq!(from_item::<Handle>(Table::Handles, &handle_row(&handle)).unwrap(), handle);
+        let detail = serde_json::json!({"list": [1, -2, 0.5, "x", null, true, {"empty": []}], "map": {"a": ""}});
+        let chance = model::chance::Chance::seeded(1);
+        let event = model::events::Event::new(
+            &model::events::Subject::Cluster,
+            model::ActionName::Warn,
+            "",
+            at(1),
+            model::time::Span::ZERO,
+            &chance,
+        )
+        .with("detail", detail);
+        let item = to_item(&event);
+        assert!(!item.contains_key("reason"));
+        assert_eq!(from_item::<model::events::Event>(Table::Events, &item).unwrap(), event);
+        assert_eq!(to_json(&item)["detail"]["detail"], event.detail["detail"]);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_understood_says_why() {
+        let good = row(&fixtures::ready(3));
+        let detail = |name: &str, value: Option<AttributeValue>| {
+            let mut bad = good.clone();
+            bad.remove(name);
+            bad.extend(value.map(|v| (name.to_owned(), v)));
+            from_item::<NodeRecord>(Table::Nodes, &bad).unwrap_err().to_string()
+        };
+        let says = |why: &str| format!("row 3 of table nodes cannot be understood: {why}: repair or delete it");
+        assert_eq!(detail("gate_seq", None), says("missing field `gate_seq`"));
+        assert_eq!(detail("node_id", Some(s("x"))), says("node id \"x\" is not {slot}-{ULID}"));
+        assert_eq!(detail("attempt", Some(s("two"))), says("invalid type: string \"two\", expected u32"));
+        assert_eq!(detail("version", Some(n("1.5"))), says("invalid type: floating point `1.5`, expected u64"));
+        assert_eq!(detail("market", Some(s("gift"))), says("unknown variant `gift`, expected `on_demand` or `spot`"));
+        assert_eq!(
+            detail("allocs", Some(AttributeValue::Bool(true))),
+            says("invalid type: boolean `true`, expected a sequence")
+        );
+    }
+
+    #[test]
+    fn an_empty_set_disappears_and_an_ended_job_leaves_the_queue() {
+        let job = fixtures::job(1);
+        assert!(!row(&job).contains_key("allocs"));
+        assert!(row(&job).contains_key("queue"));
+        let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
+        let (write, _) = change(Some(&job), &cancelled);
+        let Effect::Update { remove, .. } = write.effect else { panic!("no update") };
+        assert_eq!(remove, ["queue", "rank"]);
+    }
+
+    #[test]
+    fn a_node_record_without_many_allocs_stays_under_one_write_unit() {
+        // A write unit is 1 KiB of names and values (AWS: "DynamoDB item sizes and formats").
+        let mut offering = fixtures::offering();
+        offering.subnet_id = Some("subnet-0123456789abcdef0".into());
+        offering.zone = Some("ap-southeast-2a".into());
+        offering.template = "lt-0123456789abcdef0".into();
+        offering.template_version = Some(12);
+        offering.instance_type = "u7in-32tb.224xlarge".into();
+        let life = model::NewLife { offering, request_digest: "0123456789abcdef".into(), ..fixtures::new_life(63) };
+        let caller = model::Caller {
+            instance_id: "i-0123456789abcdef0",
+            boot_id: "123e4567-e89b-12d3-a456-426614174000",
+            busy: true,
+            address: Some("255.255.255.255"),
+        };
+        let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x")
+            .unwrap()
+            .register(&caller, "01JD0000000000000000000000", at(1), at(1))
+            .unwrap()
+            .open_gate(at(2))
+            .unwrap()
+            .with_alloc(fixtures::alloc_id(1), at(3))
+            .unwrap()
+            .with_intent(model::Intent::Drain, Some(at(9)), at(4))
+            .unwrap()
+            .absent(Some(at(4)), at(4))
+            .unwrap();
+        node.reason = "r".repeat(model::MAX_REASON_BYTES);
+        let mut item = row(&node);
+        item.insert("settled".into(), s("123456#0123456789abcdef"));
+        let size = |v: &AttributeValue| match v {
+            AttributeValue::S(t) => t.len(),
+            AttributeValue::N(t) => t.len() / 2 + 2,
+            AttributeValue::Ss(l) => l.iter().map(String::len).sum::<usize>() + 3,
+            _ => 1,
+        };
+        let bytes: usize = item.iter().map(|(k, v)| k.len() + size(v)).sum();
+        assert!(bytes < 1024, "{bytes} bytes");
+    }
+}

@@ -1,0 +1,341 @@
+//! Sequences of writes that more than one function performs: placing, ending and stopping allocs,
+//! cleaning a node.
+//!
+//! This module is the one exit of a job's and an alloc's end: whoever ends one, calls a function here.
+//!
+//! Guarantees: an alloc's end, its leaving of the node's and the job's sets, the job's transition, its
+//! handle's next look and the events of both are **one** transaction, which also checks the versions
+//! of the copies it counted on; a record is cleaned only after nothing points at its node any more;
+//! after a kill at any point, the same call finishes the same work.
+//! Does not: decide that any of this is due.
+
+use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
+use crate::db::WriteError;
+use crate::rows::{change, unchanged};
+use crate::store::Store;
+use crate::write::{Cond, Write};
+use model::events::{Event, Subject};
+use model::ids::{AllocId, NodeId};
+use model::policy::Policy;
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::{
+    ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, MAX_DUE_S, NodeRecord,
+    cache_handle, counts_for,
+};
+use std::collections::BTreeMap;
+
+/// How long what the steps leave behind is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// Ended jobs and allocs.
+    pub finished: Span,
+    /// Events.
+    pub events: Span,
+    /// What a failed alloc left on its node.
+    pub failed_handles: Span,
+    /// A handle that has not appeared yet.
+    pub creating: Span,
+}
+
+impl Retention {
+    /// As this policy says.
+    pub fn of(policy: &Policy) -> Self {
+        Self {
+            finished: policy.history.keep_finished(),
+            events: policy.history.keep_events(),
+            failed_handles: Span::from_s(policy.sweep.failed_keep_s),
+            creating: Span::from_s(policy.sweep.creating_s),
+        }
+    }
+}
+
+/// Ends an alloc. `node` is its node's record as known, `None` if that life is over (then there is
+/// no set to leave). Returns the node's record as written.
+pub async fn end_alloc(
+    store: &Store,
+    node: Option<&NodeRecord>,
+    alloc: &Alloc,
+    ending: &Ending,
+    keep: Retention,
+    now: Time,
+) -> Result<Option<NodeRecord>, WriteError> {
+    end_alloc_if(store, node, alloc, ending, &[], keep, now).await
+}
+
+/// [`end_alloc`], only if these conditions hold on its node's record too.
+async fn end_alloc_if(
+    store: &Store,
+    node: Option<&NodeRecord>,
+    alloc: &Alloc,
+    ending: &Ending,
+    conditions: &[Cond],
+    keep: Retention,
+    now: Time,
+) -> Result<Option<NodeRecord>, WriteError> {
+    let id = alloc.id();
+    let mut writes = count_member(store, alloc, ending.client, JobSet::Leaves, keep, now).await?;
+    writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
+    let mut written = None;
+    if let Some(node) = node {
+        let after = node.without_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        let (mut write, after) = change(Some(node), &after);
+        write.when.extend_from_slice(conditions);
+        writes.push(write);
+        written = Some(after);
+    }
+    if let Some(handle) = store.handle(alloc.summary.node_id, &id.to_string()).await? {
+        writes.extend(handle_of_ended(&handle, ending.client, keep, now));
+    }
+    let message = ending.message.as_ref().map_or_else(String::new, |m| format!(": {m}"));
+    let reason = Reason::AllocEndedAs { client: ending.client, message };
+    writes.push(event_of(&Subject::Alloc(id), ActionName::EndAlloc, &reason, keep, now));
+    store.transact(&writes).await?;
+    Ok(written)
+}
+
+/// What the end of an alloc means for its handle's next look. A failed alloc's handle is kept for its
+/// time, also where the next look would have been sooner.
+fn handle_of_ended(handle: &Handle, client: ClientStatus, keep: Retention, now: Time) -> Option<Write> {
+    let failed = client == ClientStatus::Failed;
+    let wait = if failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO };
+    let due_at = now + wait;
+    let exists = matches!(handle.state, HandleState::Creating | HandleState::Live);
+    if handle.due_at > due_at || (failed && exists && handle.due_at != due_at) {
+        Some(change_handle(handle, &Handle { due_at, ..handle.clone() }))
+    } else {
+        // It is due already, unless a sweep that still saw the alloc live puts it off.
+        exists.then(|| handle_unchanged(handle))
+    }
+}
+
+/// Tells an alloc to stop at its node's drain deadline and counts its member as lost to the job now.
+/// The alloc itself lives until its node says how it ended.
+pub async fn stop_and_count_lost(
+    store: &Store,
+    node: &NodeRecord,
+    alloc: &Alloc,
+    reason: &str,
+    keep: Retention,
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let stopped = alloc.stop(reason, now).ok_or(WriteError::CONFLICT)?;
+    let mut writes = vec![change(Some(alloc), &stopped).0];
+    writes.extend(count_member(store, alloc, ClientStatus::Lost, JobSet::Stays, keep, now).await?);
+    let told = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
+    let (write, told) = change(Some(node), &told);
+    writes.push(write);
+    store.transact(&writes).await?;
+    Ok(told)
+}
+
+/// The writes by which a job counts the end of one of its members: the job itself, the event if the job
+/// changes its state by it, and the checks of the copies that were counted on.
+async fn count_member(
+    store: &Store,
+    alloc: &Alloc,
+    client: ClientStatus,
+    set: JobSet,
+    keep: Retention,
+    now: Time,
+) -> Result<Vec<Write>, WriteError> {
+    let id = alloc.id();
+    let Some(job) = store.job(id.job_id).await? else { return Ok(vec![no_job(id.job_id)]) };
+    let others = other_copies(store, &job, id).await?;
+    let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
+    let after = job.after_end(&alloc.summary, client, &summaries, set, keep.finished, now);
+    let mut writes = vec![change(Some(&job), &after).0];
+    writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));
+    if after.summary.state != job.summary.state {
+        let message = after.reason.as_ref().map_or_else(String::new, |r| format!(": {r}"));
+        let reason = Reason::JobNow { state: after.summary.state, message };
+        writes.push(event_of(&Subject::Job(id.job_id), ActionName::EndJob, &reason, keep, now));
+    }
+    Ok(writes)
+}
+
+async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Vec<Alloc>, WriteError> {
+    let ids = job.summary.allocs.iter().copied().filter(|other| *other != id);
+    Ok(store.allocs(ids).await?.into_iter().filter(|a| !a.summary.client.is_final()).collect())
+}
+
+/// An event as a write of the transaction that it tells of.
+fn event_of(subject: &Subject, action: ActionName, reason: &Reason, keep: Retention, now: Time) -> Write {
+    Store::event_write(&Event::of_change(subject, action, &reason.to_string(), now, keep.events))
+}
+
+/// Keeps a new job: its row and its event. Returns the job as written.
+pub async fn submit_job(store: &Store, job: &Job, keep: Retention, now: Time) -> Result<Job, WriteError> {
+    let reason = format!("priority {}, {} node(s)", job.summary.priority, job.summary.nodes);
+    let event = Event::of_change(&Subject::Job(job.summary.job_id), ActionName::Submit, &reason, now, keep.events);
+    let (write, job) = change(None, job);
+    store.transact(&[write, Store::event_write(&event)]).await?;
+    Ok(job)
+}
+
+/// Cancels a job for an operator: its row and its event. `None` if it had ended already.
+pub async fn cancel_job(
+    store: &Store,
+    job: &Job,
+    by: &str,
+    keep: Retention,
+    now: Time,
+) -> Result<Option<Job>, WriteError> {
+    let Some(after) = job.cancel(keep.finished, now) else { return Ok(None) };
+    let event = Event::of_change(&Subject::Job(job.summary.job_id), ActionName::Cancel, by, now, keep.events);
+    let (write, after) = change(Some(job), &after);
+    store.transact(&[write, Store::event_write(&event)]).await?;
+    Ok(Some(after))
+}
+
+/// Rejects a queued job that can never run. Its event is the one of the run's action.
+pub async fn reject_job(store: &Store, job: &Job, reason: &str, keep: Retention, now: Time) -> Result<Job, WriteError> {
+    let after = job.reject(reason, keep.finished, now).ok_or(WriteError::CONFLICT)?;
+    store.write(Some(job), &after, Vec::new()).await
+}
+
+/// Queues a job without live allocs again. Its event is the one of the run's action.
+pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, WriteError> {
+    let rows = store.allocs(job.summary.allocs.iter().copied()).await?;
+    if rows.iter().any(|a| !a.summary.client.is_final()) {
+        return Err(WriteError::CONFLICT);
+    }
+    store.write(Some(job), &job.requeue(reason).ok_or(WriteError::CONFLICT)?, Vec::new()).await
+}
+
+/// Places these members of a job, each on a node of its own, all of them or none: the nodes
+/// (ready, wanted, at their versions, into `allocs`, `seq`), the job, the allocs and their
+/// handle rows in one transaction. Returns the nodes as written.
+pub async fn place(
+    store: &Store,
+    job: &Job,
+    members: &[(u32, &NodeRecord)],
+    replaces: Option<&Alloc>,
+    keep: Retention,
+    now: Time,
+) -> Result<Vec<NodeRecord>, WriteError> {
+    let mut writes = Vec::new();
+    let mut nodes = Vec::new();
+    let mut placed = Vec::new();
+    for ((member, node), n) in members.iter().zip(0u32..) {
+        let id = AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.copies.saturating_add(n) };
+        let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
+        alloc.summary.replaces = replaces.map(Alloc::id);
+        let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        let (write, node_after) = change(Some(*node), &node_after);
+        writes.push(write);
+        nodes.push(node_after);
+        let handles = handle_rows(store, &alloc, keep, now).await?;
+        writes.extend(handles);
+        writes.push(change(None, &alloc).0);
+        placed.push(id);
+    }
+    if let (Some(original), Some(copy)) = (replaces, placed.first()) {
+        // Still unknown at the version read: a node that came back meanwhile needs no copy.
+        if original.summary.client != ClientStatus::Unknown {
+            return Err(WriteError::CONFLICT);
+        }
+        let mut after = original.clone();
+        after.summary.replaced_by = Some(*copy);
+        writes.push(change(Some(original), &after).0);
+    }
+    let job_after = job.with_placed(&placed).ok_or(WriteError::CONFLICT)?;
+    writes.push(change(Some(job), &job_after).0);
+    let done = store.transact(&writes).await;
+    if done.as_ref().is_err_and(WriteError::is_conflict) {
+        let on = members.iter().filter_map(|(_, node)| node.node_id());
+        skip_spent_ids(store, job, &placed, on).await?;
+    }
+    done.map(|()| nodes)
+}
+
+/// Ids that left traces in a history which a restore undid are not given a second time: a job that
+/// insisted on them would wait, and hold up others, until the traces are gone.
+async fn skip_spent_ids(
+    store: &Store,
+    job: &Job,
+    ids: &[AllocId],
+    on: impl Iterator<Item = NodeId>,
+) -> Result<(), WriteError> {
+    let same = store.job(job.summary.job_id).await?.is_some_and(|now| now.summary.version == job.summary.version);
+    for (id, node) in ids.iter().zip(on).take_while(|_| same) {
+        let handle = store.handle(node, &id.to_string()).await?;
+        let spent = handle.is_some_and(|h| h.state != HandleState::Gone) || store.alloc(*id).await?.is_some();
+        if spent {
+            let mut after = job.clone();
+            let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+            after.summary.copies = after.summary.copies.saturating_add(members);
+            return store.apply(&change(Some(job), &after).0).await;
+        }
+    }
+    Ok(())
+}
+
+async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
+    let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
+    let deadline = now + keep.creating;
+    let creating = |handle: String, kind, alloc_id| Handle {
+        alloc_id,
+        deadline_at: Some(deadline),
+        ..Handle::new(node_id, handle, kind, HandleState::Creating, seq, deadline)
+    };
+    let mut writes = vec![make_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
+    for cache in &alloc.work.caches {
+        let name = cache_handle(cache);
+        writes.push(match store.handle(node_id, &name).await? {
+            None | Some(Handle { state: HandleState::Gone, .. }) => {
+                make_handle(&creating(name, HandleKind::Volume, None))
+            }
+            Some(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
+                // Used again: it is not unused from some earlier look on.
+                let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
+                let due_at = row.due_at.max(now + keep.creating);
+                change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
+            }
+            // Being destroyed: the job is left for the next run.
+            Some(_) => return Err(WriteError::CONFLICT),
+        });
+    }
+    Ok(writes)
+}
+
+/// Cleans a record: first its allocs are lost, then its handles' rows go, then the slot is
+/// free. `more` must hold of the record in each of these writes, besides the version: a node that
+/// is heard from meanwhile loses nothing any more.
+pub async fn clean_node(
+    store: &Store,
+    record: &NodeRecord,
+    reason: &str,
+    more: Vec<Cond>,
+    keep: Retention,
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let mut record = record.clone();
+    let Some(life) = record.life().cloned() else { return Err(WriteError::CONFLICT) };
+    let rows = store.allocs(life.allocs.iter().copied()).await?;
+    let rows: BTreeMap<AllocId, Alloc> = rows.into_iter().map(|a| (a.id(), a)).collect();
+    for id in &life.allocs {
+        let live = rows.get(id).filter(|a| !a.summary.client.is_final() && a.summary.node_id == life.node_id);
+        record = match live {
+            Some(alloc) => {
+                let ending = Ending::lost(reason);
+                let after = end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await?;
+                after.unwrap_or(record)
+            }
+            // Tables restored to different moments: nothing can end it any more.
+            None => {
+                let after = record.without_alloc(*id, now).map_err(|_| WriteError::CONFLICT)?;
+                store.write(Some(&record), &after, more.clone()).await?
+            }
+        };
+    }
+    let mut still = unchanged(&record);
+    still.when.extend_from_slice(&more);
+    for handle in store.handles_of(life.node_id).await? {
+        store.transact(&[delete_handle(&handle), still.clone()]).await?;
+    }
+    let cleaned = record.clean(now, reason).map_err(|_| WriteError::CONFLICT)?;
+    let mut more = more;
+    more.push(no_live_allocs());
+    store.write(Some(&record), &cleaned, more).await
+}

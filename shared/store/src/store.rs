@@ -1,0 +1,435 @@
+//! Reading and writing the tables of one cluster.
+//!
+//! Guarantees: every write is conditional, on a version as read or on the row's absence; a list is
+//! read to its last page or not at all; a transaction conflict is retried three times with jitter, a
+//! failed condition never.
+//! Does not: decide what to write, or repeat anything that failed for another reason: the next run
+//! does.
+
+use crate::db::{Answer, Db, DbError, Query, Row, WriteError};
+use crate::rows::{
+    self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, job_key, n, node_key, s, to_json,
+};
+use crate::tables::{DUE, Index, LIVE, QUEUE, Table};
+use crate::write::{Cond, Effect, Key, Write};
+use model::chance::Chance;
+use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
+use model::events::Event;
+use model::functions::POLL_AND_SCALE;
+use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::time::Time;
+use model::wire::ReportCounter;
+use model::{Alloc, AllocSummary, Handle, Job, JobSummary, NodeRecord, Version};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a transaction that met another one is tried again.
+const CONTENTION_RETRIES: u32 = 3;
+
+/// The tables of one cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    db: Arc<dyn Db>,
+    chance: Chance,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Store")
+    }
+}
+
+/// The pulse of a steady heartbeat, and what must be as the caller says.
+#[derive(Clone, Debug)]
+pub struct Pulse<'a> {
+    /// Who calls.
+    pub node_id: NodeId,
+    /// From which instance.
+    pub instance_id: &'a str,
+    /// In which incarnation.
+    pub incarnation: &'a str,
+    /// In which boot.
+    pub boot_id: &'a str,
+    /// Whether it is busy with something other than allocs.
+    pub busy: bool,
+    /// Now.
+    pub now: Time,
+    /// The renewed lease's end.
+    pub lease_expires_at: Time,
+}
+
+impl Store {
+    /// The store on this database.
+    pub fn new(db: Arc<dyn Db>) -> Self {
+        Self::with_chance(db, Chance::real())
+    }
+
+    /// The store on this database, with this chance.
+    pub fn with_chance(db: Arc<dyn Db>, chance: Chance) -> Self {
+        Self { db, chance }
+    }
+
+    /// What ids of rows are made with, and when to come again: these are made where rows are
+    /// written.
+    pub const fn chance(&self) -> &Chance {
+        &self.chance
+    }
+
+    async fn scan<R: Readable>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
+        let mut rows = Vec::new();
+        let mut from = None;
+        loop {
+            let page = self.db.scan(table, index, from).await?;
+            for item in &page.items {
+                rows.push(from_row(table, item)?);
+            }
+            from = page.next;
+            if from.is_none() {
+                return Ok(rows);
+            }
+        }
+    }
+
+    async fn query<R: Readable>(&self, query: &Query) -> Result<Vec<R>, DbError> {
+        let mut rows = Vec::new();
+        let mut from = None;
+        loop {
+            let page = self.db.query(query, from).await?;
+            for item in &page.items {
+                rows.push(from_row(query.table, item)?);
+            }
+            from = page.next;
+            if from.is_none() || query.limit.is_some() {
+                return Ok(rows);
+            }
+        }
+    }
+
+    async fn read<R: Readable>(&self, key: &Key) -> Result<Option<R>, DbError> {
+        self.db.get(key).await?.map(|item| from_row(key.table, &item)).transpose()
+    }
+
+    /// Every node record, read consistently.
+    pub async fn nodes(&self) -> Result<Vec<NodeRecord>, DbError> {
+        self.scan(Table::Nodes, None).await
+    }
+
+    /// A slot's record, read consistently.
+    pub async fn node(&self, slot: Slot) -> Result<Option<NodeRecord>, DbError> {
+        self.read(&node_key(slot)).await
+    }
+
+    /// Every job that is queued, placed or regrouping, as the index shows them: in the order
+    /// they are served, queued ones first.
+    pub async fn queue(&self) -> Result<Vec<JobSummary>, DbError> {
+        let mut jobs: Vec<JobSummary> = Vec::new();
+        let mut at: HashMap<JobId, usize> = HashMap::new();
+        for state in ["queued", "placed"] {
+            let query = Query {
+                table: Table::Jobs,
+                index: Some(QUEUE),
+                hash: s(state),
+                range_at_most: None,
+                newest_first: false,
+                limit: None,
+            };
+            for job in self.query::<JobSummary>(&query).await? {
+                // Both queries may show a job that moves between them: the later row is newer.
+                let known = *at.entry(job.job_id).or_insert(jobs.len());
+                match jobs.get_mut(known) {
+                    Some(seen) => *seen = job,
+                    None => jobs.push(job),
+                }
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Every job there is, for people.
+    pub async fn jobs(&self) -> Result<Vec<Job>, DbError> {
+        self.scan(Table::Jobs, None).await
+    }
+
+    /// A job, read consistently.
+    pub async fn job(&self, job: JobId) -> Result<Option<Job>, DbError> {
+        self.read(&job_key(job)).await
+    }
+
+    /// Every live alloc, as the index shows them: it may be behind.
+    pub async fn live_allocs(&self) -> Result<Vec<AllocSummary>, DbError> {
+        self.scan(Table::Allocs, Some(LIVE)).await
+    }
+
+    /// These allocs, read consistently; those that do not exist are left out.
+    pub async fn allocs(&self, ids: impl IntoIterator<Item = AllocId>) -> Result<Vec<Alloc>, DbError> {
+        let keys: Vec<Key> = ids.into_iter().map(alloc_key).collect();
+        self.db.get_many(&keys).await?.iter().map(|item| from_row(Table::Allocs, item)).collect()
+    }
+
+    /// An alloc, read consistently.
+    pub async fn alloc(&self, id: AllocId) -> Result<Option<Alloc>, DbError> {
+        self.read(&alloc_key(id)).await
+    }
+
+    /// Every alloc of a job that is still kept, ended ones included: its ids are counted, so no
+    /// index is needed.
+    pub async fn allocs_of(&self, job: &Job) -> Result<Vec<Alloc>, DbError> {
+        let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes, job.summary.copies);
+        let ids = (0..copies).flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
+        let mut allocs = self.allocs(ids).await?;
+        allocs.sort_by_key(|a| (a.id().copy, a.id().member));
+        Ok(allocs)
+    }
+
+    /// Every handle of a node, read consistently.
+    pub async fn handles_of(&self, node: NodeId) -> Result<Vec<Handle>, DbError> {
+        self.query(&Query {
+            table: Table::Handles,
+            index: None,
+            hash: s(node),
+            range_at_most: None,
+            newest_first: false,
+            limit: None,
+        })
+        .await
+    }
+
+    /// One handle, read consistently.
+    pub async fn handle(&self, node: NodeId, handle: &str) -> Result<Option<Handle>, DbError> {
+        self.read(&handle_key(node, handle)).await
+    }
+
+    /// The handles that are due, read consistently after the index named them.
+    pub async fn handles_due(&self, now: Time) -> Result<Vec<Handle>, DbError> {
+        let query = Query {
+            table: Table::Handles,
+            index: Some(DUE),
+            hash: s("due"),
+            range_at_most: Some(n(now.as_ms())),
+            newest_first: false,
+            limit: None,
+        };
+        let mut keys = Vec::new();
+        let mut from = None;
+        loop {
+            let page = self.db.query(&query, from).await?;
+            for item in &page.items {
+                if let (Some(hash), Some(range)) = (item.get("node_id"), item.get("handle")) {
+                    keys.push(Key { table: Table::Handles, hash: hash.clone(), range: Some(range.clone()) });
+                }
+            }
+            from = page.next;
+            if from.is_none() {
+                break;
+            }
+        }
+        self.db.get_many(&keys).await?.iter().map(|item| from_row(Table::Handles, item)).collect()
+    }
+
+    /// The whole control table, read consistently.
+    pub async fn control(&self) -> Result<Control, DbError> {
+        Ok(Control::from_rows(self.scan::<Value>(Table::Control, None).await?)?)
+    }
+
+    /// The policy's row and poll-and-scale's last run: what the ingest needs, in two reads.
+    pub async fn ingest_control(&self) -> Result<Control, DbError> {
+        let keys = [control_key(&ControlKey::Policy), control_key(&ControlKey::Run(POLL_AND_SCALE.name.to_owned()))];
+        Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row)))?)
+    }
+
+    /// The row of an entry with this key, read consistently; one that was never written if there is none.
+    pub async fn entry_row(&self, key: &ControlKey) -> Result<EntryRow, DbError> {
+        let row: Option<EntryRow> = self.read(&control_key(key)).await?;
+        Ok(row.unwrap_or_else(|| EntryRow::new(key)))
+    }
+
+    /// An entry of the control table, read consistently; one that was never written if there is none.
+    pub async fn entry<E: Entry>(&self, key: &ControlKey) -> Result<E, DbError> {
+        self.entry_row(key).await.map(E::from_row)
+    }
+
+    /// The newest events of a subject.
+    pub async fn history(&self, subject: &str, limit: i32) -> Result<Vec<Event>, DbError> {
+        self.query(&Query {
+            table: Table::Events,
+            index: None,
+            hash: s(subject),
+            range_at_most: None,
+            newest_first: true,
+            limit: Some(limit),
+        })
+        .await
+    }
+
+    /// Every event there is, for a page that shows them as they come.
+    pub async fn events(&self) -> Result<Vec<Event>, DbError> {
+        self.scan(Table::Events, None).await
+    }
+
+    /// Writes what changed between a record as read and as it must become. Returns it as
+    /// written. `more` must hold besides the version.
+    pub async fn write<R: Record>(&self, before: Option<&R>, after: &R, more: Vec<Cond>) -> Result<R, WriteError> {
+        let (mut write, after) = change(before, after);
+        write.when.extend(more);
+        self.write_one(&write, Answer::None).await?;
+        Ok(after)
+    }
+
+    /// Writes an entry of the control table, as read and as it must become. Returns it as written.
+    pub async fn write_entry<E: Entry>(&self, before: &E, after: &E) -> Result<E, WriteError> {
+        self.change_row(before.row(), after.row()).await.map(E::from_row)
+    }
+
+    /// [`Store::write_entry`] for a change whose kind of entry is not known.
+    pub async fn change_entry(&self, change: &EntryChange) -> Result<EntryRow, WriteError> {
+        self.change_row(&change.before, &change.after).await
+    }
+
+    async fn change_row(&self, before: &EntryRow, after: &EntryRow) -> Result<EntryRow, WriteError> {
+        let before = (before.version != Version::UNWRITTEN).then_some(before);
+        self.write(before, after, Vec::new()).await
+    }
+
+    /// All of these writes or none.
+    pub async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
+        let mut tries = 0;
+        loop {
+            match self.db.transact(writes).await {
+                Err(WriteError::Contended) if tries < CONTENTION_RETRIES => {
+                    tries += 1;
+                    self.jitter(tries).await;
+                }
+                Err(WriteError::Contended) => return Err(WriteError::CONFLICT),
+                other => return other,
+            }
+        }
+    }
+
+    async fn write_one(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
+        let mut tries = 0;
+        loop {
+            match self.db.write(write, answer).await {
+                Err(WriteError::Contended) if tries < CONTENTION_RETRIES => {
+                    tries += 1;
+                    self.jitter(tries).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn jitter(&self, tries: u32) {
+        let most_s = 0.02 * f64::from(1_u32 << tries.min(6));
+        tokio::time::sleep(Duration::from_secs_f64(self.chance.between(most_s / 2.0, most_s))).await;
+    }
+
+    /// A steady heartbeat: one conditional write and no read. `Ok(Ok)` is the record after it,
+    /// `Ok(Err)` the record as it is when something is not as the caller says, `None` without a
+    /// record.
+    pub async fn pulse(&self, pulse: &Pulse<'_>) -> Result<Result<NodeRecord, Option<NodeRecord>>, DbError> {
+        let set = BTreeMap::from([
+            ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
+            ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
+        ]);
+        let busy = if pulse.busy {
+            Cond::Eq("busy", aws_sdk_dynamodb::types::AttributeValue::Bool(true))
+        } else {
+            Cond::Absent("busy")
+        };
+        let write = Write {
+            key: node_key(pulse.node_id.slot()),
+            when: vec![
+                Cond::Eq("node_id", s(pulse.node_id)),
+                Cond::Eq("instance_id", s(pulse.instance_id)),
+                Cond::Eq("incarnation", s(pulse.incarnation)),
+                Cond::Eq("boot_id", s(pulse.boot_id)),
+                busy,
+                Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
+                // No lease gets shorter.
+                Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),
+                Cond::In("state", vec![s("in_use"), s("shutting_down")]),
+                Cond::In("status", vec![s("syncing"), s("ready")]),
+            ],
+            effect: Effect::Update { set, remove: Vec::new() },
+        };
+        match self.write_one(&write, Answer::Row).await {
+            Ok(Some(item)) => Ok(Ok(from_row(Table::Nodes, &item)?)),
+            Ok(None) => Ok(Err(self.node(pulse.node_id.slot()).await?)),
+            Err(WriteError::Conflict(Some(item))) => Ok(Err(Some(from_row(Table::Nodes, &item)?))),
+            Err(WriteError::Conflict(None)) => Ok(Err(None)),
+            Err(WriteError::Contended) => Err(DbError::Throttled { operation: "UpdateItem" }),
+            Err(WriteError::Db(e)) => Err(e),
+        }
+    }
+
+    /// Notes the number of a report that was taken, without raising the version: only if it is
+    /// the newest of the current incarnation.
+    pub async fn note_report(
+        &self,
+        node_id: NodeId,
+        incarnation: &str,
+        counter: ReportCounter,
+        report_no: u64,
+        settled: Option<&str>,
+    ) -> Result<(), WriteError> {
+        let name = counter_attribute(counter);
+        let mut set = BTreeMap::from([(name.to_owned(), n(report_no))]);
+        let mut remove = Vec::new();
+        match (counter, settled) {
+            (ReportCounter::Handles, Some(settled)) => _ = set.insert("settled".to_owned(), s(settled)),
+            (ReportCounter::Handles, None) => remove.push("settled".to_owned()),
+            (ReportCounter::Allocs, _) => {}
+        }
+        let write = Write {
+            key: node_key(node_id.slot()),
+            when: vec![
+                Cond::Eq("node_id", s(node_id)),
+                Cond::Eq("incarnation", s(incarnation)),
+                Cond::Any(vec![Cond::Absent(name), Cond::Lt(name, n(report_no))]),
+            ],
+            effect: Effect::Update { set, remove },
+        };
+        self.write_one(&write, Answer::None).await.map(|_| ())
+    }
+
+    /// One write that is not a record's.
+    pub async fn apply(&self, write: &Write) -> Result<(), WriteError> {
+        self.write_one(write, Answer::None).await.map(|_| ())
+    }
+
+    /// An event as a write, for a transaction.
+    pub fn event_write(event: &Event) -> Write {
+        let key = Key { table: Table::Events, hash: s(&event.subject), range: Some(s(&event.id)) };
+        Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::to_item(event)) }
+    }
+
+    /// Keeps an event. Events are for people: nothing is decided from them, and a failure to keep one
+    /// stops nothing.
+    pub async fn record(&self, event: &Event) -> Result<(), WriteError> {
+        self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ())
+    }
+
+    /// Keeps an event where nobody waits for it: a failure is said in the log.
+    pub async fn tell(&self, event: &Event) {
+        if let Err(e) = self.record(event).await {
+            tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not kept");
+        }
+    }
+
+    /// Writes the row of a scheduled run.
+    pub async fn write_run(&self, before: Option<&RunRow>, row: &RunRow) {
+        // Another run wrote its own: that is as good.
+        if let Err(WriteError::Db(e)) = self.write(before, row, Vec::new()).await {
+            tracing::warn!(error = %e, "the run's row was not written");
+        }
+    }
+}
+
+const fn counter_attribute(counter: ReportCounter) -> &'static str {
+    match counter {
+        ReportCounter::Allocs => "alloc_report_no",
+        ReportCounter::Handles => "handle_report_no",
+    }
+}

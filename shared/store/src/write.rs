@@ -1,0 +1,162 @@
+//! Reads and writes as values: what a conditional write requires and changes, before it
+//! becomes a DynamoDB expression.
+//!
+//! Guarantees: every name and value is aliased, so that reserved words need no list; the
+//! same values can be rendered for DynamoDB or applied by a model of it.
+//! Does not: talk to anything.
+
+use crate::tables::Table;
+use aws_sdk_dynamodb::types::AttributeValue;
+use std::collections::{BTreeMap, HashMap};
+
+/// A row: attribute names and values, as DynamoDB keeps them.
+pub type Item = HashMap<String, AttributeValue>;
+
+/// The key of one row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// Which table.
+    pub table: Table,
+    /// The hash key's value.
+    pub hash: AttributeValue,
+    /// The range key's value, where the table has one.
+    pub range: Option<AttributeValue>,
+}
+
+impl Key {
+    /// A key of a table without a range key.
+    pub fn hash(table: Table, hash: AttributeValue) -> Self {
+        Self { table, hash, range: None }
+    }
+
+    /// As attributes.
+    pub fn attributes(&self) -> Item {
+        let schema = self.table.definition().key;
+        let mut item = Item::from([(schema.hash.name.to_owned(), self.hash.clone())]);
+        if let (Some(attribute), Some(value)) = (schema.range, &self.range) {
+            item.insert(attribute.name.to_owned(), value.clone());
+        }
+        item
+    }
+}
+
+/// What must hold for a write to happen.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cond {
+    /// The attribute is not there; of a key attribute: the row is not there.
+    Absent(&'static str),
+    /// The attribute is there.
+    Present(&'static str),
+    /// It has this value.
+    Eq(&'static str, AttributeValue),
+    /// It is there and less.
+    Lt(&'static str, AttributeValue),
+    /// It has one of these values.
+    In(&'static str, Vec<AttributeValue>),
+    /// At least one of these holds.
+    Any(Vec<Cond>),
+}
+
+/// What a write does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Puts the whole row.
+    Put(Item),
+    /// Sets some attributes and removes others.
+    Update {
+        /// New values.
+        set: BTreeMap<String, AttributeValue>,
+        /// Attributes that go.
+        remove: Vec<String>,
+    },
+    /// Deletes the row.
+    Delete,
+    /// Nothing: only the conditions are checked, in a transaction.
+    Check,
+}
+
+/// One conditional write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// Of which row.
+    pub key: Key,
+    /// All of these must hold.
+    pub when: Vec<Cond>,
+    /// What it does.
+    pub effect: Effect,
+}
+
+impl Write {
+    /// A condition more.
+    #[must_use]
+    pub fn and(mut self, cond: Cond) -> Self {
+        self.when.push(cond);
+        self
+    }
+}
+
+/// Names and values of one expression.
+#[derive(Debug, Default)]
+pub struct Aliases {
+    /// `#n0` and so on.
+    pub names: HashMap<String, String>,
+    /// `:v0` and so on.
+    pub values: HashMap<String, AttributeValue>,
+}
+
+impl Aliases {
+    /// An alias for `name`: the same one each time.
+    pub fn name(&mut self, name: &str) -> String {
+        if let Some((alias, _)) = self.names.iter().find(|(_, n)| n.as_str() == name) {
+            return alias.clone();
+        }
+        let alias = format!("#n{}", self.names.len());
+        self.names.insert(alias.clone(), name.to_owned());
+        alias
+    }
+
+    /// An alias for `value`.
+    pub fn value(&mut self, value: &AttributeValue) -> String {
+        let alias = format!(":v{}", self.values.len());
+        self.values.insert(alias.clone(), value.clone());
+        alias
+    }
+
+    /// The condition expression, `None` if nothing is required.
+    pub fn condition(&mut self, conds: &[Cond]) -> Option<String> {
+        let parts: Vec<String> = conds.iter().map(|c| self.one(c)).collect();
+        (!parts.is_empty()).then(|| parts.join(" AND "))
+    }
+
+    fn one(&mut self, cond: &Cond) -> String {
+        match cond {
+            Cond::Absent(name) => format!("attribute_not_exists({})", self.name(name)),
+            Cond::Present(name) => format!("attribute_exists({})", self.name(name)),
+            Cond::Eq(name, value) => format!("{} = {}", self.name(name), self.value(value)),
+            Cond::Lt(name, value) => format!("{} < {}", self.name(name), self.value(value)),
+            Cond::In(name, values) => {
+                let name = self.name(name);
+                let values: Vec<String> = values.iter().map(|v| self.value(v)).collect();
+                format!("{name} IN ({})", values.join(", "))
+            }
+            Cond::Any(conds) => {
+                let parts: Vec<String> = conds.iter().map(|c| self.one(c)).collect();
+                format!("({})", parts.join(" OR "))
+            }
+        }
+    }
+
+    /// The update expression.
+    pub fn update(&mut self, set: &BTreeMap<String, AttributeValue>, remove: &[String]) -> String {
+        let mut clauses = Vec::new();
+        if !set.is_empty() {
+            let parts: Vec<String> = set.iter().map(|(n, v)| format!("{} = {}", self.name(n), self.value(v))).collect();
+            clauses.push(format!("SET {}", parts.join(", ")));
+        }
+        if !remove.is_empty() {
+            let parts: Vec<String> = remove.iter().map(|n| self.name(n)).collect();
+            clauses.push(format!("REMOVE {}", parts.join(", ")));
+        }
+        clauses.join(" ")
+    }
+}
