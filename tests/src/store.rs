@@ -14,7 +14,7 @@ use model::{
     NodeStatus,
 };
 use nodekeeper_simulation::embedded::Embedded;
-use nodekeeper_simulation::model::Plain;
+use nodekeeper_simulation::database::Plain;
 use std::sync::Arc;
 use store::steps::{self, Retention};
 use store::{
