@@ -18,8 +18,8 @@ mod walk;
 use crate::second_opinions::Emulator;
 use crate::world::{dynamo_client, dynamo_url, fresh_cluster};
 use aws_sdk_dynamodb::types::AttributeValue;
-use nodekeeper_simulation::embedded::Embedded;
 use nodekeeper_simulation::database::Plain;
+use nodekeeper_simulation::embedded::Embedded;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use store::{

@@ -13,8 +13,8 @@ use model::{
     Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord, NodeState,
     NodeStatus,
 };
-use nodekeeper_simulation::embedded::Embedded;
 use nodekeeper_simulation::database::Plain;
+use nodekeeper_simulation::embedded::Embedded;
 use std::sync::Arc;
 use store::steps::{self, Retention};
 use store::{

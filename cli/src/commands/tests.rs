@@ -87,6 +87,10 @@ impl Db for Rival {
         self.db.write(write, answer).await
     }
     async fn transact(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
+        let theirs = self.theirs.lock().unwrap().pop();
+        if let Some(theirs) = theirs {
+            self.db.write(&theirs, Answer::None).await?;
+        }
         self.db.transact(writes).await
     }
 }

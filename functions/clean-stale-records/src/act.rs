@@ -21,8 +21,7 @@ struct Acting<'a> {
 /// Does what was planned, one action after the other.
 pub(crate) async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnswer> {
     let acting = Acting { run, cloud };
-    let actions = plan.actions.iter().enumerate().collect();
-    let answers = acting.run.carry_out(&acting, actions, 1).await;
+    let answers = acting.run.one_by_one(&acting, &plan.actions).await;
     acting.run.finish(answers, None).await
 }
 

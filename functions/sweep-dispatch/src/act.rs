@@ -16,8 +16,7 @@ struct Acting<'a>(Run<'a>);
 /// Does what was planned, one action after the other.
 pub(crate) async fn act(run: Run<'_>, plan: &Plan) -> Vec<ActionAnswer> {
     let acting = Acting(run);
-    let actions = plan.actions.iter().enumerate().collect();
-    let answers = acting.0.carry_out(&acting, actions, 1).await;
+    let answers = acting.0.one_by_one(&acting, &plan.actions).await;
     acting.0.finish(answers, None).await
 }
 

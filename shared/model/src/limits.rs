@@ -79,7 +79,7 @@ impl Limit {
 
     /// Until when it lasts; `None` for one that ends with the next policy.
     pub fn until_at(&self) -> Option<Time> {
-        self.row().until_at
+        if let Self::BadRequest(..) = self { None } else { self.row().until_at }
     }
 
     /// EC2's words, where it said something.

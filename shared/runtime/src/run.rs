@@ -92,23 +92,42 @@ impl<'a> Run<'a> {
         self.store.tell(&event).await;
     }
 
-    /// Carries out these actions, so many at once. The answers are numbered as the actions are.
-    pub async fn carry_out<A: Describe + Sync>(
+    /// Carries out these actions one after the other, in the plan's order.
+    pub async fn one_by_one<A: Describe + Sync>(
+        &self,
+        performer: &impl Perform<A>,
+        actions: &[Planned<A>],
+    ) -> Vec<(usize, ActionAnswer)> {
+        let mut answers = Vec::with_capacity(actions.len());
+        for (n, planned) in actions.iter().enumerate() {
+            answers.push((n, self.one(performer, planned).await));
+        }
+        answers
+    }
+
+    /// Carries out these actions, so many at once; those that share a record follow each other. The
+    /// answers are numbered as the actions are.
+    pub async fn at_once<A: Describe + Sync>(
         &self,
         performer: &impl Perform<A>,
         actions: Vec<Numbered<'_, A>>,
-        at_once: usize,
+        most: usize,
     ) -> Vec<(usize, ActionAnswer)> {
         let work: Vec<_> = actions
             .into_iter()
-            .map(|(n, planned)| async move { (n, self.one(performer, planned).await) }.boxed())
+            .map(|(n, planned)| {
+                async move {
+                    let _lanes = self.lanes.enter(planned.action.about().lanes()).await;
+                    (n, self.one(performer, planned).await)
+                }
+                .boxed()
+            })
             .collect();
-        futures::stream::iter(work).buffer_unordered(at_once).collect().await
+        futures::stream::iter(work).buffer_unordered(most).collect().await
     }
 
     async fn one<A: Describe + Sync>(&self, performer: &impl Perform<A>, planned: &Planned<A>) -> ActionAnswer {
         let about = planned.action.about();
-        let _lanes = self.lanes.enter(about.lanes()).await;
         let row = planned.row();
         if !self.may_begin() {
             return ActionAnswer::new(row, Outcome::Left, None);

@@ -12,9 +12,10 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
         --retry-failed 2 --retry-lost 0 -- sh -c true";
     let (said, changed) = world.changes(&line.split_whitespace().collect::<Vec<_>>()).await;
     let out = said.done();
-    let mut expected: Vec<String> = out.lines().map(|id| format!("jobs/{id}")).collect();
+    let rows = |id: &str| [format!("jobs/{id}"), format!("events/job#{id}/submit")];
+    let mut expected: Vec<String> = out.lines().flat_map(rows).collect();
     expected.sort_unstable();
-    assert_eq!((changed.len(), &changed), (3, &expected));
+    assert_eq!((changed.len(), &changed), (6, &expected));
     let job = world.store().job(out.lines().next().unwrap().parse().unwrap()).await.unwrap().unwrap();
     let row = serde_json::to_value(&job).unwrap();
     for (name, value) in [
@@ -155,7 +156,7 @@ async fn a_job_says_why_it_waits() {
     let seen = Observation::read(world.store(), &Listed(Vec::new()), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
     let why = waiting::because(&without, fixtures::job_id(1), at(100)).unwrap();
-    assert_eq!(why, "no ready node has room for it; launching waits for 1 min more: quota");
+    assert_eq!(why, "no ready node has room for it; launching waits: the account's limit is reached, for 1 min more");
 }
 
 #[tokio::test]

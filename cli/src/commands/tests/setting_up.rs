@@ -21,7 +21,7 @@ async fn what_needs_no_cluster_asks_for_none() {
     let right = file(&dir, "right.toml", POLICY);
     let state = file(&dir, "state", "");
     for line in [
-        &["init", "--print-tables"][..],
+        &["init", "--print-contract"][..],
         &["policy", "check", &right],
         &["policy", "show", "--defaults"],
         &["plan", "--state", &state],

@@ -31,14 +31,14 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
     // Launches last: they wait for each other, and nothing should wait for them.
     let (launches, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
         plan.actions.iter().enumerate().partition(|(_, p)| is_launch(&p.action));
-    let mut answers = acting.run.carry_out(&acting, others, AT_ONCE).await;
+    let mut answers = acting.run.at_once(&acting, others, AT_ONCE).await;
     if let Err(error) = acting.terminate_batch().await {
         let terminates = |n: usize| matches!(plan.actions.get(n).map(|p| &p.action), Some(Action::Terminate { .. }));
         for (_, answer) in answers.iter_mut().filter(|(n, answer)| terminates(*n) && answer.done) {
             answer.fail(error.to_string());
         }
     }
-    answers.extend(acting.run.carry_out(&acting, launches, AT_ONCE).await);
+    answers.extend(acting.run.at_once(&acting, launches, AT_ONCE).await);
     let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();
     acting.run.finish(answers, Some(in_use as u64)).await
 }

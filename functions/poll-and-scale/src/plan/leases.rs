@@ -17,7 +17,9 @@ use model::{AllocSummary, BrakeKind, ClientStatus, Contact, Desired, Life, NodeS
 type Lease<'a> = (&'a Life, &'a Contact);
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
-    for (life, contact) in believed_expired(view, plan) {
+    // While the brake holds, no node changes its status for silence.
+    let Some(expired) = believed_expired(view, plan) else { return };
+    for (life, contact) in expired {
         view.lose(life.node_id);
         let silent = view.now.since(contact.last_ping_at);
         if view.allocs_on(life.node_id).iter().any(|a| may_wait(a, view.now)) {
@@ -36,8 +38,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
 }
 
-/// The leases that expired, as far as that is believed in this run.
-fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Vec<Lease<'a>> {
+/// The leases that expired, as far as that is believed in this run; `None` while the brake holds.
+fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Option<Vec<Lease<'a>>> {
     let policy = &view.seen.policy.heartbeat;
     let leases: Vec<Lease<'a>> = view
         .lives()
@@ -51,7 +53,7 @@ fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Vec<Lease<'a>> {
     // What EC2 lists as terminated is being cleaned already.
     expired.retain(|(life, _)| !view.decided.contains(&life.node_id));
     if !all && !unusual {
-        return expired;
+        return Some(expired);
     }
     let (hold_s, why) = if all {
         (policy.blackout_s, Reason::AllSilent { nodes: leases.len() })
@@ -61,14 +63,14 @@ fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Vec<Lease<'a>> {
     let hold = Some(Span::from_s(hold_s));
     let trouble = Trouble { kind: BrakeKind::Leases, hold, count: expired.len(), why };
     if brakes::decide(view, plan, trouble) == Hold::Held {
-        return Vec::new();
+        return None;
     }
     if all {
         let most = (policy.brake_fraction * leases.len() as f64).ceil().max(1.0) as usize;
         expired.sort_by_key(|(_, c)| c.lease_expires_at);
         expired.truncate(most);
     }
-    expired
+    Some(expired)
 }
 
 /// Whether a silent node is waited for because of this alloc.
