@@ -100,10 +100,6 @@ pub const QUEUE: Index = Index {
         "copies",
         "done",
         "allocs",
-        "retry_failed",
-        "retry_lost",
-        "failed_count",
-        "lost_count",
     ]),
 };
 
