@@ -1,4 +1,4 @@
-//! An error with all its causes, in one line: what the AWS SDK hides behind "dispatch failure".
+//! An error with all its causes, in one line. The AWS SDK alone would only say "dispatch failure".
 
 use std::error::Error;
 

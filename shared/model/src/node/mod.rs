@@ -7,14 +7,15 @@
 //!     │ launch refused    │   └────────────────────────────────────────────────────┘   │
 //!     ├───────────────────┘                                                            │
 //!     ├── instance listed terminated (from any state) ─────────────────────────────────┤
-//!     └── stale, or missing twice and unknown by id (from any state) ──────────────────┘
+//!     └── stale, or unlisted twice and unknown by id (from any state) ─────────────────┘
 //! ```
 //!
-//! Guarantees: each transition starts only from the states the picture allows; a new life
-//! has nothing of the old one but the slot; the pulse moves only forward.
+//! Guarantees: each transition starts only from the states that the picture allows; a new life
+//! keeps nothing of the old one but the slot and the version; the pulse moves only forward.
 //! Does not: check versions (the store does, in the write) or decide *when* a transition is
-//! due (each function does, in its plan). Rules: Arvados #12073 for the states, Nomad
-//! PR 15068 for `status` and the gate.
+//! due (each function does, in its plan).
+//! Rules: `docs/rules.md#section-3`. Sources: Arvados #12073 for the states, Nomad PR 15068 for
+//! `status` and the gate.
 
 mod queries;
 #[cfg(test)]

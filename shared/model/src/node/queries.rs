@@ -1,11 +1,11 @@
-//! What can be asked of a node record. Nothing here changes one.
+//! Questions about a node record. Nothing here changes a record.
 
 use super::{Contact, Life, NodeRecord, NodeState};
 use crate::ids::NodeId;
 use crate::words::{Intent, NodeStateName, NodeStatus};
 
 impl NodeRecord {
-    /// The state's word.
+    /// The name of the state.
     pub fn state_name(&self) -> NodeStateName {
         match self.state {
             NodeState::Cleaned { .. } => NodeStateName::Cleaned,
@@ -20,7 +20,7 @@ impl NodeRecord {
         matches!(self.state, NodeState::Cleaned { .. })
     }
 
-    /// The current life, unless cleaned.
+    /// The current life; `None` if the slot is free.
     pub fn life(&self) -> Option<&Life> {
         match &self.state {
             NodeState::Cleaned { .. } => None,
@@ -39,7 +39,7 @@ impl NodeRecord {
         }
     }
 
-    /// What its heartbeats told, if there were any in this life.
+    /// What is known from the heartbeats of this life; `None` if the node never registered.
     pub fn contact(&self) -> Option<&Contact> {
         match &self.state {
             NodeState::Cleaned { .. } | NodeState::Assigned(_) => None,
@@ -56,12 +56,12 @@ impl NodeRecord {
         }
     }
 
-    /// The current life's id, unless cleaned.
+    /// The id of the current life; `None` if the slot is free.
     pub fn node_id(&self) -> Option<NodeId> {
         self.life().map(|l| l.node_id)
     }
 
-    /// Its connectivity, while in use.
+    /// How well the node is connected; `None` unless it is in use.
     pub fn status(&self) -> Option<NodeStatus> {
         match &self.state {
             NodeState::InUse(node) => Some(node.contact.status),
@@ -69,13 +69,13 @@ impl NodeRecord {
         }
     }
 
-    /// Whether it may be given work: in use, ready, and the operator has nothing against it.
+    /// Whether the node may be given work: it is in use and ready, and the operator neither holds nor drains it.
     pub fn takes_work(&self) -> bool {
         self.status() == Some(NodeStatus::Ready) && self.life().is_some_and(|l| l.intent == Intent::Run)
     }
 
-    /// Whether its node may call alloc updates its own: syncing, ready, or shutting down (to
-    /// say how its last allocs ended).
+    /// Whether alloc updates from the node are taken: while it is syncing or ready, and while it is
+    /// shutting down, to learn how its last allocs ended.
     pub fn may_update_allocs(&self) -> bool {
         match &self.state {
             NodeState::InUse(n) => matches!(n.contact.status, NodeStatus::Syncing | NodeStatus::Ready),

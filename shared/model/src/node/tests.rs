@@ -30,11 +30,11 @@ fn a_record_survives_the_table_in_every_state() {
 }
 
 #[test]
-fn only_a_complete_report_after_the_miss_makes_ready() {
+fn only_a_complete_report_after_the_lease_expired_makes_ready() {
     // NS-08: a heartbeat brings a disconnected node to syncing, never to ready.
     let node = fixtures::ready(0);
-    let missed = node.expire_lease(NodeStatus::Disconnected, at(200), "lease over").unwrap();
-    let back = missed.heartbeat(&fixtures::caller("i-0"), at(400), at(300)).unwrap();
+    let silent = node.expire_lease(NodeStatus::Disconnected, at(200), "lease expired").unwrap();
+    let back = silent.heartbeat(&fixtures::caller("i-0"), at(400), at(300)).unwrap();
     assert_eq!(back.status(), Some(NodeStatus::Syncing));
     let (life, contact) = (back.life().unwrap(), back.contact().unwrap());
     assert_eq!(contact.gate_seq, life.seq);
@@ -49,8 +49,8 @@ fn a_node_that_registers_again_and_again_is_syncing_since_the_first_time() {
     let again = |r: &NodeRecord, s| r.register(&fixtures::caller("i-0"), "anew", at(s + 90), at(s)).unwrap();
     let first = again(&fixtures::ready(0), 100);
     assert_eq!(since(&again(&first, 200)), Some(at(100)));
-    let missed = first.expire_lease(NodeStatus::Down, at(300), "lease over").unwrap();
-    assert_eq!(since(&again(&missed, 400)), Some(at(400)), "what was silent enters anew");
+    let silent = first.expire_lease(NodeStatus::Down, at(300), "lease expired").unwrap();
+    assert_eq!(since(&again(&silent, 400)), Some(at(400)), "a node that was silent starts again");
 }
 
 #[test]

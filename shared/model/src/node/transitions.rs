@@ -12,27 +12,26 @@ use std::collections::BTreeSet;
 
 /// What a new life begins with.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct NewLife {
-    /// Freshly minted.
+    /// A new id, never used before.
     pub node_id: NodeId,
-    /// What will be launched.
     pub offering: Offering,
-    /// Digest of the rendered request.
+    /// Digest of the rendered launch request.
     pub request_digest: String,
-    /// Which master key its token is made with.
+    /// The version of the master key that the node's token is made with.
     pub key_version: u32,
 }
 
-/// What a registration or a heartbeat says of the caller.
+/// What a registration or a heartbeat says about its sender.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Caller<'a> {
-    /// The instance it runs on.
     pub instance_id: &'a str,
-    /// Its boot.
     pub boot_id: &'a str,
-    /// Whether it is busy with something other than allocs.
+    /// Whether something other than allocs keeps the node occupied.
     pub busy: bool,
-    /// Where it is reached.
+    /// Where other nodes reach this one; `None` if the agent does not say.
     pub address: Option<&'a str>,
 }
 
@@ -41,13 +40,13 @@ pub struct Caller<'a> {
 pub enum Seen {
     /// Idle, and nothing needs it.
     Idle,
-    /// Busy, or something needs it.
+    /// Not idle, or something needs it.
     Needed,
 }
 
 impl NodeRecord {
-    /// `absent or cleaned → assigned`: a new life, with the whole launch request and the claim.
-    /// `previous` is the slot's row as read, `None` where it has none.
+    /// `no row or cleaned → assigned`: a new life, with the whole launch request and the claim.
+    /// `previous` is the slot's row as read; `None` if the slot has no row.
     pub fn assign(
         slot: Slot,
         previous: Option<&NodeRecord>,
@@ -97,7 +96,7 @@ impl NodeRecord {
         self
     }
 
-    /// The launch was answered, or its instance seen: the life is bound to the instance.
+    /// Binds the life to its instance: the launch call answered, or EC2 lists the instance.
     pub fn bind(&self, instance_id: &str, zone: Option<&str>, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let bound = "be bound to another instance";
@@ -113,7 +112,7 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("launched as {instance_id}")))
     }
 
-    /// Another run takes over an unanswered launch: it renews the claim, for the same token.
+    /// Another run takes over an unanswered launch: it renews the claim, and will use the same token.
     pub fn reclaim(&self, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::Assigned(life) = &mut new.state else { return Err(self.not_possible("be launched")) };
@@ -124,7 +123,7 @@ impl NodeRecord {
         Ok(new.touched(now, "launch repeated: its answer never came"))
     }
 
-    /// After a definite refusal the claimant tries another offering, under another token.
+    /// After a definite refusal, the run with the claim tries another offering, with another token.
     pub fn next_attempt(&self, offering: Offering, request_digest: String, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::Assigned(life) = &mut new.state else { return Err(self.not_possible("change its offering")) };
@@ -139,8 +138,8 @@ impl NodeRecord {
         Ok(new.touched(now, &reason))
     }
 
-    /// `assigned → in_use`, or a new incarnation of a node in use: a registration. The node
-    /// becomes `syncing` and passes the gate only with a complete report of this `seq`.
+    /// A registration: `assigned → in_use`, or a new incarnation of a node in use. The node
+    /// becomes `syncing`. Only a complete report that knows this `seq` makes it `ready`.
     pub fn register(
         &self,
         caller: &Caller<'_>,
@@ -162,7 +161,8 @@ impl NodeRecord {
         let contact = Contact {
             first_ping_at: self.contact().map_or(now, |c| c.first_ping_at),
             last_ping_at: self.contact().map_or(now, |c| c.last_ping_at.max(now)),
-            // No lease gets shorter: a registration may come twice, and its node may have been told to call later.
+            // A registration never shortens the lease. It may arrive twice, and an earlier answer may have told
+            // the node to call later than this one does.
             lease_expires_at: self.contact().map_or(lease_expires_at, |c| c.lease_expires_at.max(lease_expires_at)),
             status: NodeStatus::Syncing,
             incarnation: incarnation.to_owned(),
@@ -174,7 +174,7 @@ impl NodeRecord {
             busy: caller.busy,
             idle_since_at: None,
             idle_seen: 0,
-            // On entry: a node that registers again and again is stuck all the same.
+            // Kept over repeated registrations: a node that registers again and again is stuck too.
             syncing_since_at: syncing.and_then(|c| c.syncing_since_at).or(Some(now)),
         };
         new.state = match new.state {
@@ -189,7 +189,7 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that finds something changed: a miss that ended, another `busy`.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy` differs.
     pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
@@ -203,13 +203,13 @@ impl NodeRecord {
             contact.idle_seen = 0;
             reason = if caller.busy { "busy, says the agent" } else { "no longer busy, says the agent" };
         }
-        let missed = in_use && matches!(contact.status, NodeStatus::Disconnected | NodeStatus::Down);
-        if missed {
+        let was_silent = in_use && matches!(contact.status, NodeStatus::Disconnected | NodeStatus::Down);
+        if was_silent {
             contact.status = NodeStatus::Syncing;
             contact.syncing_since_at = Some(now);
             reason = "heard from again";
         }
-        if let (true, Some(life)) = (missed, new.life_mut()) {
+        if let (true, Some(life)) = (was_silent, new.life_mut()) {
             life.seq = life.next_seq(now);
             let seq = life.seq;
             if let Some(contact) = new.contact_mut() {
@@ -222,8 +222,8 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// `syncing → ready`, by a complete report that knows the gate. Written last, after all
-    /// of the report's updates.
+    /// `syncing → ready`, by a complete report whose `as_of` has reached `gate_seq`. This is written after all
+    /// updates of the report.
     pub fn open_gate(&self, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("become ready")) };
@@ -237,13 +237,14 @@ impl NodeRecord {
         Ok(new.touched(now, "ready: its allocs are known"))
     }
 
-    /// The lease is over: `disconnected` if some alloc may wait for the node, else `down`.
-    /// Raises `seq` and the gate. The write must also require `last_ping_at` as read.
+    /// The lease expired: the status becomes `disconnected` if some alloc may wait for the node, else `down`.
+    /// Raises `seq` and `gate_seq`. The write must also require `last_ping_at` as read, so that a heartbeat
+    /// that arrives first wins.
     pub fn expire_lease(&self, status: NodeStatus, now: Time, reason: &str) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("expire its lease")) };
         if !matches!(status, NodeStatus::Disconnected | NodeStatus::Down) {
-            return Err(self.not_possible("become that by silence"));
+            return Err(self.not_possible("take that status when its lease expires"));
         }
         node.life.seq = node.life.next_seq(now);
         node.contact.gate_seq = node.life.seq;
@@ -254,7 +255,7 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// Counts that a run saw the node idle, or forgets the count because the node is needed.
+    /// Counts a run that saw the node idle, or resets the count because the node is needed.
     pub fn seen_by_run(&self, seen: Seen, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("be idle")) };
@@ -270,17 +271,16 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// Notes since when EC2's list misses the instance, or that it shows it again.
+    /// Notes since when the instance is unlisted; `None`: EC2 lists it again.
     pub fn absent(&self, since: Option<Time>, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
-        let life = new.life_mut().ok_or_else(|| self.not_possible("be absent"))?;
+        let life = new.life_mut().ok_or_else(|| self.not_possible("be noted as unlisted"))?;
         life.absent_since_at = since;
         Ok(new.touched(now, if since.is_some() { "not listed by EC2" } else { "listed by EC2 again" }))
     }
 
-    /// `assigned or in_use → shutting_down`. Why this node and why now is the plan's business;
-    /// that no live alloc is left is checked here and again in the write, except where the
-    /// drain's deadline has passed.
+    /// `assigned or in_use → shutting_down`. The plan decides which node, when and why. The node must have
+    /// no live alloc, unless the drain's deadline has passed; the write checks this again.
     pub fn shut_down(&self, now: Time, reason: &str) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let deadline = self.life().and_then(|l| l.drain_by_at).is_some_and(|by| now >= by);
@@ -299,8 +299,8 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// `any → cleaned`: keeps only the slot, the reason and whose life it was. A record is not
-    /// clean while something still points at its node: its allocs are ended first.
+    /// `any → cleaned`: keeps only the slot, the version, the reason and the node id of the life. The node's
+    /// allocs must have been ended before.
     pub fn clean(&self, now: Time, reason: &str) -> Result<Self, NotPossible> {
         let life = self.life().ok_or_else(|| self.not_possible("be cleaned"))?;
         if !life.allocs.is_empty() {
@@ -310,8 +310,8 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// What the operator wants of the node from now on. What is being terminated can no longer be
-    /// held or wanted back: the reason it was shut down for stays on the record.
+    /// Sets what the operator wants of the node. A node that is shutting down refuses: it can no longer be
+    /// held or kept, and its record keeps the reason for the shutdown.
     pub fn with_intent(&self, intent: Intent, drain_by_at: Option<Time>, now: Time) -> Result<Self, NotPossible> {
         if let NodeState::ShuttingDown(_) = self.state {
             return Err(self.not_possible("be held or drained"));
@@ -320,18 +320,18 @@ impl NodeRecord {
         let life = new.life_mut().ok_or_else(|| self.not_possible("be held or drained"))?;
         life.intent = intent;
         life.drain_by_at = if intent == Intent::Drain { drain_by_at } else { None };
-        // The agent is told the intent with every answer; it is no order, so `seq` stays.
+        // Every answer tells the agent the intent. It is not an order, so `seq` stays as it is.
         Ok(new.touched(now, &format!("intent {intent}")))
     }
 
-    /// Drained by that moment at the latest, for its instance will be taken away then; `None` where it
-    /// is already, or is being terminated.
+    /// Drains the node until `by`, because its instance will be taken away then. `None` if it already drains
+    /// until then or earlier, or is shutting down.
     pub fn interrupted(&self, by: Time, now: Time) -> Option<Self> {
         let drains = self.life().is_some_and(|l| l.intent == Intent::Drain && l.drain_by_at.is_some_and(|at| at <= by));
         if drains { None } else { self.with_intent(Intent::Drain, Some(by), now).ok() }
     }
 
-    /// A live alloc more. Raises `seq`: the agent must know.
+    /// Adds a live alloc. Raises `seq`: the agent must know of it.
     pub fn with_alloc(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
         if !self.takes_work() {
             return Err(self.not_possible("take work"));
@@ -347,8 +347,9 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("runs {alloc}")))
     }
 
-    /// A live alloc less. Raises `seq`, also for an end that the agent reported itself: it forgets
-    /// what was taken over, and must notice when a restored table takes that back.
+    /// Removes a live alloc. Raises `seq`, also for an end that the agent itself reported. The agent forgets an
+    /// end once it is taken over; without a higher `seq` it would not notice when the table is restored from a
+    /// backup that does not know of the end.
     pub fn without_alloc(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("lose an alloc"))?;
@@ -364,7 +365,7 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("{alloc} ended")))
     }
 
-    /// An order about one of its allocs or handles changed: raises `seq`.
+    /// Raises `seq`, because an order about one of the node's allocs or handles changed.
     pub fn bump_seq(&self, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("be told anything"))?;

@@ -7,16 +7,16 @@ use crate::words::{Intent, Market, NodeStateName, NodeStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The longest `reason` kept on a record, in bytes: a heartbeat must cost one write unit.
+/// The longest `reason` kept on a record, in bytes. A small record keeps a heartbeat at one write unit.
 pub const MAX_REASON_BYTES: usize = 120;
 
-/// How long a launch claim lasts. The launch call is over before that.
+/// How long a launch claim lasts. The launch call ends before the claim does.
 pub const LAUNCH_CLAIM: Span = Span::from_s(60);
 
-/// How far apart two observations must be that both miss an instance, before that counts.
+/// Two observations that do not list an instance count only if they are at least this far apart.
 pub const ABSENCE_CONFIRM: Span = Span::from_s(60);
 
-/// A record's version as read. It cannot be made up: only reading a record gives one.
+/// A record's version as read. Other crates cannot make one up: only reading a record gives one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(pub(crate) u64);
@@ -30,7 +30,7 @@ impl Version {
         Self(self.0.saturating_add(1))
     }
 
-    /// Its number, for people.
+    /// The number, for people.
     pub const fn number(self) -> u64 {
         self.0
     }
@@ -38,106 +38,103 @@ impl Version {
 
 /// A row of the nodes table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct NodeRecord {
-    /// Its key.
     pub slot: Slot,
-    /// Raised by every write but the steady heartbeat's.
+    /// Raised by every write except a steady heartbeat's: `docs/rules.md#R4`.
     pub version: Version,
-    /// When it was last written, the pulse aside.
+    /// When the record was last written. Writes of the pulse do not count.
     pub modified_at: Time,
-    /// Why it is as it is, in words.
+    /// Why the record was last changed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What it holds in its state.
     #[serde(flatten)]
     pub state: NodeState,
 }
 
-/// The state of a record, with what that state has.
+/// The state of a record, with the data of that state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum NodeState {
-    /// Free.
+    /// The slot is free.
     Cleaned {
-        /// The last life, if there was one.
+        /// The last life; `None` if there was none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_node_id: Option<NodeId>,
     },
-    /// Launching or booting.
+    /// The instance is launching or booting.
     Assigned(Box<Life>),
-    /// Heard from.
+    /// The node has registered.
     InUse(Box<InUse>),
-    /// Being terminated.
+    /// The instance is being terminated.
     ShuttingDown(Box<ShuttingDown>),
 }
 
-/// In use: a life that was heard from.
+/// What a record in use holds: a life that has registered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct InUse {
-    /// The life.
     #[serde(flatten)]
     pub life: Life,
-    /// What is known from its heartbeats.
     #[serde(flatten)]
     pub contact: Contact,
 }
 
-/// Being terminated, heard from or not.
+/// What a record holds while its instance is being terminated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct ShuttingDown {
-    /// The life.
     #[serde(flatten)]
     pub life: Life,
-    /// What is known from its heartbeats, if there were any.
+    /// `None` if the node never registered.
     #[serde(flatten)]
     pub contact: Option<Contact>,
 }
 
 /// One life of a slot, from `assigned` to `cleaned`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Life {
-    /// Who it is.
     pub node_id: NodeId,
-    /// Which launch call is the current one; part of its client token.
+    /// The number of the current launch call, from 1. Part of its client token.
     pub attempt: u32,
-    /// Until when the claimant alone may call.
+    /// Until then, only the run that wrote the claim may make the launch call: `docs/rules.md#R5`.
     pub launch_claim_until_at: Time,
-    /// What is launched.
     #[serde(flatten)]
     pub offering: Offering,
-    /// Digest of the rendered launch request.
+    /// Digest of the rendered launch request: it shows whether another run would repeat the same call.
     pub request_digest: String,
-    /// Which master key its token is made with.
+    /// The version of the master key that the node's token is made with.
     pub key_version: u32,
-    /// Its instance, once known. A node has at most one, ever.
+    /// `None` until it is known. A node has at most one instance, ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
-    /// Where other nodes reach it.
+    /// Where other nodes reach this one, as the agent says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// When the life began.
     pub assigned_at: Time,
-    /// Raised with everything the agent must know: see [`Life::next_seq`].
+    /// The counter of the node's orders, raised with everything the agent must know: see [`Life::next_seq`].
     #[serde(default)]
     pub seq: u64,
     /// What the operator wants of it.
     #[serde(default = "run", skip_serializing_if = "is_run")]
     pub intent: Intent,
-    /// When a drain stops waiting.
+    /// When a drain no longer waits for the node's allocs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_by_at: Option<Time>,
-    /// Since when EC2's list has not shown the instance.
+    /// Since when the instance is unlisted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent_since_at: Option<Time>,
-    /// Its live allocs.
+    /// The node's live allocs.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allocs: BTreeSet<AllocId>,
 }
 
 impl Life {
-    /// The `seq` of something more that the agent must know. It goes on with the time (milliseconds
-    /// since the assignment), not by one: else a restored table could count up to the very number its
-    /// agent knows from the history that was undone, and neither would notice that they differ.
+    /// The `seq` of the next order. It is the age of the life in milliseconds, or one more than the last
+    /// `seq` if that is higher. Counting by one alone would not be safe: after the table is restored from a
+    /// backup, the count could reach a number that the agent has from the lost history, and neither side
+    /// would notice the difference.
     pub fn next_seq(&self, now: Time) -> u64 {
         let age = u64::try_from(now.since(self.assigned_at).as_ms()).unwrap_or(0);
         self.seq.saturating_add(1).max(age)
@@ -152,86 +149,80 @@ fn is_run(intent: &Intent) -> bool {
     *intent == Intent::Run
 }
 
-/// What defines a launch request: written before EC2 is called, so that another run can
-/// repeat the very same call.
+/// What defines a launch request. It is written before EC2 is called, so that another run can
+/// repeat the same call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Offering {
-    /// The policy's name for it.
+    /// The name of the size in the policy.
     pub size: String,
-    /// EC2's name for it.
+    /// Like `m7a.large`.
     pub instance_type: String,
-    /// How it is bought.
     pub market: Market,
-    /// Where; absent where the template says.
+    /// `None` where the launch template names the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet_id: Option<String>,
-    /// The subnet's zone, once an instance has told it.
+    /// The subnet's zone; `None` until an instance has shown it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// The launch template's id or name.
+    /// The id or the name of the launch template.
     pub template: String,
-    /// The launch template's version; absent for its default.
+    /// `None` for the template's default version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_version: Option<u64>,
-    /// What it costs.
     pub price_per_hour: Usd,
-    /// What it has.
     #[serde(flatten)]
     pub capacity: Capacity,
 }
 
-/// What a machine has, or a job needs.
+/// What a machine offers, or what a job needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Capacity {
-    /// vCPUs.
     pub vcpus: u32,
-    /// Memory, in MiB.
     #[serde(default)]
     pub memory_mib: u64,
-    /// Scratch space, in GiB.
     #[serde(default)]
     pub scratch_gib: u64,
-    /// GPUs.
     #[serde(default)]
     pub gpus: u32,
 }
 
 /// What is known from a node's heartbeats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Contact {
-    /// When it was first heard from.
+    /// When the node first registered in this life.
     pub first_ping_at: Time,
-    /// When it was last heard from. Pulse.
+    /// The time of the last heartbeat. Part of the pulse.
     pub last_ping_at: Time,
-    /// Until when it is believed alive. Pulse.
+    /// Until when the node is believed alive. Part of the pulse.
     pub lease_expires_at: Time,
-    /// Connectivity.
     pub status: NodeStatus,
-    /// Minted at registration.
+    /// A new one with each registration.
     pub incarnation: String,
-    /// As the agent says.
+    /// What the agent reports.
     pub boot_id: String,
-    /// Reports below this `as_of` do not open the gate to `ready`.
+    /// A report with an `as_of` below this does not make the node `ready`.
     pub gate_seq: u64,
-    /// The last alloc report taken. Not part of what `version` guards.
+    /// The number of the last alloc report taken. `version` does not guard it.
     #[serde(default)]
     pub alloc_report_no: u64,
-    /// The last handle report taken. Not part of what `version` guards.
+    /// The number of the last handle report taken. `version` does not guard it.
     #[serde(default)]
     pub handle_report_no: u64,
-    /// Seq and digest of the last handle report that changed nothing.
+    /// `seq` and digest of the last handle report that changed nothing: the same report again is skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<String>,
-    /// Something other than allocs keeps it busy.
+    /// Whether something other than allocs keeps the node occupied, as the agent says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
-    /// Since when it has had nothing to do.
+    /// Since when the node has been idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,
-    /// In how many runs it was seen idle.
+    /// How many runs saw the node idle.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub idle_seen: u32,
-    /// Since when it has been `syncing`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syncing_since_at: Option<Time>,
 }
@@ -243,16 +234,15 @@ fn is_zero(n: &u32) -> bool {
 /// Why a transition does not apply to a record as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {slot} is {state}: it cannot {wanted}")]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct NotPossible {
-    /// The slot.
     pub slot: Slot,
-    /// Its state.
     pub state: NodeStateName,
-    /// What was tried.
+    /// What was tried: it completes "it cannot …".
     pub wanted: &'static str,
 }
 
-/// Shortens `reason` to what a record keeps, on a character boundary.
+/// Shortens `reason` to [`MAX_REASON_BYTES`], on a character boundary.
 pub fn short_reason(reason: &str) -> String {
     let mut end = reason.len().min(MAX_REASON_BYTES);
     while !reason.is_char_boundary(end) {

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Where, like `size[2].vcpus`.
+    /// The place in the document, like `size[2].vcpus`.
     pub path: String,
-    /// What is there and what is allowed.
+    /// What stands there and what is allowed.
     pub message: String,
 }
 
@@ -62,7 +62,7 @@ impl Checker {
         self.mistakes.push(Mistake { path: path.into(), message: message.into() });
     }
 
-    /// The document with its defaults; what is wrong with it is in `mistakes`.
+    /// Fills in the defaults and collects the mistakes. The result is a policy only if there are none.
     fn document(&mut self, document: &Value) -> Value {
         let empty = Map::new();
         let given = document.as_object().unwrap_or_else(|| {
@@ -72,7 +72,7 @@ impl Checker {
         let mut complete = Map::new();
         let sections: BTreeSet<&str> = KNOBS.iter().filter_map(|k| k.path.split_once('.')).map(|(s, _)| s).collect();
         for key in given.keys().filter(|k| *k != "size" && !sections.contains(k.as_str())) {
-            self.wrong(key, format!("is no section; there are size, {}", join(sections.iter())));
+            self.wrong(key, format!("is not a section; the sections are size, {}", join(sections.iter())));
         }
         for section in sections {
             let knobs: Vec<Knob> = KNOBS
@@ -112,14 +112,14 @@ impl Checker {
         for key in given.keys().filter(|k| !knobs.iter().any(|n| n.path == k.as_str())) {
             self.wrong(
                 &format!("{path}.{key}"),
-                format!("is no knob; there are {}", join(knobs.iter().map(|k| k.path))),
+                format!("is not a knob; the knobs are {}", join(knobs.iter().map(|k| k.path))),
             );
         }
         let mut complete = Map::new();
         for knob in knobs {
             let path = || format!("{path}.{}", knob.path);
             let value = match (given.get(knob.path), knob.default) {
-                // A JSON null is how an optional knob reads back: the same as leaving it out.
+                // An optional knob that is not set is stored as JSON null: it means the same as leaving it out.
                 (Some(value), default) if !(value.is_null() && default == Some("null")) => {
                     if !fits(knob.kind, value) {
                         let message = format!("{} is not allowed: it must be {}", shown(value), allowed(knob.kind));
@@ -138,7 +138,7 @@ impl Checker {
         Value::Object(complete)
     }
 
-    /// What no single knob shows.
+    /// Checks what depends on more than one knob.
     fn whole(&mut self, policy: &Policy) {
         if policy.nodes.min > policy.nodes.max {
             self.wrong("nodes.min", format!("{} is more than nodes.max = {}", policy.nodes.min, policy.nodes.max));
@@ -159,12 +159,15 @@ impl Checker {
             }
         }
         if policy.launch.tags.len() > 40 {
-            self.wrong("launch.tags", "EC2 takes 50 tags an instance, and some are ours: 40 at most");
+            self.wrong(
+                "launch.tags",
+                "are too many: at most 40, because EC2 allows 50 and nodekeeper sets some itself",
+            );
         }
         for key in
             policy.launch.tags.keys().filter(|k| k.starts_with("aws:") || k.starts_with("nodekeeper:") || *k == "Name")
         {
-            self.wrong(&format!("launch.tags.{key}"), "is not yours to set: aws:…, nodekeeper:… and Name are taken");
+            self.wrong(&format!("launch.tags.{key}"), "is not allowed: aws:…, nodekeeper:… and Name are reserved");
         }
     }
 }
@@ -200,7 +203,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
     }
 }
 
-/// What fits, in words.
+/// The allowed values in words.
 fn allowed(kind: Kind) -> String {
     match kind {
         Kind::Whole(min, max) => format!("a whole number from {min} to {max}"),

@@ -1,8 +1,8 @@
 //! The policy: what an operator decides, checked as a whole and stored as one versioned item.
 //!
-//! Guarantees: every knob is documented, bounded and given its default in one table
-//! ([`KNOBS`], [`SIZE_KNOBS`]); a [`Policy`] exists only if the whole document is right; a
-//! wrong one lists every mistake with its path and what is allowed.
+//! Guarantees: one table ([`KNOBS`], [`SIZE_KNOBS`]) gives every knob its meaning, bounds and default;
+//! reading a document gives a [`Policy`] only if the whole document is right, and otherwise every
+//! mistake, with its path and what is allowed.
 //! Does not: read files, or know where the document is kept (the store does).
 
 mod check;

@@ -3,9 +3,9 @@
 use super::{KNOBS, Knob, SIZE_KNOBS};
 use serde_json::{Value, json};
 
-/// The reference of every knob, as a TOML document that is itself a valid beginning of a policy.
+/// The reference of every knob, as a TOML document from which a policy can be written.
 pub fn reference() -> String {
-    let mut out = String::from("# Every knob with its default. What a knob has no default for is commented out.\n");
+    let mut out = String::from("# Every knob with its default. A knob without a default is commented out.\n");
     let mut section = "";
     for knob in KNOBS {
         let (table, name) = knob.path.split_once('.').unwrap_or(("", knob.path));
@@ -30,7 +30,7 @@ fn line(out: &mut String, knob: &Knob, name: &str) {
     }
 }
 
-/// A small policy that works with the local stack; also what tests begin with.
+/// A small policy that works with the local stack. Tests use it too.
 pub fn example_json() -> Value {
     json!({
         "launch": {"template": "nodekeeper"},

@@ -21,7 +21,7 @@ fn the_defaults_are_right_and_complete() {
 }
 
 #[test]
-fn the_reference_is_a_policy_but_for_what_it_leaves_open() {
+fn the_reference_is_a_policy_once_its_open_values_are_filled_in() {
     let text = reference()
         .replace("# name =", "name = \"s\"")
         .replace("# instance_type =", "instance_type = \"x\"")
@@ -74,7 +74,7 @@ fn ten_mistakes_are_ten_messages() {
 }
 
 #[test]
-fn what_no_single_knob_shows_is_checked_too() {
+fn what_depends_on_several_knobs_is_checked_too() {
     let mut document = example_json();
     document["nodes"] = json!({"min": 5, "max": 4});
     document["launch"] = json!({"tags": {"nodekeeper:cluster": "mine"}});
@@ -84,7 +84,7 @@ fn what_no_single_knob_shows_is_checked_too() {
 }
 
 #[test]
-fn not_toml_says_where() {
+fn a_document_that_is_not_toml_is_refused_with_the_line() {
     let error = Policy::from_toml("[nodes\nmin = 1").unwrap_err().to_string();
     assert!(error.contains("line 1"), "{error}");
 }

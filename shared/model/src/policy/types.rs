@@ -77,7 +77,7 @@ sections! {
     Watchdog { multiplier: f64, reserve_ms: u64 }
 }
 
-/// `[[size]]`: a kind of machine that may be launched.
+/// `[[size]]`: one kind of machine to launch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each knob is documented in SIZE_KNOBS, the one place")]
 pub struct Size {
@@ -92,13 +92,13 @@ pub struct Size {
     pub template: Option<String>,
 }
 
-/// What a spot size may fall back to.
+/// What replaces a spot size when spot is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
-    /// Nothing: wait for spot capacity.
+    /// Nothing: launches wait for spot capacity.
     None,
-    /// The same machine at the fixed price.
+    /// The same instance type, on demand.
     OnDemand,
 }
 
