@@ -132,7 +132,7 @@ impl Ingest {
         // The table was restored from an older backup: what the agent knows is of a future that
         // was undone.
         if heartbeat.incarnation.is_some() && heartbeat.as_of > life.seq {
-            return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
+            return Err(wrong_incarnation("the agent knows more than the table, which was restored from a backup"));
         }
         let allocs = if heartbeat.as_of < life.seq { Some(self.orders(life).await?) } else { None };
         Ok(HeartbeatAnswer {
