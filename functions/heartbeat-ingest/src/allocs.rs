@@ -111,7 +111,7 @@ impl Applying<'_> {
     /// Applies one update. `None` if it was taken over, else why not.
     async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Option<String>, Refusal> {
         for _ in 0..RACES {
-            let Some(alloc) = row else { return Ok(Some(format!("{} is not known", update.alloc_id))) };
+            let Some(alloc) = row else { return Ok(Some(format!("there is no alloc {}", update.alloc_id))) };
             let written = match alloc.reported(update, self.node_id, self.now) {
                 ReportOutcome::Known => return Ok(None),
                 ReportOutcome::Refused(reason) => return Ok(Some(reason)),

@@ -178,7 +178,7 @@ impl Alloc {
                 log_tail: update.log_tail.as_deref().map(|t| clip_front(t, MAX_LOG_TAIL_BYTES).to_owned()),
             }),
             ClientStatus::Unknown | ClientStatus::Lost => {
-                ReportOutcome::Refused(format!("a node cannot say that an alloc is {}", update.client))
+                ReportOutcome::Refused(format!("a node cannot report an alloc as {}", update.client))
             }
             // An unknown alloc that is reported again is on its node. It counts as running, even if the report
             // says `pending`.

@@ -505,7 +505,7 @@ pub enum NoPolicy {
     #[error("no policy is stored: write one and store it with `nodekeeper policy set FILE`")]
     Missing,
     /// The stored policy does not pass the check.
-    #[error("the stored policy is not usable: {0}; store a right one with `nodekeeper policy set FILE`")]
+    #[error("the stored policy is not usable: {0}; store a corrected one with `nodekeeper policy set FILE`")]
     Bad(String),
 }
 

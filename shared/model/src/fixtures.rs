@@ -1,4 +1,7 @@
 //! Records in ordinary states, for tests here and in the functions.
+//!
+//! Guarantees: the same number gives the same ids and times in every test.
+//! Does not: exist in a release: only tests and the feature `fixtures` compile it.
 #![allow(missing_docs, reason = "test material")]
 #![allow(clippy::unwrap_used, reason = "test material")]
 

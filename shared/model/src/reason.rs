@@ -67,7 +67,7 @@ reasons! {
     /// Two observations did not list the instance.
     UnlistedFor "unlisted_for" { instance_id: String, absent: Span } = "EC2 has not listed {instance_id} for {absent}";
     /// An unusual share of the instances is unlisted.
-    ManyUnlisted "many_unlisted" { unlisted: usize, up: usize } = "{unlisted} of {up} instances are not listed at once: more likely EC2's list is wrong than all of them gone";
+    ManyUnlisted "many_unlisted" { unlisted: usize, up: usize } = "{unlisted} of {up} instances are not listed at once: more likely EC2's list is wrong than all of them are gone";
 
     // Leases
 
@@ -158,14 +158,14 @@ reasons! {
     // Stale records
 
     /// An instance has our cluster tag and no readable node id.
-    TagMakesNoSense "tag_makes_no_sense" { instance_id: String } = "instance {instance_id} has our cluster tag but no node id that makes sense: left alone";
-    /// A record without an instance, neither written nor heard from.
-    Stale "stale" { quiet: Span } = "stale: EC2 has no instance of it, and nothing was heard or written for {quiet}";
+    TagMakesNoSense "tag_makes_no_sense" { instance_id: String } = "instance {instance_id} has our cluster tag but no readable node id: left alone";
+    /// A record without an instance that was neither written nor pinged for too long.
+    Stale "stale" { quiet: Span } = "stale: EC2 lists no instance for it, and it was neither written nor pinged for {quiet}";
     /// An unusual share of the records is stale.
-    ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances gone";
-    /// A free slot is above the lowered maximum.
-    SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is beyond nodes.max = {max}";
-    /// An unusual number of orphans.
+    ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances are gone";
+    /// A free slot is no longer below `nodes.max`, because the maximum was lowered.
+    SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is above the highest slot that nodes.max = {max} allows";
+    /// There is an unusual number of orphans.
     ManyOrphans "many_orphans" { orphans: usize, shown: String } = "{orphans} orphaned instances at once ({shown}…)";
     /// No record claims an instance.
     Orphan "orphan" { instance_id: String, node_id: NodeId } = "{instance_id} runs as {node_id}, which no record claims";

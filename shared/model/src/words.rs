@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 /// A word that is not in its set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is none of {allowed}")]
+#[error("{given:?} is not one of {allowed}")]
 pub struct UnknownWord {
     given: String,
     allowed: &'static str,

@@ -1,4 +1,7 @@
-//! Questions about a node record. Nothing here changes a record.
+//! Questions about a node record.
+//!
+//! Guarantees: the rule for "takes work" and "may update allocs" is only here.
+//! Does not: change a record; `transitions` does.
 
 use super::{Contact, Life, NodeRecord, NodeState};
 use crate::ids::NodeId;

@@ -1,5 +1,9 @@
-//! Every way a node record may change: each transition returns the record as it must become, or
-//! says why it is not possible.
+//! The transitions of a node record: each returns the record as it must become, or says why that is not
+//! possible.
+//!
+//! Guarantees: nobody else changes the state of a record; every transition sets `modified_at`, and most give a
+//! reason.
+//! Does not: write anything (the store does), or decide when a transition is due (the plans do).
 
 use super::{
     Contact, InUse, LAUNCH_CLAIM, Life, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version,
@@ -132,7 +136,7 @@ impl NodeRecord {
         }
         life.attempt = life.attempt.saturating_add(1);
         life.launch_claim_until_at = now + LAUNCH_CLAIM;
-        let reason = format!("{} was refused, trying {}", life.offering.size, offering.size);
+        let reason = format!("{} was refused; next attempt with {}", life.offering.size, offering.size);
         life.offering = offering;
         life.request_digest = request_digest;
         Ok(new.touched(now, &reason))
@@ -201,13 +205,13 @@ impl NodeRecord {
             contact.busy = caller.busy;
             contact.idle_since_at = None;
             contact.idle_seen = 0;
-            reason = if caller.busy { "busy, says the agent" } else { "no longer busy, says the agent" };
+            reason = if caller.busy { "the agent says busy" } else { "the agent no longer says busy" };
         }
         let was_silent = in_use && matches!(contact.status, NodeStatus::Disconnected | NodeStatus::Down);
         if was_silent {
             contact.status = NodeStatus::Syncing;
             contact.syncing_since_at = Some(now);
-            reason = "heard from again";
+            reason = "heartbeats again";
         }
         if let (true, Some(life)) = (was_silent, new.life_mut()) {
             life.seq = life.next_seq(now);
@@ -234,7 +238,7 @@ impl NodeRecord {
         node.contact.syncing_since_at = None;
         node.contact.idle_since_at = node.life.allocs.is_empty().then_some(now);
         node.contact.idle_seen = 0;
-        Ok(new.touched(now, "ready: its allocs are known"))
+        Ok(new.touched(now, "ready: what runs on it is known"))
     }
 
     /// The lease expired: the status becomes `disconnected` if some alloc may wait for the node, else `down`.

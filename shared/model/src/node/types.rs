@@ -1,4 +1,7 @@
-//! What a node record holds, as the nodes table keeps it.
+//! The types of a node record, in the form of the nodes table.
+//!
+//! Guarantees: each state holds only the data of that state.
+//! Does not: change anything; `transitions` does.
 
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::money::Usd;

@@ -1,4 +1,8 @@
 //! Checks a document against the table of knobs, and the knobs against each other.
+//!
+//! Guarantees: every mistake is found at once, except that the knobs are compared with each other only if each of
+//! them is right.
+//! Does not: know what a knob means; the table does.
 
 use super::{Fallback, KNOBS, Kind, Knob, Policy, SIZE_KNOBS};
 use crate::words::Market;

@@ -1,4 +1,7 @@
 //! Every knob of the policy: its name, values, default and meaning, in one table.
+//!
+//! Guarantees: the check, the defaults and the printed reference all come from this table.
+//! Does not: hold values; [`super::Policy`] does.
 
 use crate::ids::SLOT_CEILING;
 

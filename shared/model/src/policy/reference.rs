@@ -1,4 +1,7 @@
-//! The reference of every knob, and a small policy to begin with.
+//! The reference of every knob, and a small policy to start with.
+//!
+//! Guarantees: the reference is valid TOML, and a valid policy once its open values are filled in.
+//! Does not: describe a knob; the table of knobs does.
 
 use super::{KNOBS, Knob, SIZE_KNOBS};
 use serde_json::{Value, json};

@@ -1,4 +1,7 @@
-//! The policy as a type. What a knob means and allows stands in [`super::KNOBS`] and [`super::SIZE_KNOBS`].
+//! The policy as a type.
+//!
+//! Guarantees: a type for each section, with one field for each knob.
+//! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
 
 use crate::money::Usd;
 use crate::node::Capacity;
