@@ -13,9 +13,9 @@
 //!
 //! sweep-dispatch marks a handle, the node destroys it, and the next report confirms it.
 //!
-//! Guarantees: a report changes nothing about a handle that is newer than the report; a handle is
-//! destroyed only if it was marked, or if two reports listed it as unknown; a tombstone keeps an older
-//! report from bringing a handle back.
+//! Guarantees: a report that may be older than a handle's row never makes the handle missing or gone; a handle
+//! is destroyed only if it was marked, if two reports listed it as unknown, or if it is listed again after
+//! it was destroyed; a tombstone keeps an older report from bringing a handle back.
 //! Does not: count how many handles a report would take away; sweep-dispatch has a brake for that.
 //! Rules: `docs/rules.md#section-7`. Source: Concourse #1959.
 

@@ -5,7 +5,7 @@
 //! | shortage | EC2 has no capacity for an offering | after `shortage.ttl_s`, doubled with each further refusal; then one attempt in a run, doubled with each success |
 //! | quota | EC2 says that the account's limit is reached | after `quota.retry_s` |
 //! | back-off | EC2 throttles launch calls | after 5 s, doubled with each further throttling |
-//! | failed starts | `boot.failures_before_pause` starts fail in a row | after a minute, doubled with each further run of failures; or when a node starts well |
+//! | failed starts | `boot.failures_before_pause` starts fail in a row | after a minute, doubled in each later run with a failure; or when a node starts well |
 //! | bad request | EC2 calls the request for a size wrong | with the next version of the policy |
 //!
 //! Guarantees: every limit ends by itself or with a new policy; the plan, the acting run and the commands
