@@ -1,5 +1,7 @@
-//! Carrying the plan out: see `runtime::run` for the loop. Each action is tried once; the next run is
-//! the retry.
+//! Carrying out the plan: one attempt for each action.
+//!
+//! Guarantees: a record is cleaned, and an orphan terminated, only after the proof was checked once more.
+//! Does not: retry (the next run does) or contain the loop (`runtime::run` does).
 
 use crate::actions::{Action, Proof};
 use crate::plan::{Plan, is_orphan};
@@ -18,7 +20,7 @@ struct Acting<'a> {
     cloud: &'a dyn Cloud,
 }
 
-/// Does what was planned, one action after the other.
+/// Carries out the plan, one action after the other.
 pub(crate) async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnswer> {
     let acting = Acting { run, cloud };
     let answers = acting.run.one_by_one(&acting, &plan.actions).await;
@@ -52,8 +54,8 @@ impl Acting<'_> {
         let record = self.run.lanes.record_of(node_id).ok_or(ActError::CONFLICT)?;
         let mut conditions = Vec::new();
         if proof == Proof::Silence {
-            // The node that just spoke wins, and so does an instance that EC2 knows by id. (EC2 knows a
-            // terminated one for an hour after its tags are gone.)
+            // A heartbeat since then wins, and so does a live instance that EC2 knows by id. A terminated one
+            // does not count: EC2 knows it by id for an hour after its tags are gone.
             conditions.push(silent_since(&record));
             if let Some(id) = record.life().and_then(|l| l.instance_id.as_deref())
                 && self.cloud.instance(id).await?.is_some_and(|i| i.state != InstanceState::Terminated)
@@ -66,7 +68,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// A consistent read just before proves that the instance is an orphan.
+    /// Terminates an orphan. A consistent read of its slot, just before, checks that it is one.
     async fn terminate_orphan(&self, instance_id: &String, node_id: NodeId) -> Result<(), ActError> {
         let record = self.run.store.node(node_id.slot()).await?;
         if !is_orphan(record.as_ref(), node_id, instance_id) {

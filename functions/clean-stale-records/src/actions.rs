@@ -1,4 +1,7 @@
 //! The actions of clean-stale-records: what each needs to be carried out, and what it is about.
+//!
+//! Guarantees: an action holds everything that carrying it out needs.
+//! Does not: decide (`plan` does) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
 use model::control::BrakeEntry;
@@ -6,28 +9,28 @@ use model::events::Subject;
 use model::ids::NodeId;
 use model::{ActionName, BrakeKind, NodeRecord};
 
-/// Something to do.
+/// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Free a slot.
     Clean {
-        /// Whose life ends.
+        /// The node whose life ends.
         node_id: NodeId,
         /// What shows that the node is gone.
         proof: Proof,
     },
-    /// Delete the row of a slot beyond `nodes.max`.
+    /// Delete the row of a slot that is not below `nodes.max`.
     DeleteRecord(Box<NodeRecord>),
     /// Terminate an instance that no record claims.
     TerminateOrphan {
-        /// Which.
+        /// The instance to terminate.
         instance_id: String,
-        /// The life it was launched as.
+        /// The node that it was launched as.
         node_id: NodeId,
     },
-    /// Something a person should see.
+    /// Tell a person.
     Warn(Subject),
-    /// Records or orphans that wait.
+    /// Keep records or orphans waiting, and store the brake's entry.
     HoldBack(BrakeKind, BrakeEntry),
 }
 
@@ -36,7 +39,7 @@ pub enum Action {
 pub enum Proof {
     /// EC2 lists its instance as terminated.
     Listed,
-    /// EC2 lists no instance, and nothing was heard or written for long.
+    /// EC2 lists no instance, and the record was neither pinged nor written for a long time.
     Silence,
 }
 

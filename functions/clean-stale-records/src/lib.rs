@@ -1,10 +1,10 @@
-//! clean-stale-records: node records whose node is gone, orphaned instances, surplus rows; and
-//! the watchdog of the other functions.
+//! clean-stale-records: cleans records whose node is gone, terminates orphans, deletes surplus rows, and
+//! watches the other functions.
 //!
-//! Guarantees: a record is cleaned only if nothing lives in EC2 for it; an orphan is terminated
-//! only after a consistent read of its slot proved it one; killed anywhere, the next run goes on.
-//! Does not: launch or place anything, or restart what is overdue: a function that hangs is cut
-//! off by itself. Rules: Arvados #12073 (stale records), #8236 (watchdog).
+//! Guarantees: a record is cleaned only if EC2 has no live instance for it; an orphan is terminated only
+//! after a consistent read of its slot; if a run is killed at any point, the next run finishes the work.
+//! Does not: launch or place anything, or restart an overdue function: Lambda ends a function that hangs.
+//! Sources: Arvados #12073 (stale records), #8236 (watchdog).
 
 mod act;
 mod actions;
@@ -22,10 +22,10 @@ use runtime::run::Run;
 use serde_json::Value;
 use store::Store;
 
-/// The function's name.
+/// The name of the function.
 pub const FUNCTION: &str = CLEAN_STALE_RECORDS.name;
 
-/// One run.
+/// One scheduled run.
 pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
     let seen = Observation::read(store, cloud, clock.now()).await?;

@@ -1,9 +1,9 @@
-//! The decision of clean-stale-records: what is stale, what is orphaned, who is overdue. Pure.
+//! The decision of clean-stale-records: what is stale, what is an orphan, which function is overdue. Pure.
 //!
-//! Guarantees: presence is strong: nothing that EC2 lists as live is cleaned; absence is weak:
-//! a record must also have been silent and unwritten for `stale.after_s`, and an unusual share of
-//! the records at once waits; an unusual number of orphans waits for an operator.
-//! Does not: act on instances whose node-id tag is missing or makes no sense; they are a warning.
+//! Guarantees: a record whose instance EC2 lists as live is never cleaned; a record whose instance is
+//! unlisted is cleaned only if it was neither pinged nor written for `stale.after_s`, and an unusual share
+//! of records at once waits (`docs/rules.md#R7`); an unusual number of orphans waits for an operator.
+//! Does not: act on an instance without a readable node id tag; it only warns.
 
 use crate::actions::{Action, Proof};
 use model::action::Telling;
@@ -18,13 +18,13 @@ use model::{BrakeKind, Life, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long an overdue function is news.
+/// For how long after it became overdue a function gives a new event in each run.
 const NEWS: Span = Span::from_s(900);
 
-/// What one run decided.
+/// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
 
-/// Decides. `now` is the time of the decision.
+/// Makes the plan. `now` is the time of the decision.
 pub fn plan(seen: &Observation, now: Time) -> Plan {
     let mut plan = Plan::default();
     let mut live: BTreeMap<NodeId, Vec<&Instance>> = BTreeMap::new();
@@ -51,14 +51,15 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     plan
 }
 
-/// A record that is stale: whose, whether its node should be up, and for how long it was silent.
+/// A stale record: its node, whether the node should be up, and how long ago it was last pinged or written.
 struct Silent {
     node_id: NodeId,
     up: bool,
     quiet: Span,
 }
 
-/// What EC2 lists as terminated is cleaned; what it does not list, and nobody heard of, is silent.
+/// Plans to clean the record if EC2 lists its instance as terminated. Returns it as silent if EC2 lists no
+/// instance and it was neither pinged nor written for `stale.after_s`.
 fn stale(
     seen: &Observation,
     now: Time,
@@ -83,18 +84,19 @@ fn stale(
     }
     let pinged = record.contact().map(|c| c.last_ping_at);
     let touched = pinged.map_or(record.modified_at, |at| at.max(record.modified_at));
-    // Its launch may still be under way.
+    // The launch call may still be under way.
     let touched = touched.max(life.launch_claim_until_at);
     let quiet = now.since(touched);
     (quiet >= Span::from_s(seen.policy.stale.after_s)).then(|| Silent { node_id, up: is_up(record), quiet })
 }
 
-/// Whether its node should be up. What is being shut down is meant to go.
+/// Whether the node should be up. A node that is shutting down is meant to disappear.
 fn is_up(record: &NodeRecord) -> bool {
     matches!(record.state, NodeState::Assigned(_) | NodeState::InUse(_))
 }
 
-/// A mass disappearance is more often the list's fault than the nodes'.
+/// Cleans the silent records. If they are an unusual share, those that should be up wait: then EC2's list is more
+/// often wrong than the nodes are gone.
 fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent]) {
     let policy = &seen.policy.stale;
     let up = seen.nodes.iter().filter(|r| is_up(r)).count();
@@ -108,7 +110,7 @@ fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent
     }
 }
 
-/// Decides whether a brake holds, says so in the plan, and keeps since when.
+/// Decides whether a brake holds, and adds that to the plan together with the entry to store.
 fn brake(seen: &Observation, now: Time, plan: &mut Plan, trouble: Trouble) -> Hold {
     let kind = trouble.kind;
     let decision = trouble.decide(&seen.control.brake(kind), &seen.control.release(kind), now);
@@ -118,7 +120,7 @@ fn brake(seen: &Observation, now: Time, plan: &mut Plan, trouble: Trouble) -> Ho
     decision.hold
 }
 
-/// Rows beyond `nodes.max`, after the maximum was lowered.
+/// Deletes a free row that is not below `nodes.max`, after the maximum was lowered.
 fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, live: &BTreeMap<NodeId, Vec<&Instance>>) {
     if record.slot.number() < seen.policy.nodes.max {
         return;
@@ -131,7 +133,8 @@ fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, live: &BTre
     plan.add(Action::DeleteRecord(Box::new(record.clone())), reason);
 }
 
-/// Whether an instance is nobody's: its life is over, or its record is bound to another one.
+/// Whether an instance belongs to no record: its node's life is over, or the record is bound to another
+/// instance.
 pub(crate) fn is_orphan(record: Option<&NodeRecord>, node_id: NodeId, instance_id: &str) -> bool {
     match record.and_then(NodeRecord::life) {
         Some(life) if life.node_id == node_id => life.instance_id.as_deref().is_some_and(|bound| bound != instance_id),
@@ -168,12 +171,12 @@ fn orphans(seen: &Observation, now: Time, plan: &mut Plan, live: &BTreeMap<NodeI
     }
 }
 
-/// A last success that is older than so many periods. Slow is not overdue, and a cloud that is down
-/// restarts nothing: a person is told.
+/// Warns of each function whose last success is older than `watchdog.multiplier` of its periods. Nothing is
+/// restarted: a restart does not help if the cloud is down, so a person is told.
 fn watchdog(seen: &Observation, now: Time, plan: &mut Plan) {
     for (function, period) in functions::scheduled().filter(|(f, _)| f.name != CLEAN_STALE_RECORDS.name) {
         let Some(success) = seen.control.runs.get(function.name).and_then(|run| run.last_success_at) else { continue };
-        // The planned period and not the last gap: runs woken by events come seconds apart.
+        // The scheduled period counts and not the last gap, because runs that events start come seconds apart.
         let limit = Span::from_ms((period.as_ms() as f64 * seen.policy.watchdog.multiplier) as i64);
         let quiet = now.since(success);
         if quiet > limit {

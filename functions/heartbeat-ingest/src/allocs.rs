@@ -1,8 +1,9 @@
-//! `POST …/allocs`: what a node says of its allocs, and the gate to `ready`.
+//! `POST …/allocs`: a node's report of its allocs, and the gate to `ready` (`docs/rules.md#section-6`).
 //!
-//! Guarantees: presence always counts; absence only in a complete report of the current
-//! incarnation, not stale, that knows of the placement (`as_of >= placed_seq`); the gate opens
-//! last, after everything of the report was applied; a repeated report gets the same answer.
+//! Guarantees: an alloc in a report is on the node; an alloc that is not in a report is lost only if the report
+//! is complete, of the current incarnation, not stale, and knows of the placement (`as_of >= placed_seq`);
+//! the gate opens last, after the whole report was applied; a repeated report gets the same answer.
+//! Does not: place or stop allocs; poll-and-scale does.
 
 use crate::{Ingest, RACES, internal, unwritten};
 use model::events::Subject;
@@ -40,8 +41,8 @@ impl Ingest {
     ) -> Result<AllocReportAnswer, Refusal> {
         let known = self.known(now).await?;
         let record = self.qualified(node_id, proven, report).await?;
-        // The number first: from here on a lower one is stale. An equal one is a repeat, which
-        // changes nothing that was applied and finishes what was not.
+        // The number is written first: from here on, a report with a lower number is stale. A report with an equal
+        // number is a repeat. It changes nothing that was applied, and applies what was not.
         let noted =
             self.store.note_report(node_id, &report.incarnation, ReportCounter::Allocs, report.report_no, None).await;
         match noted {
@@ -70,13 +71,13 @@ impl Ingest {
         }
         let Applying { record, accepted, refused, .. } = applying;
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
-            return Err(Refusal::new(ErrorCode::Internal, "a record without life took a report"));
+            return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
         let allocs = if report.as_of < life.seq { Some(self.orders(life).await?) } else { None };
         Ok(AllocReportAnswer { status: contact.status, seq: life.seq, accepted, refused, allocs })
     }
 
-    /// The caller's record, if it may report: heartbeat first.
+    /// The record of the caller, if it may report: it must have sent a heartbeat before.
     async fn qualified(&self, node_id: NodeId, proven: &Proven, report: &AllocReport) -> Result<NodeRecord, Refusal> {
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
         let claim = Claim {
@@ -107,14 +108,14 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// `None` if it was taken over, else why not.
+    /// Applies one update. `None` if it was taken over, else why not.
     async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Option<String>, Refusal> {
         for _ in 0..RACES {
-            let Some(alloc) = row else { return Ok(Some(format!("{} is not known", update.alloc_id))) };
+            let Some(alloc) = row else { return Ok(Some(format!("there is no alloc {}", update.alloc_id))) };
             let written = match alloc.reported(update, self.node_id, self.now) {
                 ReportOutcome::Known => return Ok(None),
                 ReportOutcome::Refused(reason) => return Ok(Some(reason)),
-                // Only while the node is what it was when it was let in: heartbeat first.
+                // The node's record must be unchanged since the check that the node may report.
                 ReportOutcome::Changed(after) => {
                     let writes = [change(Some(&alloc), &*after).0, unchanged(&self.record)];
                     self.ingest.store.transact(&writes).await
@@ -140,14 +141,14 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// After a lost race: the record, if its node may still report, and the alloc as they are now.
+    /// After a lost race: checks again that the node may report, and reads the record and the alloc again.
     async fn again(&mut self, id: AllocId) -> Result<Option<Alloc>, Refusal> {
         self.record = self.ingest.qualified(self.node_id, self.proven, self.report).await?;
         self.ingest.store.alloc(id).await.map_err(internal)
     }
 
-    /// Live allocs that a complete report does not mention are no longer there, if the report
-    /// can have known of them.
+    /// Ends the live allocs that a complete report does not list as lost, if the report is new enough to know of
+    /// them.
     async fn absence(&mut self, report: &AllocReport) -> Result<(), Refusal> {
         let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
@@ -179,8 +180,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// An alloc that the record lists and that is live in no row of its own, in tables restored to
-    /// different moments: nothing can end it any more.
+    /// Removes an alloc from the node's set if it has no live row. That happens after the tables were restored to
+    /// different moments, and then nothing else can end the alloc.
     async fn forget(&mut self, id: AllocId) -> Result<(), WriteError> {
         let listed = self.record.life().is_some_and(|life| life.allocs.contains(&id));
         if let (true, Ok(after)) = (listed, self.record.without_alloc(id, self.now)) {
@@ -189,7 +190,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Ready: the report is complete and knows of the miss. Written last.
+    /// Makes the node ready, if the report has reached the gate. Returns whether it did. The caller has applied the
+    /// whole report before.
     async fn open_gate(&mut self, report: &AllocReport) -> Result<bool, Refusal> {
         for _ in 0..RACES {
             let opens = self.record.status() == Some(NodeStatus::Syncing)

@@ -1,4 +1,8 @@
-//! `POST …/heartbeat`: the pulse, and everything that is not steady.
+//! `POST …/heartbeat`: steady heartbeats, registrations, and heartbeats that change the record.
+//!
+//! Guarantees: a steady heartbeat is one write; a lease lasts at least until the node was told to call again;
+//! an interruption that the agent reports becomes a drain.
+//! Does not: look at allocs, except to send the node its orders.
 
 use crate::{Ingest, RACES, internal, unwritten};
 use model::events::Subject;
@@ -9,7 +13,7 @@ use model::{ActionName, Caller, NodeRecord, NodeStatus};
 use runtime::http::{Proven, Refusal, standing, wrong_incarnation};
 use store::{Pulse, WriteError};
 
-/// The longest of the caller's own words that are kept, in bytes.
+/// The longest text that a caller may send in a field, in bytes.
 const MAX_WORD_BYTES: usize = 128;
 
 impl Ingest {
@@ -52,19 +56,20 @@ impl Ingest {
             let Some(after) = self.unsteady(&record, heartbeat, lease_expires_at, now)? else {
                 let heard = matches!(record.status(), Some(NodeStatus::Syncing | NodeStatus::Ready));
                 match record.contact() {
-                    // This call came twice, or early, and leases are shorter by now: the node may have been told
-                    // to call by the end of the one it has.
+                    // The record has a longer lease than this heartbeat would give: the call came early or twice,
+                    // and leases have become shorter. The node may have been told to call by the end of the longer
+                    // lease, so it is kept.
                     Some(c) if c.last_ping_at < pinged_at && c.lease_expires_at > lease_expires_at => {
                         lease_expires_at = c.lease_expires_at;
                         continue;
                     }
-                    // Another process, whose clock is ahead, took a call since, and gave a shorter lease than this
-                    // answer needs.
+                    // Another process, whose clock is ahead, has taken a call since, and gave a shorter lease than
+                    // this answer needs.
                     Some(c) if heard && c.last_ping_at >= pinged_at && c.lease_expires_at < lease_expires_at => {
                         pinged_at = c.last_ping_at + Span::from_ms(1);
                         continue;
                     }
-                    // Nothing but the pulse is new, and that is not newer.
+                    // Only the pulse would change, and the record has a newer one.
                     _ => return self.answer(record, heartbeat, &beat, now).await,
                 }
             };
@@ -74,7 +79,7 @@ impl Ingest {
                     self.tell(&subject, ActionName::Heartbeat, &written.reason, &known, now).await;
                     return self.answer(written, heartbeat, &beat, now).await;
                 }
-                // Somebody changed the record since: decide anew.
+                // Somebody else has changed the record: decide again.
                 Err(WriteError::Conflict(_) | WriteError::Contended) => {}
                 Err(WriteError::Db(e)) => return Err(internal(e)),
             }
@@ -82,8 +87,7 @@ impl Ingest {
         Err(unwritten(WriteError::CONFLICT))
     }
 
-    /// What a heartbeat that is not steady makes of the record; `None` if nothing but the pulse
-    /// would change.
+    /// The record after a heartbeat that is not steady; `None` if only the pulse would change.
     fn unsteady(
         &self,
         record: &NodeRecord,
@@ -127,12 +131,12 @@ impl Ingest {
     ) -> Result<HeartbeatAnswer, Refusal> {
         let record = self.interrupted(record, heartbeat, now).await?;
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
-            return Err(Refusal::new(ErrorCode::Internal, "a record without life was answered"));
+            return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that was to be answered"));
         };
-        // The table was restored from an older backup: what the agent knows is of a future that
-        // was undone.
+        // The agent knows a higher `seq` than the table, so the table was restored from a backup, and the agent's
+        // orders may no longer exist.
         if heartbeat.incarnation.is_some() && heartbeat.as_of > life.seq {
-            return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
+            return Err(wrong_incarnation("the agent knows more than the table, which was restored from a backup"));
         }
         let allocs = if heartbeat.as_of < life.seq { Some(self.orders(life).await?) } else { None };
         Ok(HeartbeatAnswer {
@@ -146,13 +150,13 @@ impl Ingest {
         })
     }
 
-    /// EC2 said it will take the instance away: a drain with that deadline.
+    /// If the agent reports that EC2 will take the instance away, the node is drained until then.
     async fn interrupted(&self, record: NodeRecord, heartbeat: &Heartbeat, now: Time) -> Result<NodeRecord, Refusal> {
         let Some(by) = heartbeat.interrupt_at else { return Ok(record) };
         let Some(after) = record.interrupted(by, now) else { return Ok(record) };
         match self.store.write(Some(&record), &after, Vec::new()).await {
             Ok(written) => Ok(written),
-            // The agent says it again.
+            // A lost race is fine: the next heartbeat reports the interruption again.
             Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(record),
             Err(WriteError::Db(e)) => Err(internal(e)),
         }

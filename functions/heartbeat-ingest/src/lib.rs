@@ -1,9 +1,9 @@
-//! heartbeat-ingest: nodes register, heartbeat, and only then may update their allocs.
+//! heartbeat-ingest: nodes register and heartbeat, and only then may update their allocs.
 //!
-//! Guarantees: a steady heartbeat is one conditional write and no read; alloc updates are
-//! refused until the node was heard from after its last miss; nothing a node sends changes
-//! another node's rows. Does not: decide that a node is silent, or place and stop anything:
-//! poll-and-scale does. Rule: Nomad PR 15068 (heartbeat first, then updates, then ready).
+//! Guarantees: a steady heartbeat is one conditional write and no read; after a lease expired, alloc updates
+//! are refused until the next heartbeat; a node cannot change the rows of another node.
+//! Does not: expire leases, or place or stop anything; poll-and-scale does.
+//! Source: Nomad PR 15068 (heartbeat first, then updates, then ready).
 
 mod allocs;
 mod heartbeat;
@@ -22,17 +22,17 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{DbError, Store, WriteError};
 
-/// The function's name.
+/// The name of the function.
 pub const FUNCTION: &str = HEARTBEAT_INGEST.name;
 
 /// How long policy and fleet size may be cached.
 const CACHE: Span = Span::from_s(60);
-/// How often a process writes its summary at most.
+/// The shortest time between two summaries of a process.
 const SUMMARY: Span = Span::from_s(30);
-/// How often a write that lost a race is decided anew before the node is told to come back.
+/// How often a write that lost a race is decided again, before the node is told to try again later.
 pub(crate) const RACES: u32 = 4;
 
-/// What the process keeps between requests: nothing it could not read again.
+/// The function. What it keeps between requests is a cache, and a count of heartbeats that may be lost.
 #[derive(Debug)]
 pub struct Ingest {
     store: Store,
@@ -42,7 +42,7 @@ pub struct Ingest {
     summary: Mutex<(Option<Time>, u64)>,
 }
 
-/// The policy, and how large the fleet is.
+/// The policy and the size of the fleet, which are cached.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) policy: Policy,
@@ -50,32 +50,32 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Seconds between a working node's heartbeats, before jitter: slower for a large fleet, so
-    /// that its cost is bounded.
+    /// The seconds between heartbeats of a working node, before jitter. A larger fleet calls less often, so that
+    /// its cost is bounded.
     fn interval_s(&self) -> f64 {
         (self.policy.heartbeat.ttl_s as f64).max(self.least_s())
     }
 
-    /// The same of a node without allocs: sooner, but not in a large fleet.
+    /// The same for a node without allocs: shorter, unless the fleet is large.
     fn idle_s(&self) -> f64 {
         (self.policy.heartbeat.idle_s as f64).max(self.least_s()).min(self.interval_s())
     }
 
-    /// Seconds between two calls of one node, if all call as often as all may.
+    /// The seconds between two calls of a node if the whole fleet uses `heartbeat.max_per_second`.
     fn least_s(&self) -> f64 {
         self.in_use as f64 / self.policy.heartbeat.max_per_second
     }
 }
 
-/// The longest that chance makes an interval.
+/// The largest factor by which jitter lengthens an interval.
 const LONGEST: f64 = 1.5;
 
-/// When the node calls next, and until when it is believed alive.
+/// When the node calls next, and when its lease expires.
 ///
-/// The lease is as long as a working node's longest interval, although an idle node calls sooner and
-/// chance may make it shorter: whether it is idle is known only after the one write that renews the
-/// lease; and no lease gets shorter, for a heartbeat may come twice and an answer may be lost, so one
-/// that chance made shorter than the last would cost an idle node a second write.
+/// Every lease is as long as the longest interval of a working node, plus the grace. It cannot depend on whether
+/// the node is idle, because that is known only after the write that renews the lease. It does not depend on
+/// jitter either: a lease is never shortened, so a heartbeat whose jitter gives a shorter lease than the last
+/// one would need a second write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat {
     jitter: f64,
@@ -103,12 +103,12 @@ impl Beat {
 }
 
 impl Ingest {
-    /// An ingest on these tables.
+    /// The function on these tables.
     pub const fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
         Self { store, credentials, cluster, cached: Mutex::new(None), summary: Mutex::new((None, 0)) }
     }
 
-    /// Answers one event. Whatever comes in, an HTTP answer goes out.
+    /// Answers one event. Every event gets an HTTP answer.
     pub async fn handle(&self, event: &Value, now: Time) -> Value {
         let Some(request) = Request::from_event(event) else {
             let message = "this function answers HTTP requests of nodes: POST /v1/nodes/{node_id}/heartbeat";
@@ -153,7 +153,7 @@ impl Ingest {
         Beat::new(known, self.store.chance().between(1.0, LONGEST), now)
     }
 
-    /// The watchdog's view of us: how many heartbeats were accepted, and when last.
+    /// Counts an accepted heartbeat, and writes the summary that shows when heartbeats were last accepted.
     async fn count(&self, now: Time) {
         let count = {
             let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,9 +168,9 @@ impl Ingest {
             let before: IngestSummary = self.store.entry(&ControlKey::Ingest).await?;
             self.store.write_entry(&before, &before.noted(count, now)).await
         };
-        // Another process wrote its own: that is as good.
+        // A conflict is fine: another process wrote its own summary.
         if let Err(WriteError::Db(e)) = written.await {
-            tracing::warn!(error = %e, "the ingest's summary was not written");
+            tracing::warn!(error = %e, "the summary of accepted heartbeats was not written");
         }
     }
 
@@ -180,23 +180,23 @@ impl Ingest {
     }
 }
 
-/// A fault of ours: said in full in the log, and shortly to the node, which tries again.
+/// The refusal after a fault of the database. The log has the details; the node only learns to try again.
 pub(crate) fn internal(error: DbError) -> Refusal {
     tracing::error!(%error, "a request failed");
     match error {
         DbError::Throttled { .. } | DbError::Unreachable { .. } => {
-            Refusal::new(ErrorCode::Busy, "the tables do not answer: try again")
+            Refusal::new(ErrorCode::Busy, "the database does not answer: try again")
         }
         _ => Refusal::new(ErrorCode::Internal, "the request failed: see the function's log"),
     }
 }
 
-/// A write that lost too many races, or failed.
+/// The refusal after a write that lost too many races, or failed.
 pub(crate) fn unwritten(error: WriteError) -> Refusal {
     match error {
         WriteError::Db(e) => internal(e),
         WriteError::Conflict(_) | WriteError::Contended => {
-            Refusal::new(ErrorCode::Busy, "others changed the same rows: try again")
+            Refusal::new(ErrorCode::Busy, "someone else changed the same rows: try again")
         }
     }
 }
@@ -207,7 +207,7 @@ mod tests {
     use model::policy::example_json;
 
     #[test]
-    fn a_lease_outlasts_whatever_a_node_is_told_and_chance_makes_none_shorter() {
+    fn a_lease_outlasts_every_interval_and_does_not_depend_on_jitter() {
         let mut document = example_json();
         document["heartbeat"] = serde_json::json!({"ttl_s": 300, "grace_s": 10});
         let known = Known { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_fleet_calls_less_often_also_where_it_is_idle() {
+    fn a_large_fleet_calls_less_often_also_when_idle() {
         let mut document = example_json();
         document["heartbeat"] = serde_json::json!({"ttl_s": 60, "idle_s": 10, "max_per_second": 10});
         let next = |in_use| {

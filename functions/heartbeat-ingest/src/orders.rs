@@ -1,4 +1,7 @@
-//! What a node is told of its live allocs.
+//! The orders that a node gets about its live allocs.
+//!
+//! Guarantees: the list holds every live alloc of the life, read consistently.
+//! Does not: change anything.
 
 use crate::{Ingest, internal};
 use model::ids::{AllocId, NodeId};
@@ -23,8 +26,9 @@ impl Ingest {
         Ok(orders)
     }
 
-    /// The addresses of all members' nodes, one for each in member order, also of those that have
-    /// ended; empty where none is known. Members of one placing have copies that go up with them.
+    /// The addresses of the nodes of all members, by member number, also of members that have ended; empty where
+    /// the address is not known. The copy numbers of members that were placed together follow their member
+    /// numbers, so the allocs of the other members can be named.
     async fn hosts(&self, alloc: &Alloc) -> Result<Vec<String>, Refusal> {
         let id = alloc.id();
         let first = id.copy.saturating_sub(id.member);

@@ -1,14 +1,14 @@
-//! poll-and-scale: jobs and nodes in; launches, placements, lease expiry, reconnects and
-//! shutdowns out.
+//! poll-and-scale: reads jobs and nodes; launches and shuts down nodes, places jobs, expires leases and
+//! resolves reconnects.
 //!
-//! One [`tick`] reads everything, decides purely ([`mod@plan`]) and carries the decision out with
+//! One [`tick`] reads everything, makes a plan by a pure function ([`mod@plan`]) and carries it out with
 //! conditional writes ([`mod@act`]).
 //!
-//! Guarantees: killed at any instruction, run twice, late or beside itself, the next run puts
-//! everything right from DynamoDB and EC2 alone; no more than `nodes.max` records are ever not
-//! cleaned; no two instances for one node.
-//! Does not: keep anything between runs, repeat a failed action, or know what woke it, but for
-//! a spot interruption warning, whose drain is written first.
+//! Guarantees: if a run is killed at any instruction, or runs twice, late or at the same time as another, the
+//! next run puts everything right from DynamoDB and EC2 alone (`docs/rules.md#R1`); there are never more
+//! than `nodes.max` records that are not cleaned; a node never has two instances.
+//! Does not: keep anything between runs, or repeat a failed action. What started a run does not matter,
+//! except for a spot interruption warning: its drain is written first.
 
 pub mod act;
 pub mod plan;
@@ -27,14 +27,14 @@ use runtime::run::Run;
 use serde_json::Value;
 use store::{Store, WriteError};
 
-/// The function's name.
+/// The name of the function.
 pub const FUNCTION: &str = POLL_AND_SCALE.name;
 
 /// How long a spot instance stays after its warning (EC2 user guide, "Spot Instance
 /// interruption notices").
 const SPOT_WARNING: Span = Span::from_s(120);
 
-/// One run.
+/// One run, started by the schedule or by an event.
 pub async fn tick(
     store: &Store,
     cloud: &dyn Cloud,
@@ -44,7 +44,8 @@ pub async fn tick(
 ) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
     let now = clock.now();
-    // First of all, and whoever's turn it is: two minutes are short.
+    // The drain comes first, and also if it is not this run's turn, because the warning comes only two minutes
+    // before the end.
     if let (false, Some(instance_id)) = (dry_run, interrupted(input)) {
         drain_interrupted(store, instance_id, now).await?;
     }
@@ -63,8 +64,8 @@ pub async fn tick(
     Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran))
 }
 
-/// At most one run in `poll.min_gap_s` is woken by events: the run that writes `last_run` runs. A
-/// scheduled run always runs: what it observes is what counts, and a lost minute would be late.
+/// Whether it is this run's turn. Events start at most one run in `poll.min_gap_s`: the one that writes
+/// `last_run`. A scheduled run always has its turn, because skipping it would lose a minute.
 async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<bool, ObserveError> {
     let by_event = by_event(input);
     let last: LastRun = store.entry(&ControlKey::LastRun).await?;
@@ -77,12 +78,13 @@ async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<bool, Obse
     match store.write_entry(&last, &last.begun(now)).await {
         Ok(_) => Ok(true),
         Err(WriteError::Db(e)) => Err(e.into()),
-        // Another run begins at this very moment.
+        // Another run starts at the same moment.
         Err(_) => Ok(!by_event),
     }
 }
 
-/// EventBridge and DynamoDB streams say what happened; a schedule and a person do not.
+/// Whether an event started the run: inputs from EventBridge rules and DynamoDB streams say what happened, and
+/// those of a schedule or a person do not.
 fn by_event(input: &Value) -> bool {
     input.get("Records").is_some()
         || input.get("detail-type").and_then(Value::as_str).is_some_and(|t| t != "Scheduled Event")
@@ -99,7 +101,7 @@ async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Resul
             continue;
         }
         let Some(drained) = record.interrupted(now + SPOT_WARNING, now) else { continue };
-        // A lost race is left to its agent, whose next heartbeat says the same.
+        // A lost race is fine: the next heartbeat of the agent reports the same interruption.
         if let Err(WriteError::Db(e)) = store.write(Some(&record), &drained, Vec::new()).await {
             return Err(e.into());
         }

@@ -1,5 +1,7 @@
-//! Carrying the plan out: see `runtime::run` for the loop. Each action is tried once; the next run is
-//! the retry.
+//! Carrying out the plan: one attempt for each action.
+//!
+//! Guarantees: a handle is marked together with its node's `seq`, in one transaction.
+//! Does not: retry (the next run does) or contain the loop (`runtime::run` does).
 
 use crate::actions::Action;
 use crate::plan::Plan;
@@ -13,7 +15,7 @@ use store::{Store, WriteError, change, change_handle, delete_handle, unchanged};
 
 struct Acting<'a>(Run<'a>);
 
-/// Does what was planned, one action after the other.
+/// Carries out the plan, one action after the other.
 pub(crate) async fn act(run: Run<'_>, plan: &Plan) -> Vec<ActionAnswer> {
     let acting = Acting(run);
     let answers = acting.0.one_by_one(&acting, &plan.actions).await;
@@ -30,8 +32,8 @@ impl Perform<Action> for Acting<'_> {
                 lanes.wrote(mark(store, &record, handle, now).await?);
             }
             Action::LookLater(before, after) => {
-                // What the node's record says, above all that the alloc is live, must still be so: a handle
-                // whose alloc ends meanwhile is not put off.
+                // The node's record must be unchanged. It says whether the alloc is live, and the next look at a
+                // handle whose alloc has just ended must not be put off.
                 let mut writes = vec![change_handle(before, after)];
                 writes.extend(lanes.record_of(before.node_id).as_ref().map(unchanged));
                 store.transact(&writes).await?;
@@ -42,8 +44,8 @@ impl Perform<Action> for Acting<'_> {
     }
 }
 
-/// Marks a handle: the row and the node's `seq` in one transaction, so that a report can be told to
-/// have known of it.
+/// Marks a handle for destruction and raises the node's `seq`, in one transaction, so that a later report shows
+/// by its `as_of` whether it knows of the order.
 pub(crate) async fn mark(
     store: &Store,
     record: &NodeRecord,

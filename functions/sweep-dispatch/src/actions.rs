@@ -1,18 +1,21 @@
 //! The actions of a scheduled sweep: what each needs to be carried out, and what it is about.
+//!
+//! Guarantees: an action holds everything that carrying it out needs.
+//! Does not: decide (`plan` does) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
 use model::{ActionName, Handle};
 
-/// Something to do.
+/// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Mark it for destruction: its node is told.
+    /// Mark a handle for destruction: its node is told to destroy it.
     MarkDestroying(Handle),
-    /// Look at it again later: the row as read and as it must become.
+    /// Look at a handle again later. Holds the row as read and as it must become.
     LookLater(Handle, Box<Handle>),
     /// Delete a tombstone.
     ForgetHandle(Handle),
-    /// Delete the row of a node that is no more.
+    /// Delete the row of a handle, because the life of its node is over.
     Purge(Handle),
 }
 

@@ -1,11 +1,12 @@
-//! sweep-dispatch: marks containers and volumes for destruction; each node reports what it has
-//! and is told what to destroy.
+//! sweep-dispatch: marks containers and volumes for destruction. Each node reports its handles and is told
+//! which to destroy.
 //!
-//! Marked here, swept there; the next report is the receipt (Concourse #1959).
+//! The function marks, the node destroys, and the next report confirms it (Concourse #1959).
 //!
-//! Guarantees: a live handle is destroyed only if its row was marked, or it was unknown twice;
-//! no report destroys or drops what it cannot have seen; rows of nodes that are no more go.
-//! Does not: talk to nodes, or touch what does not carry a node's label.
+//! Guarantees: a handle is destroyed only if its row was marked, if two reports listed it as unknown, or if it is
+//! listed again after it was destroyed; a report that may be older than a handle's row never makes the handle
+//! missing or gone; the rows of a node whose life is over are deleted.
+//! Does not: call nodes, or destroy anything that does not have the node's label.
 
 mod act;
 mod actions;
@@ -28,29 +29,31 @@ use serde_json::Value;
 use std::sync::atomic::AtomicI64;
 use store::Store;
 
-/// The function's name.
+/// The name of the function.
 pub const FUNCTION: &str = SWEEP_DISPATCH.name;
 
-/// What a settled report is told before the process has read the policy: its default.
+/// The time between reports, in seconds, until the process has read the policy: the default of
+/// `sweep.report_s`.
 const DEFAULT_REPORT_S: i64 = 30;
 
-/// What the function works with.
+/// The function: its tables, and how it authenticates nodes.
 #[derive(Debug)]
 pub struct Sweep {
     pub(crate) store: Store,
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterName,
-    /// `sweep.report_s` as last read: a settled report costs one read, and that is not the policy's.
+    /// `sweep.report_s` as last read. It is cached because the only read for a settled report is that of the
+    /// node record.
     pub(crate) report_s: AtomicI64,
 }
 
 impl Sweep {
-    /// On these tables.
+    /// The function on these tables.
     pub const fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
         Self { store, credentials, cluster, report_s: AtomicI64::new(DEFAULT_REPORT_S) }
     }
 
-    /// An HTTP event is a node's report, anything else the schedule.
+    /// Answers an event. An HTTP event is a report of a node; any other event starts a scheduled run.
     pub async fn handle(&self, event: Value, clock: RunClock) -> Result<Reply, ObserveError> {
         if let Some(request) = Request::from_event(&event) {
             return Ok(Reply::Http(answer(self.report(&request, clock.now()).await)));
@@ -59,8 +62,8 @@ impl Sweep {
     }
 }
 
-/// Reads what a scheduled run decides from: the handles that are due, the live allocs, and
-/// after them the node records.
+/// Reads what a scheduled run needs for its decisions: the handles that are due, the live allocs, and then the
+/// node records.
 pub async fn observe(store: &Store, now: Time) -> Result<Observation, ObserveError> {
     Observation::read_for_sweep(store, now).await
 }

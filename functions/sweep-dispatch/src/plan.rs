@@ -1,9 +1,8 @@
-//! The decision of a scheduled sweep: what is due, and what becomes of it. Pure.
+//! The decision of a scheduled sweep: which handles are due, and what happens to each. Pure.
 //!
-//! Guarantees: a container is marked only after its alloc is final, a cache only after it was unused for
-//! its time; what an operator keeps is kept; every row gets a next look at most a day ahead.
-//! Does not: hold the rule for one handle (`model::handle` does), or judge what reports say (`report`
-//! does).
+//! Guarantees: a container is marked only after its alloc is final, and a cache only after it was unused for
+//! its time; a handle that an operator keeps is not marked; the next look at a row is at most a day ahead.
+//! Does not: contain the rule for one handle (`model::handle` does), or apply reports (`report` does).
 
 use crate::actions::Action;
 use model::handle::{AllocFact, Due, NodeFact, WorkFact};
@@ -13,10 +12,10 @@ use model::{Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one run decided.
+/// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
 
-/// Decides. `now` is the time of the decision.
+/// Makes the plan. `now` is the time of the decision.
 pub fn plan(seen: &Observation, now: Time) -> Plan {
     let records: BTreeMap<Slot, &NodeRecord> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
     let working: BTreeSet<NodeId> = seen.allocs.iter().map(|a| a.node_id).collect();
@@ -47,7 +46,8 @@ fn node_fact(handle: &Handle, record: Option<&NodeRecord>, working: &BTreeSet<No
     }
 }
 
-/// Whether a later life has the slot, or this one was the last: then its machine is gone.
+/// Whether this life is certainly over: the slot has a later life, or it is free and this life, or a later one,
+/// was its last.
 fn is_over(record: &NodeRecord, node_id: NodeId) -> bool {
     match (&record.state, record.life()) {
         (_, Some(life)) => life.node_id.ulid() > node_id.ulid(),

@@ -1,9 +1,11 @@
-//! `POST …/handles`: what a node has, and what it is told to destroy.
+//! `POST …/handles`: a node's report of its handles, and what it is told to destroy
+//! (`docs/rules.md#section-7`).
 //!
-//! Guarantees: presence counts; absence only in a complete report of the current incarnation whose
-//! `as_of` is not below the row's `seq`; a report that asks for unusual destruction is held; a report
-//! that equals what is settled costs one read and no write.
-//! Does not: hold the rule for one handle; `model::handle` does.
+//! Guarantees: a handle in a report is on the node; a handle that is not in a report counts as missing only if
+//! the report is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; a report
+//! that would take away an unusual share waits for an operator; a report that repeats the settled one costs
+//! one read and no write.
+//! Does not: contain the rule for one handle; `model::handle` does.
 
 use crate::Sweep;
 use crate::act::mark;
@@ -25,30 +27,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use store::{WriteError, change_handle, insert_handle, unchanged};
 
-/// The longest handle name, in bytes: DynamoDB's limit for a sort key.
+/// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
 
 /// What a report changes, row by row.
 #[derive(Default)]
 struct Verdict<'a> {
-    /// Rows that change: as read, and as they become.
+    /// Rows that change, as read and as they must become.
     changed: Vec<(&'a Handle, Handle)>,
-    /// Destroyed: buried.
+    /// Handles that are destroyed: their rows become tombstones.
     gone: Vec<&'a Handle>,
-    /// Missing for too long: buried, and said.
+    /// Handles that were missing for too long: their rows become tombstones, with an event.
     dropped: Vec<&'a Handle>,
-    /// Listed with our label and without a row.
+    /// Handles with this node's label and without a row.
     new_unknown: Vec<&'a ReportedHandle>,
-    /// Unknown in two reports: marked.
+    /// Handles that two reports listed as unknown: they are marked.
     twice_unknown: Vec<&'a Handle>,
-    /// Destroyed, and there again: marked.
+    /// Handles that were destroyed and are listed again: they are marked.
     back: Vec<&'a Handle>,
-    /// Marked and still there: the node is told.
+    /// Handles that are marked and still listed: the node is told to destroy them.
     destroy: BTreeSet<String>,
-    /// Labelled with another node's id: named and left alone.
+    /// Handles with the label of another node: the answer names them, and they are left alone.
     conflicts: Vec<String>,
-    /// Something is missing, and an operator keeps it. Its clock begins when that ends, which raises no
-    /// `seq`: the report settles nothing.
+    /// Whether a missing handle is kept by an operator. Its missing time starts when the operator no longer keeps
+    /// it, which does not raise `seq`. So this report must not become the settled one.
     kept_missing: bool,
 }
 
@@ -106,7 +108,7 @@ impl Applying<'_> {
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
         let mut verdict = judge(&rows, self.report, self.node_id, self.rules(readiness), self.now);
         let hold = self.brake(&mut verdict, &rows).await?;
-        // A report that could judge nothing settles nothing.
+        // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
         let quiet = readiness == Readiness::Ready && judges && verdict.is_quiet(&rows) && hold == Hold::Free;
         self.note_number(quiet.then_some(settled)).await?;
@@ -134,8 +136,9 @@ impl Applying<'_> {
         }
     }
 
-    /// The number first: from here on an older report is stale. An equal number is a repeat: its changes
-    /// were made, or are made now. If a higher one came in between, this one may no longer judge anything.
+    /// Writes the number of the report before any change: from here on, an older report is stale. An equal number
+    /// is a repeat: its changes were made before, or are made now. If a report with a higher number came in
+    /// between, this one may no longer change anything.
     async fn note_number(&self, settled: Option<&str>) -> Result<(), WriteError> {
         let (store, report) = (&self.sweep.store, self.report);
         let counter = ReportCounter::Handles;
@@ -163,7 +166,7 @@ impl Applying<'_> {
         }
         for found in &verdict.new_unknown {
             let row = Handle::unknown(self.node_id, found, self.report.report_no, self.now);
-            // Only while the record is this node's.
+            // The record must still be that of this node.
             ignore_race(store.transact(&[unchanged(&self.record), insert_handle(&row)]).await)?;
         }
         Ok(())
@@ -182,8 +185,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// A report by which an unusual share would be destroyed as unknown or dropped as missing waits for an
-    /// operator.
+    /// The brake `handles`: if the report would destroy as unknown, or drop as missing, an unusual share of the
+    /// handles, these wait for an operator.
     async fn brake(&self, verdict: &mut Verdict<'_>, rows: &[Handle]) -> Result<Hold, WriteError> {
         let (store, policy) = (&self.sweep.store, &self.policy.sweep);
         let unusual = verdict.twice_unknown.len() + verdict.dropped.len();
@@ -217,7 +220,7 @@ impl Applying<'_> {
 }
 
 impl Verdict<'_> {
-    /// Whether nothing is pending: the same report again needs no look at the rows.
+    /// Whether nothing is pending, so that the rows need not be read if the same report comes again.
     fn is_quiet(&self, rows: &[Handle]) -> bool {
         let settled = |r: &Handle| matches!(r.state, HandleState::Live | HandleState::Gone);
         rows.iter().all(settled)
@@ -230,7 +233,7 @@ impl Verdict<'_> {
     }
 }
 
-/// What the report says of each row, and of what has none. Pure.
+/// What the report does to each row, and the handles that have no row. Pure.
 fn judge<'a>(
     rows: &'a [Handle],
     report: &'a HandleReport,
@@ -268,7 +271,7 @@ fn judge<'a>(
     for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
         match &handle.label {
             Some(label) if *label == own => verdict.new_unknown.push(handle),
-            // A cloned disk or a moved volume: named, and left alone.
+            // A cloned disk or a moved volume: the answer names the handle, and it is left alone.
             Some(_) => verdict.conflicts.push(handle.handle.clone()),
             None => {}
         }
@@ -276,7 +279,8 @@ fn judge<'a>(
     verdict
 }
 
-/// At most so many handles to destroy, others each time: one that cannot be destroyed delays no other.
+/// At most `most` handles to destroy, in turn: with each report others come first, so that a handle that cannot
+/// be destroyed does not hold up the rest.
 fn turn(destroy: &BTreeSet<String>, report_no: u64, most: usize) -> Vec<String> {
     let turn = usize::try_from(report_no).unwrap_or(0).wrapping_mul(most);
     let first = turn.checked_rem(destroy.len()).unwrap_or(0);
@@ -291,7 +295,7 @@ fn digest(handles: &[ReportedHandle]) -> String {
     hex(Sha256::digest(json).get(..8).unwrap_or_default())
 }
 
-/// Somebody else changed that row: the next report sees what it is now.
+/// Ignores a lost race: somebody else changed the row, and the next report is judged against the new row.
 fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {
     match result {
         Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(()),
@@ -301,5 +305,5 @@ fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {
 
 fn failed(error: WriteError) -> Refusal {
     tracing::error!(%error, "a report failed");
-    Refusal::new(ErrorCode::Busy, "the tables do not answer: try again")
+    Refusal::new(ErrorCode::Busy, "the report could not be applied: try again")
 }

@@ -1,9 +1,9 @@
 //! EC2 through the AWS SDK: the only crate that knows its API.
 //!
-//! Guarantees: a list is complete or an error; a launch is one call, ends before its claim does, and
-//! is made at most once by the SDK; errors are typed by what the caller must do.
-//! Does not: decide what to launch, or repeat a launch. Source of the rules about tokens and errors:
-//! EC2 API reference, "Ensuring idempotency" and "Error codes".
+//! Guarantees: a list is complete or an error; a launch is one call, which the SDK does not retry and which
+//! ends before the launch claim does; errors are typed by what the caller must do.
+//! Does not: decide what to launch, or repeat a launch.
+//! Source of the rules about tokens and errors: EC2 API reference, "Ensuring idempotency" and "Error codes".
 
 mod refusal;
 
@@ -52,12 +52,12 @@ impl fmt::Debug for Ec2 {
 }
 
 impl Ec2 {
-    /// The instances of this cluster, by the SDK's configuration.
+    /// The instances of this cluster, with a client of this configuration.
     pub fn connect(aws: &SdkConfig, cluster: ClusterName) -> Self {
         Self::new(Client::new(aws), cluster)
     }
 
-    /// The instances of this cluster, behind this client.
+    /// The instances of this cluster, reached through this client.
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
         Self { client, cluster }
     }
@@ -103,7 +103,7 @@ fn listed(instance: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
 impl Cloud for Ec2 {
     async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
         let operation = "DescribeInstances";
-        // Exactly one filter: EC2 is slow with more.
+        // Only one filter, because EC2 answers slowly with more.
         let filter = Filter::builder().name(format!("tag:{CLUSTER_TAG}")).values(self.cluster.as_str()).build();
         let mut found = Vec::new();
         let mut from: Option<String> = None;
@@ -118,10 +118,13 @@ impl Cloud for Ec2 {
                 .await
                 .map_err(|e| cloud_error(operation, &e))?;
             for instance in page.reservations().iter().flat_map(|r| r.instances()) {
-                // An instance that cannot be understood makes the list partial: act on nothing.
+                // An instance that cannot be read makes the list partial, and nothing may be done on a partial list.
                 found.push(listed(instance).ok_or_else(|| CloudError::Unreachable {
                     operation,
-                    detail: format!("an instance without id or known state: {:?}", instance.instance_id()),
+                    detail: format!(
+                        "it listed an instance without an id or with an unknown state: {:?}",
+                        instance.instance_id()
+                    ),
                 })?);
             }
             from = page.next_token.filter(|t| !t.is_empty());
@@ -180,15 +183,15 @@ impl Cloud for Ec2 {
                 }
                 None => LaunchError::Lost(chain(&e)),
             })?;
-        answer.instances().iter().find_map(listed).ok_or_else(|| LaunchError::Lost("an answer without instance".into()))
+        answer.instances().iter().find_map(listed).ok_or_else(|| LaunchError::Lost("the answer has no instance".into()))
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
         let mut first_error = None;
         for chunk in instance_ids.chunks(TERMINATE_IDS) {
             let Err(error) = self.terminate_call(chunk).await else { continue };
-            // One unknown or protected id fails the call for all, or for all of its zone: then each is
-            // asked for alone.
+            // One unknown or protected id makes EC2 refuse all ids of the call, or all in its zone. Then each
+            // instance is terminated with a call of its own.
             if !matches!(&error, CloudError::Refused { code, .. } if can_be_of_one_instance(code)) {
                 first_error.get_or_insert(error);
                 continue;

@@ -1,11 +1,13 @@
-//! What EC2's error codes ask of the caller.
+//! The meaning of EC2's error codes: what the caller must do.
 //!
-//! EC2 answers a capacity shortage as a server error (HTTP 500), so the code decides and not the status.
+//! Guarantees: the code decides before the HTTP status, because EC2 answers a capacity shortage as a server
+//! error (HTTP 500); only a code in no list is judged by its status.
+//! Does not: retry anything.
 //! Source of the codes: EC2 API reference, "Error codes for the Amazon EC2 API".
 
 use model::cloud::LaunchError;
 
-/// This type, zone and market are short: the next offering may be had.
+/// EC2 is short of this type in this zone and market, or does not offer it there: another offering may work.
 const CAPACITY: &[&str] = &[
     "InsufficientInstanceCapacity",
     "InsufficientHostCapacity",
@@ -17,7 +19,7 @@ const CAPACITY: &[&str] = &[
     "UnsupportedOperation",
 ];
 
-/// The account's limit: nothing more can be launched until something ends.
+/// The account's limit is reached: nothing can be launched until something ends.
 const QUOTA: &[&str] = &[
     "InstanceLimitExceeded",
     "VcpuLimitExceeded",
@@ -42,19 +44,19 @@ const THROTTLED: &[&str] = &[
 /// The instance of this client token has been terminated already.
 const SPENT: &[&str] = &["IdempotentInstanceTerminated"];
 
-/// Whether an instance was launched is not known. A mismatch means that another run used this token for
-/// a call with other parameters: that is no refusal, and the instance is not ours to claim.
+/// It is not known whether an instance was launched. A mismatch of parameters means that another run used this
+/// token for a call with other parameters. That is not a refusal: that call may have launched an instance.
 const LOST: &[&str] = &["IdempotentParameterMismatch", "ClientTokenInProgress", "IncompleteOperation"];
 
-/// The id is of no instance that EC2 knows.
+/// EC2 does not know an instance with this id.
 const UNKNOWN_INSTANCE: &[&str] = &["InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"];
 
-/// Refusals that one instance of a call can cause: a role's permission to terminate may depend on an
-/// instance's tags, and an instance may be protected.
+/// Refusals that a single instance of a call can cause: permission to terminate may depend on an instance's
+/// tags, and an instance may be protected.
 const OF_ONE_INSTANCE: &[&str] =
     &["OperationNotPermitted", "UnauthorizedOperation", "IncorrectInstanceState", "UnsupportedOperation"];
 
-/// The kind of error that a RunInstances call was answered with.
+/// The kind of a RunInstances error.
 pub(crate) fn launch_error(code: &str, message: &str, status: u16) -> LaunchError {
     let text = format!("{code}: {message}");
     let is_in = |codes: &[&str]| codes.contains(&code);
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlisted_code_is_our_mistake_or_ec2s_by_its_status() {
+    fn a_code_in_no_list_is_judged_by_its_status() {
         for (code, status, expected) in [
             ("InvalidParameterValue", 400, "bad request"),
             ("InvalidAMIID.NotFound", 400, "bad request"),
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_one_instance_can_cause_is_retried_one_by_one() {
+    fn only_an_error_that_one_instance_can_cause_is_retried_one_by_one() {
         for code in OF_ONE_INSTANCE.iter().chain(UNKNOWN_INSTANCE) {
             assert!(can_be_of_one_instance(code), "{code}");
         }

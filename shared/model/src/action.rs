@@ -1,8 +1,8 @@
 //! What a run can do: the closed list of actions, what each is about, and the plan that lists them.
 //!
-//! Guarantees: one word a kind of action, in plans, answers, events and metrics alike; what an
-//! action is about ([`About`]) gives its row, the subject of its event and the records that it
-//! locks, so that these cannot disagree.
+//! Guarantees: each kind of action has one word, in plans, answers, events and metrics alike; its row in
+//! a plan, the subject of its event and its lanes all come from what it is about ([`About`]), so that
+//! they cannot disagree.
 //! Does not: know how an action is carried out; each function does.
 
 use crate::events::Subject;
@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 /// What an action is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
-    /// A free slot, and the size it is launched as.
+    /// A free slot, and the size to launch in it.
     Launch(Slot, Option<String>),
-    /// The record of a slot, whoever lives in it.
+    /// The record of a slot, whichever node lives in it.
     Slot(Slot),
     /// A node.
     Node(NodeId),
@@ -29,23 +29,22 @@ pub enum About {
     Job(JobId, Vec<NodeId>),
     /// A handle on a node.
     Handle {
-        /// The node.
+        /// The node that the handle is on.
         node_id: NodeId,
-        /// The handle's name.
+        /// The name of the handle.
         handle: String,
         /// The alloc it was made for.
         alloc_id: Option<AllocId>,
     },
-    /// Something that is only said: no record changes.
+    /// Something that is only reported: no record changes.
     Said(Subject),
 }
 
-/// The records that actions of one run must not change at the same time.
+/// A record that two actions of one run must not change at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Lane {
-    /// A node record.
     Slot(Slot),
-    /// A job's record.
     Job(JobId),
 }
 
@@ -61,7 +60,7 @@ impl About {
         }
     }
 
-    /// The records that the action locks.
+    /// The records that no other action of the run may change at the same time.
     pub fn lanes(&self) -> Vec<Lane> {
         match self {
             Self::Launch(slot, _) | Self::Slot(slot) => vec![Lane::Slot(*slot)],
@@ -114,25 +113,25 @@ impl About {
     }
 }
 
-/// A function's own actions: each has a name and is about something.
+/// What every function's actions have in common.
 pub trait Describe {
-    /// Its name.
+    /// The name of the action.
     fn name(&self) -> ActionName;
-    /// What it is about.
+    /// What the action is about.
     fn about(&self) -> About;
 }
 
-/// Whether an action that was done leaves an event.
+/// Whether an action leaves an event once it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
     /// It does.
     Event,
-    /// It does not: the run before said the same, or nobody would look it up.
+    /// It does not: the run before reported the same, or nobody would look it up.
     Quiet,
 }
 
 impl Telling {
-    /// An event if this is news.
+    /// An event if this is new since the run before.
     pub const fn of_news(news: bool) -> Self {
         if news { Self::Event } else { Self::Quiet }
     }
@@ -140,12 +139,10 @@ impl Telling {
 
 /// One action and its reason.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Planned<A> {
-    /// What to do.
     pub action: A,
-    /// Why.
     pub reason: Reason,
-    /// Whether it leaves an event.
     pub telling: Telling,
 }
 
@@ -184,14 +181,14 @@ impl<A> Plan<A> {
         self.tell(action, reason, Telling::Quiet);
     }
 
-    /// Adds an action.
+    /// Adds an action, which leaves an event or not.
     pub fn tell(&mut self, action: A, reason: Reason, telling: Telling) {
         self.actions.push(Planned { action, reason, telling });
     }
 }
 
 impl<A: Describe> Plan<A> {
-    /// The plan as `plan` answers it. An action that only moves a handle's next look is left out.
+    /// The plan as the request `plan` shows it. Actions that only move a handle's next look are left out.
     pub fn answer(&self) -> PlanAnswer {
         let shown = self.actions.iter().filter(|p| p.action.name() != ActionName::LookLater);
         PlanAnswer {
@@ -223,7 +220,7 @@ pub struct PlanRow {
     pub reason: String,
 }
 
-/// What `plan` answers.
+/// The answer to the request `plan`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlanAnswer {
     /// What would be done, in order.

@@ -1,9 +1,10 @@
 //! The alloc: one copy of one member of a job, on one node.
 //!
-//! Guarantees: `complete`, `failed` and `lost` are final; `desired` never goes back from stop
-//! to run; an alloc is changed only by what its own node says, or by its node's silence.
-//! Does not: change the node's and the job's sets of live allocs; that is one transaction with
-//! an alloc's end, in `store::steps`. Rules: Nomad PR 15068.
+//! Guarantees: `complete`, `failed` and `lost` are final; `desired` never goes back from stop to run; a
+//! report changes an alloc only if it comes from the alloc's own node.
+//! Does not: change the sets of live allocs of the node and the job. They change in one transaction
+//! with the alloc's end, in `store::steps`.
+//! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
@@ -15,34 +16,34 @@ use crate::wire::{AllocOrder, AllocUpdate, MAX_LOG_TAIL_BYTES};
 use crate::words::{ClientStatus, Desired};
 use serde::{Deserialize, Serialize};
 
-/// How many entries of history an alloc keeps: the newest.
+/// How many entries of its history an alloc keeps. The oldest go first.
 pub const MAX_HISTORY: usize = 50;
 /// The longest message kept, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// A row of the allocs table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Alloc {
-    /// What planning needs.
+    /// The part that planning needs.
     #[serde(flatten)]
     pub summary: AllocSummary,
-    /// What is run.
     #[serde(flatten)]
     pub work: Work,
-    /// Members of its job.
+    /// How many members the job has.
     pub nodes: u32,
-    /// Its job's priority.
+    /// The priority of the job.
     pub priority: u32,
-    /// As the process ended; 128 + the signal's number for a signal.
+    /// The exit code of the process; 128 + the number of the signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why, in words.
+    /// Why it ended so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The end of its output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
-    /// What happened to it, oldest first. For people: no decision comes from it.
+    /// What happened to the alloc, oldest first. For people: no decision uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<HistoryEntry>,
     /// When it became final.
@@ -55,32 +56,29 @@ pub struct Alloc {
 
 /// One thing that happened to an alloc.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct HistoryEntry {
-    /// When.
     pub at: Time,
-    /// Which field changed.
     pub field: String,
-    /// What it became.
     pub value: String,
-    /// Why.
     pub reason: String,
 }
 
 /// How an alloc ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Ending {
     /// `complete`, `failed` or `lost`.
     pub client: ClientStatus,
-    /// As the process ended.
+    /// The exit code of the process, if it ended by itself.
     pub exit_code: Option<i32>,
-    /// Why, in words.
     pub message: Option<String>,
     /// The end of its output.
     pub log_tail: Option<String>,
 }
 
 impl Ending {
-    /// Its node is gone, or it is no longer on it.
+    /// The alloc is lost: its node is gone, or the alloc is no longer on it.
     pub fn lost(reason: &str) -> Self {
         Self { client: ClientStatus::Lost, exit_code: None, message: Some(reason.to_owned()), log_tail: None }
     }
@@ -98,19 +96,19 @@ pub enum ResolvedCopy {
 /// What a node's report of an alloc does to it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReportOutcome {
-    /// Nothing: it is known already.
+    /// Nothing: the report tells nothing new.
     Known,
-    /// It goes on, changed.
+    /// The alloc changes and stays live.
     Changed(Box<Alloc>),
-    /// It ends.
+    /// The alloc ends.
     Ends(Ending),
-    /// Not taken over.
+    /// The report is not taken over, with the reason.
     Refused(String),
 }
 
 impl Alloc {
-    /// A new alloc on `node`, which must take work. Its `placed_seq` is the `seq` the placing
-    /// write gives the node.
+    /// A new alloc on `node`; `None` if the node does not take work. Its `placed_seq` is the `seq` that the
+    /// placing write gives the node.
     pub fn place(id: AllocId, job: &Job, node: &NodeRecord, now: Time) -> Option<Self> {
         let life = node.life().filter(|_| node.takes_work())?;
         let mut alloc = Self {
@@ -146,7 +144,7 @@ impl Alloc {
         Some(alloc)
     }
 
-    /// Its name.
+    /// The id of the alloc.
     pub fn id(&self) -> AllocId {
         self.summary.alloc_id
     }
@@ -158,14 +156,14 @@ impl Alloc {
         self.history.drain(..excess);
     }
 
-    /// What its node's report means. `from` is the reporting node.
+    /// What a node's report does to the alloc. `from` is the reporting node.
     pub fn reported(&self, update: &AllocUpdate, from: NodeId, now: Time) -> ReportOutcome {
         if self.summary.node_id != from {
             return ReportOutcome::Refused(format!("{} is not on node {from}", update.alloc_id));
         }
         if self.summary.client.is_final() {
-            // A repeat of the end that was accepted, or too late to matter: either way the node
-            // has nothing more to say about it.
+            // The node repeats an end that was accepted, or it reports too late. In both cases nothing
+            // more is expected from it.
             return if self.summary.client == update.client {
                 ReportOutcome::Known
             } else {
@@ -180,9 +178,10 @@ impl Alloc {
                 log_tail: update.log_tail.as_deref().map(|t| clip_front(t, MAX_LOG_TAIL_BYTES).to_owned()),
             }),
             ClientStatus::Unknown | ClientStatus::Lost => {
-                ReportOutcome::Refused(format!("a node cannot say that an alloc is {}", update.client))
+                ReportOutcome::Refused(format!("a node cannot report an alloc as {}", update.client))
             }
-            // Unknown and heard of again, pending included: it is there, so it runs.
+            // An unknown alloc that is reported again is on its node. It counts as running, even if the report
+            // says `pending`.
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
             ClientStatus::Running if self.summary.client == ClientStatus::Running => ReportOutcome::Known,
             ClientStatus::Pending | ClientStatus::Running => {
@@ -196,7 +195,8 @@ impl Alloc {
         }
     }
 
-    /// Final: `desired` becomes stop for a lost one, so that a copy that is still somewhere stops.
+    /// The alloc after its end. For a lost one `desired` becomes stop, so that its process stops if it still
+    /// runs somewhere.
     pub fn end(&self, ending: &Ending, keep: Span, now: Time) -> Self {
         let mut new = self.clone();
         new.summary.client = ending.client;
@@ -215,7 +215,7 @@ impl Alloc {
         new
     }
 
-    /// Its node is silent and its job waits for it.
+    /// The alloc as unknown: its node is silent and its job waits for it. `None` if it is not running.
     pub fn unknown(&self, reason: &str, now: Time) -> Option<Self> {
         (self.summary.client == ClientStatus::Running).then(|| {
             let mut new = self.clone();
@@ -227,7 +227,7 @@ impl Alloc {
         })
     }
 
-    /// It is to stop; `None` if it is final or was told already.
+    /// The alloc with the order to stop; `None` if it is final or has the order already.
     pub fn stop(&self, reason: &str, now: Time) -> Option<Self> {
         (!self.summary.client.is_final() && self.summary.desired == Desired::Run).then(|| {
             let mut new = self.clone();
@@ -237,7 +237,7 @@ impl Alloc {
         })
     }
 
-    /// After a reconnect was resolved: this copy stays, or is told to stop.
+    /// The alloc after a reconnect was resolved: this copy stays, or is told to stop.
     pub fn resolved(&self, copy: ResolvedCopy, reason: &str, now: Time) -> Self {
         let mut new = match copy {
             ResolvedCopy::Stays => self.clone(),
@@ -251,7 +251,7 @@ impl Alloc {
         new
     }
 
-    /// What its node is told of it.
+    /// The order that the node gets for this alloc.
     pub fn order(&self, hosts: Vec<String>) -> AllocOrder {
         AllocOrder {
             alloc_id: self.id(),
@@ -320,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn ua_23_another_nodes_word_is_refused() {
+    fn ua_23_a_report_from_another_node_is_refused() {
         let report = running().reported(&says(ClientStatus::Complete), fixtures::node_id(1), at(4));
         assert!(matches!(report, ReportOutcome::Refused(_)));
     }
 
     #[test]
-    fn ap_20_the_unknown_clock_starts_once_and_again_after_a_return() {
+    fn ap_20_the_unknown_time_starts_once_and_again_after_a_return() {
         let unknown = running().unknown("silent", at(10)).unwrap();
         assert_eq!(unknown.unknown("silent", at(20)), None);
         let ReportOutcome::Changed(back) = unknown.reported(&says(ClientStatus::Pending), fixtures::node_id(0), at(30))

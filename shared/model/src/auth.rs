@@ -1,7 +1,7 @@
-//! Node credentials: an HMAC of the node's id under a master key only the functions have.
+//! Node credentials: an HMAC of the node's id, with a master key that only the functions have.
 //!
-//! Guarantees: tokens are compared in constant time; a token is good for one node of one
-//! cluster. Does not: store anything, or know where the master key comes from.
+//! Guarantees: tokens are compared in constant time; a token is valid for one node of one cluster.
+//! Does not: store anything, or know where the master key comes from.
 
 use crate::ids::{ClusterName, NodeId};
 use hmac::{Hmac, KeyInit, Mac};
@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 /// The shortest master key, in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
 
-/// The key all node tokens are made with. Never printed.
+/// The key that all node tokens are made with. It is never printed.
 #[derive(Clone)]
 pub struct MasterKey(Vec<u8>);
 
@@ -22,7 +22,7 @@ impl fmt::Debug for MasterKey {
     }
 }
 
-/// A master key that is none.
+/// Not a valid master key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node key must be at least 64 hexadecimal digits ({MIN_KEY_BYTES} bytes)")]
 pub struct BadKey;
@@ -38,13 +38,13 @@ impl MasterKey {
 
     /// The token of a node: hexadecimal HMAC-SHA256 of `nodekeeper/v1/{cluster}/{node_id}`.
     pub fn token(&self, cluster: &ClusterName, node_id: NodeId) -> String {
-        // HMAC takes a key of any length.
+        // This cannot fail: HMAC takes a key of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return String::new() };
         mac.update(format!("nodekeeper/v1/{cluster}/{node_id}").as_bytes());
         hex(&mac.finalize().into_bytes())
     }
 
-    /// Whether `token` is that node's.
+    /// Whether `token` is the token of this node in this cluster.
     pub fn accepts(&self, cluster: &ClusterName, node_id: NodeId, token: &str) -> bool {
         let right = self.token(cluster, node_id);
         !right.is_empty() && bool::from(right.as_bytes().ct_eq(token.as_bytes()))

@@ -1,53 +1,53 @@
-//! Brakes: an unusual share of a cluster is not taken away before it has waited.
+//! Brakes: before an unusual share of a cluster is taken away, it waits (`docs/rules.md#R10`).
 //!
-//! Guarantees: the time a trouble began is kept from its first sight to its last, whichever function
-//! or run sees it; what is held goes after its time, where it has one, or when an operator releases
-//! what was held by then; a brake that let go does not close again on the rest of the same trouble.
+//! Guarantees: the time when a trouble began is kept from its first sight to its last, whichever function
+//! or run sees it; a brake lets go when its time has passed, if it has one, or when an operator releases
+//! it after the trouble began; a brake that let go does not hold again during the same trouble.
 //! Does not: say what is unusual. Its callers do, each with a floor, so that small fleets are not
-//! held up. Source: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
+//! blocked. Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
 
 use crate::control::{BrakeEntry, Release};
 use crate::reason::Reason;
 use crate::time::{Span, Time};
 use crate::words::BrakeKind;
 
-/// Two sights within this time are one trouble: two runs of a slow schedule.
+/// Two sights within this time are the same trouble: it covers two runs of a slow schedule.
 const SAME_TROUBLE_RUNS: Span = Span::from_s(600);
-/// The same for what reports see: two reports of the slowest agent, which waits at most an hour.
+/// The same for troubles that reports show: it covers two reports of the slowest agent, which waits at most
+/// an hour between them.
 const SAME_TROUBLE_REPORTS: Span = Span::from_s(7200);
 
 /// What a brake judges now.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Trouble {
-    /// Which brake.
     pub kind: BrakeKind,
-    /// How long it holds; `None`: until an operator releases it.
+    /// How long the brake holds; `None`: until an operator releases it.
     pub hold: Option<Span>,
-    /// How many would go now.
+    /// How many would be taken away now.
     pub count: usize,
-    /// Why that is unusual.
+    /// What is unusual.
     pub why: Reason,
 }
 
 /// What a brake decides.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Decision {
-    /// Whether they wait or go.
     pub hold: Hold,
-    /// Whether the run before decided otherwise.
+    /// Whether the run before decided differently.
     pub news: bool,
-    /// The entry to keep; `None` if there is nothing to keep.
+    /// The entry to store; `None` if there is nothing to store.
     pub entry: Option<BrakeEntry>,
-    /// The decision in words.
     pub reason: Reason,
 }
 
 /// Whether a brake holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// They wait.
+    /// The brake holds: they wait.
     Held,
-    /// They go.
+    /// The brake does not hold: they are taken away.
     Free,
 }
 
@@ -59,7 +59,7 @@ impl Trouble {
         }
     }
 
-    /// Decides, from the brake's entry and the operator's release as read.
+    /// Decides from the brake's entry and the operator's release, both as read.
     pub fn decide(self, entry: &BrakeEntry, release: &Release, now: Time) -> Decision {
         let known = entry.applies(now);
         let since = entry.since_at().filter(|_| known).unwrap_or(now);
@@ -77,7 +77,7 @@ impl Trouble {
         Decision {
             hold: if held { Hold::Held } else { Hold::Free },
             news: held && (!known || entry.held() == Some(0)),
-            // Released before it was held: nothing to keep.
+            // Released before it was held: nothing to store.
             entry: (held || known).then_some(after),
             reason,
         }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_for_its_time_goes_and_is_not_held_again() {
+    fn a_brake_lets_go_after_its_time_and_does_not_hold_the_same_trouble_again() {
         let (mut entry, none) = new(BrakeKind::Missing);
         assert_eq!(look(&mut entry, &none, HOLD, 0), (true, true));
         assert_eq!(look(&mut entry, &none, HOLD, 299), (true, false));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_frees_what_rare_reports_see() {
+    fn a_release_also_works_when_reports_are_rare() {
         let (mut entry, none) = new(BrakeKind::Handles);
         let mut look = |release: &Release, s: i64| {
             let decision = trouble(BrakeKind::Handles, None, 20).decide(&entry, release, at(s));
@@ -135,14 +135,14 @@ mod tests {
         let release = none.given(None, Span::from_s(86_300), at(100));
         assert_eq!([look(&none, 0), look(&release, 3600)], [Hold::Held, Hold::Free]);
         assert_eq!(entry.held(), Some(0), "nothing is held");
-        // What comes after the release has ended is news, although it is the same trouble.
+        // After the release has ended, holding again is news, although it is the same trouble.
         let decision = trouble(BrakeKind::Handles, None, 20).decide(&entry, &none, at(7200));
         assert!(decision.hold == Hold::Held && decision.news);
         assert_eq!(decision.entry.unwrap().held(), Some(20));
     }
 
     #[test]
-    fn a_release_is_for_what_was_held_by_then() {
+    fn a_release_is_only_for_a_trouble_that_began_before_it() {
         let (mut entry, none) = new(BrakeKind::Missing);
         let early = none.given(None, Span::from_s(601), at(-1));
         assert_eq!(look(&mut entry, &early, None, 0), (true, true), "held since later");

@@ -1,4 +1,7 @@
-//! An error with all its causes, in one line: what the AWS SDK hides behind "dispatch failure".
+//! An error with all its causes, in one line. The AWS SDK alone would only say "dispatch failure".
+//!
+//! Guarantees: the causes are in order, the outermost first.
+//! Does not: classify errors.
 
 use std::error::Error;
 

@@ -1,8 +1,8 @@
-//! Chance: what tells ids apart, and spreads what would otherwise happen at once.
+//! Random values: they make ids unique, and spread calls that would otherwise come at the same time.
 //!
-//! Guarantees: seeded, the same calls give the same values on every machine and in every
+//! Guarantees: with a seed, the same calls give the same values on every machine and in every
 //! version; clones share one sequence.
-//! Does not: make secrets, or decide anything that must be right.
+//! Does not: make secrets. No decision depends on a random value to be right.
 
 use crate::time::Time;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -10,24 +10,27 @@ use rand::{Rng, SeedableRng};
 use std::sync::{Arc, Mutex, PoisonError};
 use ulid::Ulid;
 
-/// A source of chance. Cheap to clone.
+/// A source of random values. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Chance(Option<Arc<Mutex<Xoshiro256PlusPlus>>>);
 
 impl Chance {
-    /// The machine's own.
+    /// The random source of the machine.
     pub const fn real() -> Self {
         Self(None)
     }
 
-    /// One that can be had again.
+    /// A repeatable source: the same seed gives the same values.
     pub fn seeded(seed: u64) -> Self {
         Self(Some(Arc::new(Mutex::new(Xoshiro256PlusPlus::seed_from_u64(seed)))))
     }
 
     fn draw<const N: usize>(&self) -> [u64; N] {
         match &self.0 {
-            #[allow(clippy::disallowed_methods, reason = "this is the one place that draws the real one")]
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "this is the one place that uses the random source of the machine"
+            )]
             None => std::array::from_fn(|_| rand::rng().next_u64()),
             Some(seeded) => {
                 let mut seeded = seeded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,20 +39,20 @@ impl Chance {
         }
     }
 
-    /// Bits that tell one thing of a millisecond from another.
+    /// Random bits, enough to tell apart ids made in the same millisecond.
     pub fn bits(&self) -> u128 {
         let [high, low] = self.draw();
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// A new ULID: the functions' time, and chance.
+    /// A new ULID from the functions' time and random bits.
     pub fn ulid(&self, now: Time) -> Ulid {
         Ulid::from_parts(u64::try_from(now.as_ms()).unwrap_or(0), self.bits())
     }
 
-    /// A number from `low` up to `high`.
+    /// A random number from `low` (included) to `high` (not included).
     pub fn between(&self, low: f64, high: f64) -> f64 {
-        // Not rand's distributions: their values may change with its version. A float holds 53 bits.
+        // The distributions of `rand` are not used: their values may change with its version. A float holds 53 bits.
         let [bits] = self.draw();
         let unit = (bits >> 11) as f64 / (1_u64 << 53) as f64;
         low + (high - low) * unit
@@ -65,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_values_for_ever_and_the_machine_never() {
+    fn the_same_seed_always_gives_the_same_values_and_the_machine_never_does() {
         assert_eq!(some(&Chance::seeded(1)), some(&Chance::seeded(1)));
         assert_ne!(some(&Chance::seeded(1)), some(&Chance::seeded(2)));
         assert_ne!(some(&Chance::real()), some(&Chance::real()));

@@ -1,8 +1,7 @@
-//! The cloud as the functions see it: instances, errors typed by what the caller must do, and one
-//! trait.
+//! The cloud as the functions see it: instances, one trait, and errors by what the caller must do.
 //!
-//! Guarantees: the boundary has no type of any provider's SDK, so another cloud is one more crate
-//! that implements [`Cloud`].
+//! Guarantees: the boundary has no type of a provider's SDK, so support for another cloud is one more
+//! crate that implements [`Cloud`].
 //! Does not: call anything. The crate `cloud` implements the trait for EC2.
 
 use crate::ids::NodeId;
@@ -19,105 +18,88 @@ pub const NODE_TAG: &str = "nodekeeper:node-id";
 /// The tag that names the size an instance was launched as.
 pub const SIZE_TAG: &str = "nodekeeper:size";
 
-/// What EC2 says an instance is doing.
+/// The state of an instance, as EC2 lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum InstanceState {
-    /// Starting.
     Pending,
-    /// Up.
     Running,
-    /// On its way to terminated.
     ShuttingDown,
-    /// Gone for good.
     Terminated,
-    /// Being stopped, by someone else: we never stop.
+    /// Being stopped by someone else: nodekeeper never stops an instance, it terminates.
     Stopping,
-    /// Stopped, by someone else.
+    /// Stopped by someone else.
     Stopped,
 }
 
 /// An instance as EC2 lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Instance {
-    /// EC2's name for it.
     pub instance_id: String,
-    /// What it is doing.
     pub state: InstanceState,
-    /// When it was launched.
     pub launched_at: Time,
-    /// Its zone, where told.
+    /// `None` if EC2 does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// Its tags.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
 }
 
 impl Instance {
-    /// The node it was launched as; `None` where the tag is missing or makes no sense.
+    /// The node that it was launched as; `None` if it has no node id tag, or the tag is not a node id.
     pub fn node_id(&self) -> Option<NodeId> {
         self.tags.get(NODE_TAG).and_then(|t| t.parse().ok())
     }
 }
 
-/// Why a launch call did not launch, by what the caller must do.
+/// Why a launch call gave no instance: one kind for each thing that the caller must do. See `docs/rules.md#section-5`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// This type, zone and market are short: take another offering.
+    /// EC2 is short of this type in this zone and market: try another offering.
     #[error("no capacity: {0}")]
     Capacity(String),
-    /// The account's limit: launch nothing more for a while.
+    /// The account's limit is reached: launch nothing for a while.
     #[error("quota: {0}")]
     Quota(String),
-    /// Too many calls: stop calling in this run. Not a refusal.
+    /// Too many calls: stop calling in this run. This is not a refusal.
     #[error("throttled: {0}")]
     Throttled(String),
-    /// A person must look: the request itself is wrong.
+    /// The request itself is wrong: a person must correct it.
     #[error("bad request: {0}")]
     BadRequest(String),
-    /// The token's instance has been terminated: this life is over.
+    /// The instance of this client token is terminated: this life of the slot is over.
     #[error("its instance is terminated already: {0}")]
     Spent(String),
-    /// Whether it launched is not known: the same token may be used again.
+    /// It is not known whether EC2 launched: the same call with the same token may be repeated.
     #[error("the answer was lost: {0}")]
     Lost(String),
 }
 
 /// Why EC2 did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum CloudError {
-    /// No answer, or none that makes sense.
+    /// No answer, or one that cannot be understood.
     #[error("EC2 did not answer ({operation}): check AWS_ENDPOINT_URL_EC2, the region and the credentials: {detail}")]
-    Unreachable {
-        /// What was asked.
-        operation: &'static str,
-        /// What the client says.
-        detail: String,
-    },
-    /// It refused.
+    Unreachable { operation: &'static str, detail: String },
+    /// EC2 answered with an error.
     #[error("EC2 refused {operation}: {code}: {message}")]
-    Refused {
-        /// What was asked.
-        operation: &'static str,
-        /// Its code.
-        code: String,
-        /// Its words.
-        message: String,
-    },
+    Refused { operation: &'static str, code: String, message: String },
 }
 
-/// The cloud.
+/// What nodekeeper asks of the cloud.
 #[async_trait]
 pub trait Cloud: Send + Sync {
-    /// Every instance with our cluster tag, in any state EC2 still lists; all pages or an error.
+    /// Every instance with our cluster tag, in any state that EC2 still lists. All pages, or an error.
     async fn instances(&self) -> Result<Vec<Instance>, CloudError>;
     /// One instance, asked for by id; `None` if EC2 does not know it.
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError>;
     /// One launch call of one instance.
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Instance, LaunchError>;
-    /// Terminates these. An id EC2 does not know does not keep the others from being terminated.
+    /// Terminates these instances. If EC2 does not know one of them, it still terminates the others.
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;
-    /// The last of an instance's console output, if there is any.
+    /// The end of an instance's console output, if there is any.
     async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError>;
 }

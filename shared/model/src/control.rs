@@ -1,10 +1,10 @@
-//! The control table's entries, each a type of its own: the policy, the functions' last runs, what
-//! limits launching, brakes and releases.
+//! The entries of the control table, each with a type of its own: the policy, the functions' last runs,
+//! the limits on launches, brakes and releases.
 //!
 //! Guarantees: every key is spelled in [`ControlKey`] and nowhere else; an entry is a versioned row
-//! like any other; all entries keep the one format of [`EntryRow`].
-//! Does not: hold anything a decision needs to be right. Entries only make decisions wise: they
-//! end, and a lost one costs a repeated attempt.
+//! like any other; every entry that ends has the format of [`EntryRow`].
+//! Does not: hold anything that correctness depends on, except the policy. Entries only avoid useless
+//! attempts: they end by themselves, and if one is lost, an attempt is repeated.
 
 use crate::ids::BadId;
 use crate::node::{Offering, Version};
@@ -23,9 +23,9 @@ use std::str::FromStr;
 pub enum ControlKey {
     /// `policy`
     Policy,
-    /// `run#{function}`: what a function did last.
+    /// `run#{function}`: the last run of a function.
     Run(String),
-    /// `shortage#{market}#{type}#{zone}`: EC2 was short of an offering.
+    /// `shortage#{market}#{type}#{place}`: EC2 was short of an offering. See [`ControlKey::shortage_of`].
     Shortage(String),
     /// `quota`: the account's limit was reached.
     Quota,
@@ -46,8 +46,8 @@ pub enum ControlKey {
 }
 
 impl ControlKey {
-    /// Where the shortage of an offering is kept. The zone of a subnet is not known before an
-    /// instance has told it, so the subnet stands for its zone.
+    /// The key of the shortage of an offering. The place is the subnet where one is given, because its zone
+    /// is not known before an instance has shown it; else the zone, else `any`.
     pub fn shortage_of(offering: &Offering) -> Self {
         let place = offering.subnet_id.as_deref().or(offering.zone.as_deref()).unwrap_or("any");
         Self::Shortage(format!("{}#{}#{place}", offering.market, offering.instance_type))
@@ -97,7 +97,7 @@ impl FromStr for ControlKey {
     }
 }
 
-/// The row of an entry that ends: the format that all of them share.
+/// The row of an entry that ends. All of these entries share this format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
     /// A [`ControlKey`] as text.
@@ -105,19 +105,19 @@ pub struct EntryRow {
     /// Raised by every write.
     #[serde(default = "unwritten")]
     pub version: Version,
-    /// Until when it applies.
+    /// Until when the entry applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_at: Option<Time>,
-    /// Since when it applies.
+    /// Since when the entry applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_at: Option<Time>,
     /// The last wait, in seconds. The next one doubles it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<i64>,
-    /// How many: failed starts, held records, accepted heartbeats, attempts.
+    /// A number: of failed starts, held records, accepted heartbeats or attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The policy version it belongs to.
+    /// The policy version that the entry belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<u64>,
     /// The reason, for people.
@@ -159,12 +159,10 @@ pub trait Entry: Clone {
 
 /// An entry as read and as it must become: what the store writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct EntryChange {
-    /// Whose.
     pub key: ControlKey,
-    /// As read.
     pub before: EntryRow,
-    /// As it must become.
     pub after: EntryRow,
 }
 
@@ -194,7 +192,7 @@ macro_rules! entries {
                 self.0.until_at
             }
 
-            /// Since when it applies: for a refusal, the time of the last one.
+            /// Since when it applies; for a refusal by EC2, the time of the last one.
             pub const fn since_at(&self) -> Option<Time> {
                 self.0.since_at
             }
@@ -229,7 +227,7 @@ entries! {
 }
 
 impl BrakeEntry {
-    /// How many the brake holds back. 0 after it let go: that is remembered for a while too.
+    /// How many the brake holds back; 0 for a while after it let go.
     pub const fn held(&self) -> Option<u64> {
         self.0.count
     }
@@ -239,7 +237,7 @@ impl BrakeEntry {
         self.0.applies(now) && self.0.count != Some(0)
     }
 
-    /// The entry after another look: `held` of them, since and until then.
+    /// The entry after another look: it holds back `held` of them since `since`, and is kept until `until`.
     #[must_use]
     pub fn looked_at(&self, since: Time, until: Time, held: u64, reason: &str) -> Self {
         Self(EntryRow {
@@ -253,7 +251,7 @@ impl BrakeEntry {
 }
 
 impl Release {
-    /// A release given now that lasts for `keep`.
+    /// A release that is given now and lasts for `keep`.
     #[must_use]
     pub fn given(&self, message: Option<String>, keep: Span, now: Time) -> Self {
         Self(EntryRow { since_at: Some(now), until_at: Some(now + keep), message, ..self.0.clone() })
@@ -261,7 +259,7 @@ impl Release {
 }
 
 impl LastRun {
-    /// A run begins now.
+    /// The entry after a run that begins now.
     #[must_use]
     pub fn begun(&self, now: Time) -> Self {
         Self(EntryRow { since_at: Some(now), ..self.0.clone() })
@@ -269,7 +267,7 @@ impl LastRun {
 }
 
 impl IngestSummary {
-    /// So many heartbeats were accepted since the last summary of this process.
+    /// The entry after `count` heartbeats were accepted since the last summary of this process.
     #[must_use]
     pub fn noted(&self, count: u64, now: Time) -> Self {
         Self(EntryRow { since_at: Some(now), count: Some(count), ..self.0.clone() })
@@ -289,30 +287,31 @@ pub struct RunRow {
     /// How long it took, in milliseconds.
     #[serde(default)]
     pub duration_ms: i64,
-    /// The begin of the last run that could observe and ended in time.
+    /// When the last successful run began: it could observe, and ended in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_success_at: Option<Time>,
-    /// The time between the begins of the last two runs, in milliseconds.
+    /// The time from the start of the run before to the start of this one, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<i64>,
-    /// Nodes in use, as poll-and-scale saw them. heartbeat-ingest spreads the heartbeats by it.
+    /// How many nodes were in use, written by poll-and-scale. heartbeat-ingest derives the time between
+    /// heartbeats from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_use: Option<u64>,
-    /// How many actions were done.
+    /// How many actions were carried out.
     #[serde(default)]
     pub actions: u64,
     /// How many actions were left for the next run.
     #[serde(default)]
     pub left: u64,
-    /// Why it failed, if it did.
+    /// Why the run failed; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 /// How many actions of a run were done, and how many it left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Tally {
-    /// Done.
     pub done: u64,
     /// Left for the next run.
     pub left: u64,
@@ -374,7 +373,7 @@ impl PolicyRow {
     }
 }
 
-/// The whole control table as read.
+/// The control table as read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Control {
     /// The policy's row.
@@ -385,8 +384,8 @@ pub struct Control {
 }
 
 thread_local! {
-    /// The last document that was checked, and its policy: a process answers thousands of requests
-    /// under one policy.
+    /// The document that was checked last, and its policy. A process answers thousands of requests
+    /// with the same policy.
     static LAST_POLICY: RefCell<Option<(String, Policy)>> = const { RefCell::new(None) };
 }
 
@@ -404,14 +403,14 @@ impl Control {
                     control.runs.insert(function, serde_json::from_value(row).map_err(unreadable)?);
                 }
                 Ok(_) => control.put(serde_json::from_value(row).map_err(unreadable)?),
-                // The row must have the common format all the same.
+                // An unknown key is no error, but its row must have the common format.
                 Err(_) => drop(serde_json::from_value::<EntryRow>(row).map_err(unreadable)?),
             }
         }
         Ok(control)
     }
 
-    /// Puts an entry in the place of the one with its key. An unknown key is left out.
+    /// Replaces the entry with this key. A row with an unknown key is ignored.
     pub fn put(&mut self, row: EntryRow) {
         if let Ok(key) = row.key.parse() {
             self.entries.insert(key, row);
@@ -428,7 +427,8 @@ impl Control {
         self.entries.iter()
     }
 
-    /// The policy, checked again: another version of the program, or a person, may have written it.
+    /// The policy and its version. The policy is checked again, because another version of the program, or a
+    /// person, may have written it.
     pub fn checked_policy(&self) -> Result<(Policy, u64), NoPolicy> {
         let row = self.policy.as_ref().ok_or(NoPolicy::Missing)?;
         let version = row.version.number();
@@ -443,7 +443,7 @@ impl Control {
         })
     }
 
-    /// The entry with this key, or one that was never written.
+    /// The entry with this key, or an unwritten one if there is none.
     fn entry<E: Entry>(&self, key: &ControlKey) -> E {
         E::from_row(self.entries.get(key).cloned().unwrap_or_else(|| EntryRow::new(key)))
     }
@@ -492,21 +492,20 @@ impl Control {
 /// A row of the control table that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("row {key} of table control cannot be understood: {detail}: repair or delete it")]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct UnreadableEntry {
-    /// Its key.
     pub key: String,
-    /// What is wrong with it.
     pub detail: String,
 }
 
-/// Why there is no policy to act by.
+/// Why there is no usable policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPolicy {
-    /// None was stored.
+    /// No policy is stored.
     #[error("no policy is stored: write one and store it with `nodekeeper policy set FILE`")]
     Missing,
-    /// The stored one is wrong.
-    #[error("the stored policy is not usable: {0}; store a right one with `nodekeeper policy set FILE`")]
+    /// The stored policy does not pass the check.
+    #[error("the stored policy is not usable: {0}; store a corrected one with `nodekeeper policy set FILE`")]
     Bad(String),
 }
 

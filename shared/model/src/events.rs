@@ -1,6 +1,7 @@
 //! Events: what happened and why, kept where a person can look it up.
 //!
-//! Guarantees: an id orders events by time. Does not: carry anything a decision needs.
+//! Guarantees: the ids of events are in the order of time.
+//! Does not: hold anything that a decision needs. Events are for people.
 
 use crate::chance::Chance;
 use crate::time::{Span, Time};
@@ -14,14 +15,12 @@ use ulid::Ulid;
 
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Subject {
-    /// A slot, and whoever lives in it.
+    /// A slot, and the node that lives in it.
     Slot(crate::ids::Slot),
-    /// A job.
     Job(crate::ids::JobId),
-    /// An alloc.
     Alloc(crate::ids::AllocId),
-    /// A function.
     Function(String),
     /// The whole fleet.
     Cluster,
@@ -41,25 +40,25 @@ impl fmt::Display for Subject {
 
 /// A row of the events table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Event {
-    /// What it is about.
+    /// A [`Subject`] as text.
     pub subject: String,
-    /// A ULID: when, and which.
+    /// A ULID: it holds the time and makes the event unique.
     pub id: String,
-    /// What was done or seen.
+    /// An [`ActionName`] as text.
     pub action: String,
-    /// Why, in words.
     #[serde(default)]
     pub reason: String,
-    /// What else may help.
+    /// More about the event, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub detail: BTreeMap<String, Value>,
-    /// Epoch **seconds**.
+    /// Epoch **seconds**: DynamoDB deletes the row some time after.
     pub expires_at: i64,
 }
 
 impl Event {
-    /// An event of now. `chance` tells it from others of the same millisecond.
+    /// An event that happens now. `chance` makes its id unique within the millisecond.
     pub fn new(subject: &Subject, action: ActionName, reason: &str, now: Time, keep: Span, chance: &Chance) -> Self {
         Self {
             subject: subject.to_string(),
@@ -71,8 +70,8 @@ impl Event {
         }
     }
 
-    /// The event of a change, kept in the same transaction as the change. Its id comes from what it
-    /// says, not from chance: a retry of the transaction writes the same event.
+    /// The event of a change, written in the same transaction as the change. Its id comes from its content
+    /// and not from chance, so a retry of the transaction writes the same event.
     pub fn of_change(subject: &Subject, action: ActionName, reason: &str, now: Time, keep: Span) -> Self {
         let subject = subject.to_string();
         let mut hasher = DefaultHasher::new();
@@ -88,14 +87,14 @@ impl Event {
         }
     }
 
-    /// With something else that may help.
+    /// The event with one more detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(name.to_owned(), value.into());
         self
     }
 
-    /// When it happened.
+    /// The time of the event.
     pub fn at(&self) -> Time {
         let ms = self.id.parse::<Ulid>().map_or(0, |id| id.timestamp_ms());
         Time::from_ms(i64::try_from(ms).unwrap_or(i64::MAX))

@@ -1,4 +1,7 @@
 //! Records in ordinary states, for tests here and in the functions.
+//!
+//! Guarantees: the same number gives the same ids and times in every test.
+//! Does not: exist in a release: only tests and the feature `fixtures` compile it.
 #![allow(missing_docs, reason = "test material")]
 #![allow(clippy::unwrap_used, reason = "test material")]
 
@@ -7,7 +10,7 @@ use crate::time::{Span, Time};
 use crate::*;
 use ulid::Ulid;
 
-/// `s` seconds after the tests' beginning of time.
+/// `s` seconds after the moment at which the tests begin.
 pub fn at(s: i64) -> Time {
     Time::from_ms(1_800_000_000_000) + Span::from_s(s)
 }
@@ -50,7 +53,7 @@ pub fn caller(instance_id: &str) -> Caller<'_> {
     Caller { instance_id, boot_id: "boot-1", busy: false, address: Some("10.0.0.1") }
 }
 
-/// Slot `n`, claimed at 0 s, its launch not answered.
+/// Slot `n`, claimed at 0 s; its launch call has not answered.
 pub fn assigned(n: u32) -> NodeRecord {
     let mut record = NodeRecord::assign(slot(n), None, new_life(n), at(0), "a job needs it").unwrap();
     record.version = Version(1);
@@ -62,7 +65,7 @@ pub fn bound(n: u32) -> NodeRecord {
     assigned(n).bind(&format!("i-{n}"), None, at(1)).unwrap()
 }
 
-/// Slot `n`, ready since 60 s with a lease until 150 s.
+/// Slot `n`, ready since 60 s, with a lease until 150 s.
 pub fn ready(n: u32) -> NodeRecord {
     let instance = format!("i-{n}");
     bound(n).register(&caller(&instance), "inc-1", at(150), at(60)).unwrap().open_gate(at(60)).unwrap()

@@ -1,7 +1,8 @@
 //! The table of functions: what each is called, when it runs, what it answers and what it is for.
 //!
-//! Guarantees: the watchdog, `status`, the local stack, the page and the template check read this one
-//! table. A new function is its folder, its block in the template and its row here.
+//! Guarantees: the watchdog, `status`, the local stack, the page and the template check all read this
+//! table. A new function needs a folder, a block in the template and a row here.
+//! Does not: say what a function decides; each function's own crate does.
 
 use crate::time::Span;
 use serde_json::{Value, json};
@@ -9,17 +10,17 @@ use serde_json::{Value, json};
 /// One of the Lambda functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name: the folder, the binary and the Lambda function.
+    /// The name of the folder, of the binary and of the Lambda function.
     pub name: &'static str,
     /// The time from one scheduled run to the next; `None` for a function that only answers requests.
     pub period: Option<Span>,
     /// The last word of each path it answers: `/v1/nodes/{node_id}/{route}`.
     pub routes: &'static [&'static str],
-    /// What it is for, in one line.
+    /// The purpose, in one line.
     pub purpose: &'static str,
 }
 
-/// Matches jobs and nodes.
+/// Starts and stops nodes, and places jobs on them.
 pub const POLL_AND_SCALE: Function = Function {
     name: "poll-and-scale",
     period: Some(Span::from_s(60)),
@@ -27,7 +28,7 @@ pub const POLL_AND_SCALE: Function = Function {
     purpose: "reads jobs and nodes; launches, places, expires leases, resolves reconnects and shuts down",
 };
 
-/// Frees what nobody uses any more.
+/// Frees records and instances that nobody uses.
 pub const CLEAN_STALE_RECORDS: Function = Function {
     name: "clean-stale-records",
     period: Some(Span::from_s(300)),
@@ -35,7 +36,7 @@ pub const CLEAN_STALE_RECORDS: Function = Function {
     purpose: "cleans node records without a node, terminates orphaned instances, watches the other functions",
 };
 
-/// Hears the nodes.
+/// Answers the nodes' heartbeats and alloc reports.
 pub const HEARTBEAT_INGEST: Function = Function {
     name: "heartbeat-ingest",
     period: None,
@@ -43,7 +44,7 @@ pub const HEARTBEAT_INGEST: Function = Function {
     purpose: "takes the nodes' heartbeats and then their alloc reports",
 };
 
-/// Collects what jobs left behind.
+/// Has the containers and volumes destroyed that jobs left behind.
 pub const SWEEP_DISPATCH: Function = Function {
     name: "sweep-dispatch",
     period: Some(Span::from_s(60)),

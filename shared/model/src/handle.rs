@@ -4,20 +4,20 @@
 //!   placed                     a report lists it           its alloc ended, or unused
 //!  ────────▶ creating ───────────────────────▶ live ───────────────────────────────▶ destroying
 //!               │                               │ ▲                                      │
-//!               │ its alloc ended               │ │ kept by an operator                  │ a report
-//!               └───────────────▶ destroying    │ │                                      │ proves it
-//!                                               │ unknown ──▶ destroying (listed twice)  ▼ absent
+//!               │ its alloc ended               │ │ kept by an operator                  │ a newer
+//!               └───────────────▶ destroying    │ │                                      │ report does
+//!                                               │ unknown ──▶ destroying (listed twice)  ▼ not list it
 //!                                               └──────────────────────────────────────▶ gone
 //!                                                 missing for `sweep.missing_grace_s`
 //! ```
 //!
-//! sweep-dispatch marks a handle, its node destroys it, and the next report is the receipt.
+//! sweep-dispatch marks a handle, the node destroys it, and the next report confirms it.
 //!
-//! Guarantees: a report never judges what it cannot have seen; a live handle is destroyed only if it
-//! was marked, or if it was unknown in two reports; a tombstone stops an older report from bringing a
-//! handle back.
-//! Does not: count how much a report would take away; sweep-dispatch holds its brake. Source:
-//! Concourse #1959.
+//! Guarantees: a report that may be older than a handle's row never makes the handle missing or gone; a handle
+//! is destroyed only if it was marked, if two reports listed it as unknown, or if it is listed again after
+//! it was destroyed; a tombstone keeps an older report from bringing a handle back.
+//! Does not: count how many handles a report would take away; sweep-dispatch has a brake for that.
+//! Rules: `docs/rules.md#section-7`. Source: Concourse #1959.
 
 use crate::ids::{AllocId, NodeId};
 use crate::reason::Reason;
@@ -26,90 +26,87 @@ use crate::wire::ReportedHandle;
 use crate::words::{HandleKind, HandleState};
 use serde::{Deserialize, Serialize};
 
-/// The furthest ahead a handle's next look may be, in seconds.
+/// The longest time until the next look at a handle, in seconds.
 pub const MAX_DUE_S: i64 = 86_400;
 
 /// A row of the handles table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Handle {
-    /// The node it lives on.
     pub node_id: NodeId,
-    /// Its name on the node.
+    /// The name on the node.
     pub handle: String,
-    /// What it is.
     pub kind: HandleKind,
-    /// The alloc it was made for; absent for a cache.
+    /// The alloc that it was made for; `None` for a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alloc_id: Option<AllocId>,
-    /// What must be destroyed after it.
+    /// The handle that must be destroyed after this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// Where it stands.
     pub state: HandleState,
-    /// The node's `seq` at the row's last order: an older report proves nothing about it.
+    /// The node's `seq` at the last order about this handle. An older report does not show whether it is missing.
     pub seq: u64,
-    /// Until when it may be `creating`.
+    /// Until when the handle may be `creating`; for a live cache, until when it may be unused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Time>,
-    /// For how long accepted reports have missed it, in milliseconds.
+    /// For how long it has been missing from accepted reports, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_ms: Option<i64>,
-    /// The last accepted report that missed it.
+    /// The time of the last accepted report from which it was missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_seen_at: Option<Time>,
-    /// The report that first listed it unknown.
+    /// The number of the report that first listed it as unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_report_no: Option<u64>,
-    /// An operator keeps it.
+    /// Whether an operator keeps it from being destroyed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
     /// When sweep-dispatch looks at it next; at most a day ahead.
     pub due_at: Time,
-    /// Epoch **seconds**, of tombstones.
+    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set on a tombstone, and while the record of
+    /// the node does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
-/// How long a tombstone stays: far longer than a request may be under way. Every report of a busy node
-/// reads those of its node.
+/// How long a tombstone stays: far longer than a report can be on its way. Not longer, because each handle
+/// report reads all rows of its node.
 const TOMBSTONE: Span = Span::from_s(3600);
-/// The furthest next look.
+/// The longest time until the next look.
 const DAY: Span = Span::from_s(MAX_DUE_S);
 
-/// What one report shows of one row.
+/// What one report says about one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sighting {
     /// The report lists it.
     Listed,
-    /// The report does not list it, and must have known of it.
+    /// The report does not list it, and is not older than the row: the handle is not there.
     Absent,
-    /// The report does not list it, and may be older than the row.
+    /// The report does not list it, but may be older than the row.
     Unproven,
 }
 
-/// Whether a node's reports may judge what is missing.
+/// Whether the reports of a node can make a live handle missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Readiness {
-    /// The node is ready.
     Ready,
-    /// It is not.
     NotReady,
 }
 
-/// What a report is judged by.
+/// What [`Handle::reported`] needs of the report, the node and the policy.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct ReportRules {
-    /// Whether missing handles are judged.
     pub readiness: Readiness,
-    /// The report's number.
     pub report_no: u64,
-    /// The highest `seq` the agent had applied.
+    /// The highest `seq` that the agent had applied before it began to list.
     pub as_of: u64,
-    /// The policy's time between two reports.
+    /// The time between two reports, by the policy.
     pub report: Span,
-    /// How long a live handle may be missing.
+    /// How long a live handle may be missing before it counts as gone.
     pub missing_grace: Span,
-    /// How long a cache may be unused.
+    /// How long a cache may be unused before it is destroyed.
     pub cache_unused: Span,
 }
 
@@ -120,54 +117,54 @@ pub enum Judgement {
     Unchanged,
     /// The row becomes this one: the handle is there.
     Appeared(Handle),
-    /// The row becomes this one: the handle is missing, but not for long enough.
+    /// The row becomes this one: the handle is missing, but not long enough to count as gone.
     Missing(Handle),
-    /// The handle is missing and an operator keeps it: its clock begins when that ends.
+    /// The handle is missing, but an operator keeps it: its missing time does not run meanwhile.
     MissingButKept,
     /// The handle was missing for too long.
     Dropped,
-    /// The handle is destroyed: this report is the receipt.
+    /// The handle is destroyed: this report confirms it.
     Gone,
-    /// Two reports listed the handle although nobody ordered it.
+    /// A second report lists the handle although no row orders it.
     TwiceUnknown,
-    /// A handle that was destroyed is there again.
+    /// A handle that was destroyed is listed again.
     Back,
-    /// The handle is marked, and still there.
+    /// The handle is marked for destruction, and still there.
     ToDestroy,
 }
 
 /// What is known of a handle's node when the handle is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeFact {
-    /// Its life is over.
+    /// The life of the node is over.
     Over,
-    /// Its record is missing or older than the node: a restored table.
+    /// The record does not exist or is older than the node: the table was restored from a backup.
     Lost,
-    /// It lives.
+    /// The node lives.
     Lives {
         /// Whether the handle's alloc is live.
         alloc: AllocFact,
-        /// Whether any alloc on the node is live. Which caches an alloc uses is not in the index, so any
-        /// live alloc counts.
+        /// Whether any alloc on the node is live. Any live alloc counts, because the index does not hold which
+        /// caches an alloc uses.
         work: WorkFact,
     },
 }
 
-/// Whether a handle's alloc is live, as its node's record says for certain.
+/// Whether a handle's alloc is live, by the set `allocs` of the node's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocFact {
-    /// It is live.
+    /// The alloc is live.
     Live,
-    /// It has ended, or the handle has none.
+    /// The alloc has ended, or the handle has no alloc.
     Ended,
 }
 
 /// Whether a node has work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkFact {
-    /// Some alloc on it is live.
+    /// At least one alloc on the node is live.
     Some,
-    /// None is.
+    /// No alloc on the node is live.
     None,
 }
 
@@ -176,16 +173,16 @@ pub enum WorkFact {
 pub enum Due {
     /// It is marked for destruction.
     Mark(Reason),
-    /// It is looked at again later: the row becomes this one.
+    /// It is looked at again later; the row becomes this one.
     Later(Box<Handle>, Reason),
-    /// Its tombstone is deleted.
+    /// The tombstone is deleted.
     Forget(Reason),
-    /// Its row is deleted: its node is no more.
+    /// The row is deleted: the life of the node is over.
     Purge(Reason),
 }
 
 impl Handle {
-    /// A row that says what must be said of each.
+    /// A row with the attributes that every handle has; all others are empty.
     pub const fn new(
         node_id: NodeId,
         handle: String,
@@ -212,18 +209,18 @@ impl Handle {
         }
     }
 
-    /// A handle that a report lists and nobody ordered.
+    /// The row of a handle that a report lists although no row orders it.
     pub fn unknown(node_id: NodeId, found: &ReportedHandle, report_no: u64, now: Time) -> Self {
         let (handle, state) = (found.handle.clone(), HandleState::Unknown);
         Self { unknown_report_no: Some(report_no), ..Self::new(node_id, handle, found.kind, state, 0, now + DAY) }
     }
 
-    /// Marked for destruction, by the order with this `seq`.
+    /// The row marked for destruction. `seq` is the number of the order to destroy.
     pub fn marked(&self, seq: u64, now: Time) -> Self {
         Self { state: HandleState::Destroying, seq, due_at: now + DAY, deadline_at: None, ..self.clone() }.not_missing()
     }
 
-    /// A tombstone.
+    /// The row as a tombstone. If sweep-dispatch does not delete it, DynamoDB does two days later.
     pub fn buried(&self, now: Time) -> Self {
         let expires_at = Some((now + DAY + DAY).as_epoch_s());
         Self { state: HandleState::Gone, due_at: now + TOMBSTONE, expires_at, ..self.clone() }
@@ -231,10 +228,6 @@ impl Handle {
 
     fn not_missing(self) -> Self {
         Self { missing_ms: None, missing_seen_at: None, ..self }
-    }
-
-    fn is_there(self, state: HandleState) -> Self {
-        Self { state, ..self.not_missing() }
     }
 
     /// What a report does to this row.
@@ -258,8 +251,8 @@ impl Handle {
         Judgement::Appeared(Self { state: HandleState::Live, deadline_at: None, due_at, ..self.clone() })
     }
 
-    /// The missing clock runs only across accepted reports while the node is ready. The time between two
-    /// reports counts as far as it is usual: in a longer one the node was not ready, or not heard.
+    /// The missing time only counts between accepted reports of a ready node. From a long gap between two
+    /// reports, only the usual time counts: for the rest the node was silent or not ready.
     fn missing(&self, rules: ReportRules, now: Time) -> Judgement {
         if self.keep {
             return Judgement::MissingButKept;
@@ -273,8 +266,9 @@ impl Handle {
         Judgement::Missing(Self { missing_ms: Some(missing_ms), missing_seen_at: Some(now), ..self.clone() })
     }
 
-    /// An operator who keeps an unknown handle makes it known: a job may use it. (A lower number of a
-    /// report is another incarnation's: a lower one of this incarnation would be stale.)
+    /// An unknown handle that an operator keeps becomes live: a job may use it. Any other report number counts
+    /// as a second report, also a lower one: it is from a later incarnation, because a lower number of the
+    /// same incarnation is refused as stale.
     fn listed_unknown(&self, rules: ReportRules) -> Judgement {
         if self.keep {
             let live = Self { state: HandleState::Live, unknown_report_no: None, ..self.clone() };
@@ -284,14 +278,15 @@ impl Handle {
         if first { Judgement::Unchanged } else { Judgement::TwiceUnknown }
     }
 
-    /// The report is newer than the one that buried the handle. A handle that was only missing (its disk
-    /// was away) is live again and is looked at; one that was destroyed is destroyed again.
+    /// A report that is not older than the tombstone lists the handle again. If the handle was only missing
+    /// (its disk was away), it becomes live again and is due at once. If it was destroyed, it is destroyed
+    /// again.
     fn listed_again(&self, now: Time) -> Judgement {
         if !self.keep && self.missing_ms.is_none() {
             return Judgement::Back;
         }
-        let live = self.clone().is_there(HandleState::Live);
-        Judgement::Appeared(Self { expires_at: None, due_at: now, ..live })
+        let found = self.clone().not_missing();
+        Judgement::Appeared(Self { state: HandleState::Live, expires_at: None, due_at: now, ..found })
     }
 
     /// What becomes of the handle when it is due. `cache_unused` is how long a cache may be unused.
@@ -324,7 +319,7 @@ impl Handle {
         }
     }
 
-    /// The row is left for a day, and goes by itself if the record does not come back.
+    /// The row stays for a day. If the node's record does not come back by then, DynamoDB deletes the row.
     fn orphaned(&self, now: Time) -> Due {
         let expires_at = self.expires_at.or_else(|| Some((now + DAY).as_epoch_s()));
         let due_at = now + Span::from_s(MAX_DUE_S / 2);
@@ -376,7 +371,7 @@ mod tests {
             |row: &Handle, report_no| row.reported(Sighting::Listed, ReportRules { report_no, ..RULES }, at(2));
         assert_eq!(judged(&row, 3), Judgement::Unchanged, "the same report once more");
         assert_eq!(judged(&row, 4), Judgement::TwiceUnknown);
-        assert_eq!(judged(&row, 1), Judgement::TwiceUnknown, "the first of another incarnation");
+        assert_eq!(judged(&row, 1), Judgement::TwiceUnknown, "the first report of another incarnation");
         let kept = Handle { keep: true, ..row };
         let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
         assert_eq!(judged(&kept, 4), Judgement::Appeared(live.clone()));
@@ -387,7 +382,8 @@ mod tests {
     fn a_handle_whose_disk_was_away_is_missing_by_the_reports_and_live_when_it_comes_back() {
         let live = handle(HandleState::Live);
         let mut row = live.clone();
-        // Missed, away for an hour, and missed three times more: at most a minute counts between two reports.
+        // Missing once, no report for an hour, and missing three times more: at most a minute counts between two
+        // reports.
         let mut dropped = Vec::new();
         for s in [0, 3600, 3630, 3660] {
             match row.reported(Sighting::Absent, RULES, at(s)) {
@@ -406,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_judges_absence_only_where_it_must_have_known() {
+    fn a_report_shows_that_a_handle_is_missing_only_if_it_is_not_older() {
         for state in HandleState::ALL {
             assert_eq!(handle(*state).reported(Sighting::Unproven, RULES, at(2)), Judgement::Unchanged, "{state}");
         }
@@ -422,7 +418,7 @@ mod tests {
         let busy = NodeFact::Lives { alloc: AllocFact::Ended, work: WorkFact::Some };
         let unused = Span::from_s(1000);
         let Due::Later(counted, Reason::UnusedFromNow {}) = handle(HandleState::Live).due(idle, unused, at(10)) else {
-            panic!("not counted from now on")
+            panic!("the unused time did not start")
         };
         assert_eq!(counted.deadline_at, Some(at(1010)));
         assert!(matches!(counted.due(idle, unused, at(1009)), Due::Later(_, Reason::NotUnusedLongEnough {})));

@@ -12,7 +12,7 @@ pub use ulid::Ulid;
 /// The highest number of slots a cluster can have: `nodes.max` may not exceed it.
 pub const SLOT_CEILING: u32 = 10_000;
 
-/// What was wrong with a name.
+/// A name that is not well formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {given:?} is not {expected}")]
 pub struct BadId {
@@ -23,7 +23,7 @@ pub struct BadId {
 
 impl BadId {
     pub(crate) fn new(what: &'static str, given: &str, expected: &'static str) -> Self {
-        // What came from outside may be huge: keep the error a line.
+        // Input from outside may be huge: the error stays one line.
         let given = given.chars().take(80).collect();
         Self { what, given, expected }
     }
@@ -40,7 +40,7 @@ impl Slot {
         if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadId::new("slot", &n.to_string(), "a number below 10000")) }
     }
 
-    /// Its number.
+    /// The number of the slot.
     pub const fn number(self) -> u32 {
         self.0
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// One life of a slot: `{slot}-{ULID}`, minted at assignment and never used again.
+/// One life of a slot: `{slot}-{ULID}`, made when the slot is assigned and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeId {
@@ -91,12 +91,12 @@ impl NodeId {
         Self { slot, ulid }
     }
 
-    /// The slot it lives in.
+    /// The slot of this life.
     pub const fn slot(self) -> Slot {
         self.slot
     }
 
-    /// The part that tells one life from another.
+    /// The part that differs between lives of the same slot.
     pub const fn ulid(self) -> Ulid {
         self.ulid
     }
@@ -119,7 +119,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// What a user wants run: a ULID, so that ids order by submission.
+/// The id of a job: a ULID, so that the order of ids is the order of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(Ulid);
@@ -146,15 +146,15 @@ impl fmt::Display for JobId {
     }
 }
 
-/// One copy of one member of a job: `{job_id}.{member}.{copy}`.
+/// The id of one copy of one member of a job: `{job_id}.{member}.{copy}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AllocId {
-    /// The job it is a copy of.
+    /// The job that the copy belongs to.
     pub job_id: JobId,
-    /// Which of the job's members, from 0.
+    /// The number of the member, from 0.
     pub member: u32,
-    /// Which copy, counted over the whole job, from 0.
+    /// The number of the copy, from 0, counted over the whole job.
     pub copy: u32,
 }
 
@@ -210,7 +210,7 @@ impl ClusterName {
 
 impl FromStr for ClusterName {
     type Err = BadId;
-    /// 1 to 64 characters of what both a table name and a tag value allow.
+    /// 1 to 64 characters, each allowed in a table name and in a tag value.
     fn from_str(s: &str) -> Result<Self, BadId> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if (1..=64).contains(&s.len()) && s.chars().all(allowed) {

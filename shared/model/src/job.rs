@@ -1,4 +1,4 @@
-//! The job: what a user wants run, and how its state follows its allocs' ends.
+//! The job: what a user wants to run, and how its state follows from the ends of its allocs.
 //!
 //! ```text
 //!             placed, all members at once           every member succeeded
@@ -9,9 +9,11 @@
 //!   queued ──▶ rejected (can never run)        queued, placed, regrouping ──▶ cancelled
 //! ```
 //!
-//! Guarantees: only a placed job is counted or changes state by an alloc's end; an ended job
-//! stays as it ended; it expires only once its allocs are gone.
-//! Does not: place anything (poll-and-scale's plan) or stop allocs (derived there each run).
+//! Guarantees: the end of an alloc counts only for a placed job; an ended job never changes its state; an
+//! ended job expires only after its last alloc has ended.
+//! Does not: decide where a job runs or which allocs stop: the plan of poll-and-scale derives both in
+//! each run.
+//! Rules: `docs/rules.md#section-6`.
 
 use crate::ids::{AllocId, JobId};
 use crate::node::{Capacity, Version};
@@ -24,45 +26,44 @@ use std::collections::BTreeSet;
 
 /// A row of the jobs table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Job {
-    /// What planning needs.
+    /// The part that planning needs.
     #[serde(flatten)]
     pub summary: JobSummary,
-    /// What is run.
     #[serde(flatten)]
     pub work: Work,
-    /// How its allocs are treated.
     #[serde(flatten)]
     pub failure_policy: FailurePolicy,
-    /// How often it may be run again after failing by itself.
+    /// How many failures of its own process are retried.
     #[serde(default)]
     pub retry_failed: u32,
-    /// How often it may be run again after its node was lost.
+    /// How many losses of a node are retried.
     #[serde(default = "default_retry_lost")]
     pub retry_lost: u32,
-    /// How often it failed by itself.
+    /// How often its own process failed.
     #[serde(default)]
     pub failed_count: u32,
-    /// How often its node was lost.
+    /// How often it lost a node.
     #[serde(default)]
     pub lost_count: u32,
-    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// Why it is where it is.
+    /// Why it is in its state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set once its allocs are gone.
+    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set once its last alloc has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
-/// Whether an alloc that is counted leaves its job's set of live allocs.
+/// Whether an alloc that is counted for its job also leaves the job's set of live allocs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobSet {
-    /// It is final.
+    /// It leaves: it is final.
     Leaves,
-    /// It was told to stop at a drain's deadline: its member is lost, but the alloc is live until it ends.
+    /// It stays: it was told to stop at a drain's deadline. Its member counts as lost, but the alloc is live
+    /// until it ends.
     Stays,
 }
 
@@ -110,8 +111,8 @@ impl Job {
         })
     }
 
-    /// `queued → placed` with these allocs, or a placed job with one copy more. Raises
-    /// `copies` past every copy placed.
+    /// `queued → placed` with these allocs, or a placed job with one more copy; `None` in any other state.
+    /// Raises `copies` above the number of every copy placed.
     pub fn with_placed(&self, allocs: &[AllocId]) -> Option<Self> {
         if !matches!(self.summary.state, JobState::Queued | JobState::Placed) {
             return None;
@@ -126,12 +127,12 @@ impl Job {
         Some(new)
     }
 
-    /// The operator's cancel; `None` if it has ended already.
+    /// Cancelled by the operator; `None` if the job has ended already.
     pub fn cancel(&self, keep: Span, now: Time) -> Option<Self> {
         self.end(JobState::Cancelled, "cancelled by the operator", keep, now)
     }
 
-    /// Nothing can ever run it; only a queued job is judged.
+    /// Rejected, because no node could ever run it; `None` if it is not queued.
     pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
         (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, reason, keep, now)).flatten()
     }
@@ -154,8 +155,8 @@ impl Job {
         }
     }
 
-    /// `placed → queued` for a job that has no alloc at all although members are missing. The caller
-    /// has seen that none of those it lists, if it lists any, is there.
+    /// `placed or regrouping → queued` for a job whose live allocs are all gone. If its set `allocs` still
+    /// names some, the caller has read that none of them is live.
     pub fn requeue(&self, reason: &str) -> Option<Self> {
         let stuck = matches!(self.summary.state, JobState::Placed | JobState::Regrouping);
         stuck.then(|| {
@@ -172,7 +173,8 @@ impl Job {
         self.reason = Some(reason.to_owned());
     }
 
-    /// The job after `alloc` (as it was before) ended. `others` are the job's other live allocs.
+    /// The job after `alloc` ended. `alloc` is given as it was before its end, `others` are the job's other live
+    /// allocs.
     pub fn after_end(
         &self,
         alloc: &AllocSummary,
@@ -187,7 +189,8 @@ impl Job {
         if set == JobSet::Leaves {
             new.summary.allocs.remove(&id);
         }
-        // An alloc that was told to stop never ends a job: its member was counted then.
+        // The end of an alloc that was told to stop does not count: its member was counted when it was told, or
+        // another copy stands for it.
         if self.summary.state == JobState::Placed && alloc.desired == Desired::Run {
             new.count_end(id, client, others, now);
         } else if self.summary.state == JobState::Regrouping && new.summary.allocs.is_empty() {
@@ -226,7 +229,7 @@ impl Job {
         }
     }
 
-    /// The sort key of the `queue` index: higher priority first, then submission.
+    /// The sort key of the `queue` index: higher priority first, then earlier submission.
     pub fn rank(&self) -> String {
         format!("{:04}#{}", MAX_PRIORITY.saturating_sub(self.summary.priority), self.summary.job_id)
     }
@@ -271,7 +274,7 @@ mod tests {
         let placed = again.with_placed(&[allocs[0].alloc_id]).unwrap();
         let failed = placed.after_end(&allocs[0], ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(6));
         assert_eq!(failed.summary.state, JobState::Failed);
-        // retry_lost = 0: never a second time.
+        // With retry_lost = 0 a lost node ends the job.
         let lost = job.after_end(&allocs[0], ClientStatus::Lost, &[], JobSet::Leaves, KEEP, at(5));
         assert_eq!(lost.summary.state, JobState::Failed);
     }

@@ -1,7 +1,8 @@
-//! The launch request: everything of one launch call but its client token.
+//! The launch request: everything in a launch call except the client token.
 //!
 //! Guarantees: the same record, policy and settings render the same request, byte for byte, so that
-//! any run can repeat the call. Does not: call anything, or choose what to launch.
+//! any run can repeat the call (`docs/rules.md#R5`).
+//! Does not: call anything, or choose what to launch.
 
 use crate::auth::{MasterKey, hex};
 use crate::cloud::{CLUSTER_TAG, NODE_TAG, SIZE_TAG};
@@ -13,23 +14,22 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// Everything of one launch call but its client token.
+/// Everything in a launch call except the client token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct LaunchRequest {
-    /// What is launched.
     pub offering: Offering,
-    /// The instance's tags.
     pub tags: BTreeMap<String, String>,
-    /// The script of its first boot, not encoded.
+    /// The script for the first boot, not yet encoded.
     pub user_data: String,
 }
 
 /// What a launch request needs besides the record and the policy.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct LaunchSettings {
-    /// The deployment.
     pub cluster: ClusterName,
-    /// What node tokens are made with; `None` where callers are known by IAM.
+    /// The key for node tokens; `None` if IAM authenticates the nodes.
     pub key: Option<MasterKey>,
     /// Where nodes send heartbeats.
     pub heartbeat_url: String,
@@ -38,8 +38,7 @@ pub struct LaunchSettings {
 }
 
 impl LaunchRequest {
-    /// Renders the request of a node. The same record, policy and settings give the same
-    /// request, byte for byte.
+    /// Renders the request of a node.
     pub fn render(settings: &LaunchSettings, policy: &Policy, node_id: NodeId, offering: &Offering) -> Self {
         let cluster = &settings.cluster;
         let mut tags = policy.launch.tags.clone();
@@ -54,12 +53,12 @@ impl LaunchRequest {
             heartbeat_url: settings.heartbeat_url.clone(),
             sweep_url: settings.sweep_url.clone(),
         };
-        // The zone is what EC2 answers, not what we ask for.
+        // EC2 answers the zone; the request does not ask for one.
         let offering = Offering { zone: None, ..offering.clone() };
         Self { offering, tags, user_data: user_data(&file, &policy.launch.user_data) }
     }
 
-    /// A digest of the whole request: another policy, another digest.
+    /// A digest of the whole request. It differs if a change of the policy changes the request.
     pub fn digest(&self) -> String {
         let json = serde_json::to_vec(self).unwrap_or_default();
         hex(Sha256::digest(json).get(..8).unwrap_or_default())
@@ -76,7 +75,7 @@ fn user_data(file: &NodeFile, more: &str) -> String {
     )
 }
 
-/// The node file that user data would write: for a machine that is not a machine.
+/// The node file that this user data would write. The local stack uses it: its machines do not run user data.
 pub fn node_file_in(user_data: &str) -> Option<NodeFile> {
     let marker = format!("<<'{USER_DATA_END}'\n");
     let (_, rest) = user_data.split_once(&marker)?;
@@ -84,7 +83,7 @@ pub fn node_file_in(user_data: &str) -> Option<NodeFile> {
     serde_json::from_str(json).ok()
 }
 
-/// The client token of a life's launch call.
+/// The client token of the current launch call of a life.
 pub fn client_token(life: &Life) -> String {
     format!("{}-{}", life.node_id, life.attempt)
 }

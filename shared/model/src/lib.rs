@@ -1,10 +1,10 @@
-//! The model: what nodekeeper keeps track of, how it may change, and the words for it.
+//! The model: the records that nodekeeper keeps, how each may change, and the words for them.
 //!
 //! | where | what |
 //! | --- | --- |
 //! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
 //! | [`words`] | the closed sets of words in tables, requests and policy |
-//! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each a state machine in one file |
+//! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
 //! | [`spec`], [`summary`] | what a user submits; what planning needs of jobs and allocs |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`] | HTTP bodies, node credentials |
@@ -14,9 +14,10 @@
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
 //!
 //! A transition takes the record as read, what happened and the time. It returns the record as it
-//! must become, or says why not. The store writes the difference, conditional on the version.
+//! must become, or says why that is not possible. The store writes the difference, conditional on the
+//! version.
 //!
-//! Guarantees: a state holds just what that state has; final allocs do not change; `desired` never
+//! Guarantees: a record holds only the data of its state; final allocs do not change; `desired` never
 //! goes back from stop to run.
 //! Does not: read a clock, do I/O, know how a record is stored, or depend on AWS.
 

@@ -1,17 +1,16 @@
-//! What limits launching: the one module that reads the limits, says how they change, and explains
-//! them.
+//! The limits on launches: how each begins, grows and ends, and how it is explained to a person.
 //!
 //! | limit | begins | ends |
 //! | --- | --- | --- |
-//! | shortage | EC2 has no capacity for an offering | after `shortage.ttl_s`, doubled each time it was too short; then one attempt a run, doubled at each success |
+//! | shortage | EC2 has no capacity for an offering | after `shortage.ttl_s`, doubled with each further refusal; then one attempt in a run, doubled with each success |
 //! | quota | EC2 says that the account's limit is reached | after `quota.retry_s` |
-//! | back-off | EC2 throttles launch calls | after 5 s, doubled while it goes on |
-//! | failed starts | `boot.failures_before_pause` starts fail in a row | after a minute, doubled each time; or when a node starts well |
+//! | back-off | EC2 throttles launch calls | after 5 s, doubled with each further throttling |
+//! | failed starts | `boot.failures_before_pause` starts fail in a row | after a minute, doubled in each later run with a failure; or when a node starts well |
 //! | bad request | EC2 calls the request for a size wrong | with the next version of the policy |
 //!
-//! Guarantees: every limit ends by itself or with a new policy; the plan, the acting run, `status`
-//! and `job` ask the same functions, so they cannot disagree.
-//! Does not: count nodes. `nodes.max`, the price cap and a size's own maximum are the plan's.
+//! Guarantees: every limit ends by itself or with a new policy; the plan, the acting run and the commands
+//! `status` and `job` use the same functions, so they cannot disagree.
+//! Does not: count nodes. The plan keeps to `nodes.max`, the price cap and the maximum of a size.
 //! Source: Arvados #2881 (what a node manager does when the cloud refuses).
 
 use crate::cloud::LaunchError;
@@ -23,14 +22,14 @@ use crate::policy::Policy;
 use crate::time::{Span, Time};
 use std::fmt;
 
-/// The longest wait that doubling leads to, in seconds.
+/// Doubling never makes a wait longer than this, in seconds.
 const LONGEST_WAIT_S: i64 = 3600;
-/// A refusal within this time after the end of a shortage continues the old back-off. The next attempt
-/// may first have to wait until idle nodes have made room and ended.
+/// A refusal within this time after the end of a shortage doubles the old wait. The time is this long because
+/// the next attempt may first have to wait until idle nodes have ended and made room.
 const SHORTAGE_CONTINUES_S: i64 = 900;
 /// The first wait after a throttled call, in seconds.
 const BACKOFF_S: i64 = 5;
-/// Throttling within this time after the end of a back-off continues it: two periods of poll-and-scale.
+/// Throttling within this time after the end of a back-off doubles it: two periods of poll-and-scale.
 const BACKOFF_CONTINUES_S: i64 = 120;
 /// The first pause after failed starts, in seconds.
 const FAILED_STARTS_PAUSE_S: i64 = 60;
@@ -44,7 +43,7 @@ pub enum Limit {
     Backoff(Backoff),
     /// Too many starts failed in a row.
     FailedStarts(FailedStarts),
-    /// EC2 is short of an offering: market, type and place.
+    /// EC2 is short of an offering. The text is market, type and place, as in the control key.
     Shortage(String, Shortage),
     /// EC2 calls the request for this size wrong.
     BadRequest(String, BadRequest),
@@ -56,7 +55,7 @@ impl Limit {
         matches!(self, Self::Quota(_) | Self::Backoff(_) | Self::FailedStarts(_))
     }
 
-    /// The control key of its entry.
+    /// The key of its entry in the control table.
     pub fn key(&self) -> ControlKey {
         match self {
             Self::Quota(_) => ControlKey::Quota,
@@ -77,17 +76,17 @@ impl Limit {
         }
     }
 
-    /// Until when it lasts; `None` for one that ends with the next policy.
+    /// When the limit ends; `None` for one that ends with the next policy.
     pub fn until_at(&self) -> Option<Time> {
         if let Self::BadRequest(..) = self { None } else { self.row().until_at }
     }
 
-    /// EC2's words, where it said something.
+    /// The message of EC2, if there was one.
     pub fn message(&self) -> Option<&str> {
         self.row().message.as_deref()
     }
 
-    /// What a person can do about it; empty where it ends by itself and nothing need be done.
+    /// What a person can do about it; empty if the limit ends by itself and nothing needs to be done.
     pub const fn to_do(&self) -> &'static str {
         match self {
             Self::Quota(_) => "raise the account's limit, or lower nodes.max",
@@ -101,7 +100,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// What it is, without its end and its message.
+    /// The limit in words, without its end and its message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Quota(_) => f.write_str("the account's limit is reached"),
@@ -150,13 +149,14 @@ impl Control {
         }
     }
 
-    /// The limit that keeps an unanswered launch from being repeated now. Failed starts do not: its
-    /// instance may be there already.
+    /// The limit that keeps an unanswered launch from being repeated now. Failed starts do not keep it back,
+    /// because its instance may exist already.
     pub fn relaunch_pause(&self, now: Time) -> Option<Limit> {
         self.launch_pause(now).filter(|limit| !matches!(limit, Limit::FailedStarts(_)))
     }
 
-    /// The change after a launch of this offering was refused; `None` where the error is no refusal.
+    /// The change of the control table after a launch of this offering failed with `error`; `None` if the error
+    /// limits nothing.
     pub fn after_refusal(
         &self,
         offering: &Offering,
@@ -193,23 +193,24 @@ impl Control {
     }
 }
 
-/// Whether a refusal that another run wrote already says enough. A launch that succeeded leaves a
-/// count; a refusal leaves none. (The times are of another run's clock, so the count tells them apart.)
+/// Whether another run has already written this refusal. An entry after a refusal has no count, and one after
+/// a successful launch has one. The times cannot tell them apart, because they come from the clocks of
+/// different runs.
 pub fn is_refused_already(row: &EntryRow, now: Time) -> bool {
     row.count.is_none() && row.applies(now)
 }
 
 impl Shortage {
-    /// How many attempts a run may make at an offering that was short: one when the wait is over, and
-    /// twice as many after each success. `None`: it was never short, or long ago. `at` is the begin of
-    /// the run: otherwise a wait that ends meanwhile would let all other launches try.
+    /// How many attempts a run may make at an offering that was short: one after the wait, and twice as many
+    /// after each success. `None`: no limit, because it was never short, or long ago. `at` is the start of
+    /// the run. With the current time, a wait that ends during the run would let all its other launches try.
     pub fn attempts(&self, at: Time) -> Option<u64> {
         let continues_s = self.0.wait_s?.max(SHORTAGE_CONTINUES_S);
         let recent = at.since(self.0.until_at?) <= Span::from_s(continues_s);
         recent.then(|| self.0.count.unwrap_or(1).max(1))
     }
 
-    /// After a success with `attempts` allowed: the next run may make twice as many.
+    /// The entry after a success when `attempts` were allowed: the next run may make twice as many.
     #[must_use]
     pub fn succeeded(&self, attempts: u64, max_per_run: u32, now: Time) -> Self {
         let more = attempts.saturating_mul(2);
@@ -232,19 +233,20 @@ impl FailedStarts {
         self.0.count.unwrap_or(0)
     }
 
-    /// How long launching pauses after the last failure, in seconds; `None` if it does not.
+    /// How long launches pause after the last failure, in seconds; `None` if they do not.
     pub const fn pause_s(&self) -> Option<i64> {
         self.0.wait_s
     }
 
-    /// After the nodes were looked at: a node that started well since the last failure ends the count
-    /// and the pause. `first_ping` is the newest first heartbeat. `None` if nothing changes.
+    /// The entry if a node started well since the last failure: count and pause end. `first_ping` is the newest
+    /// first heartbeat of all nodes. `None` if nothing changes.
     pub fn after_success(&self, first_ping: Option<Time>) -> Option<Self> {
         let changes = self.count() > 0 && first_ping > self.0.since_at;
         changes.then(|| Self(EntryRow { count: Some(0), wait_s: None, until_at: None, ..self.0.clone() }))
     }
 
-    /// After one more failed start. `read` is the entry as the run read it: the pause doubles once a run.
+    /// The entry after one more failed start. `read` is the entry as the run read it, so that the pause doubles
+    /// at most once in a run.
     #[must_use]
     pub fn failed(&self, read: &Self, failures_before_pause: u32, now: Time) -> Self {
         let count = self.count().saturating_add(1);
@@ -261,8 +263,8 @@ impl FailedStarts {
     }
 }
 
-/// The entry after another refusal: it lasts `first_s`, or twice as long as the last time if that was
-/// within its own length, or within `continues_s`.
+/// The entry after another refusal. It lasts `first_s`, or twice as long as the last wait, if that wait ended
+/// recently: not longer ago than its own length or `continues_s`, whichever is longer.
 fn longer_wait(before: &EntryRow, first_s: i64, continues_s: i64, now: Time) -> EntryRow {
     let continues_s = before.wait_s.unwrap_or(0).max(continues_s);
     let recent = before.until_at.is_some_and(|until| now.since(until) <= Span::from_s(continues_s));
@@ -293,18 +295,18 @@ mod tests {
 
     #[test]
     fn a_refusal_doubles_the_wait_also_if_idle_nodes_had_to_make_room_first() {
-        // Refused again only after idle nodes have made room, and the last time after a day.
+        // The second and third refusal come 330 s after the wait ended, the last one after a day.
         let short = LaunchError::Capacity("none".into());
         let times = [0, 180 + 330, 180 + 330 + 360 + 330, 90_000];
         assert_eq!(waits(&short, &times), [Some(180), Some(360), Some(720), Some(180)]);
-        // Throttled in one run after the other, and then once in a while.
+        // Throttled in three runs in a row, and then in a run from time to time.
         let throttled = LaunchError::Throttled("slow".into());
         let times = [0, 60, 120, 720, 1320];
         assert_eq!(waits(&throttled, &times), [Some(5), Some(10), Some(20), Some(5), Some(5)]);
     }
 
     #[test]
-    fn what_stops_all_launches_is_explained_first_and_ends() {
+    fn a_limit_on_all_launches_is_listed_first_and_ends() {
         let policy = Policy::from_json(&example_json()).unwrap();
         let mut control = Control::default();
         for error in [LaunchError::Capacity("c".into()), LaunchError::Quota("q".into())] {

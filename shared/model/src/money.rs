@@ -19,7 +19,7 @@ pub struct Usd(u64);
 pub struct BadAmount(f64);
 
 impl Usd {
-    /// No money.
+    /// Zero dollars.
     pub const ZERO: Self = Self(0);
 
     /// `micros` millionths of a dollar.
@@ -27,18 +27,18 @@ impl Usd {
         Self(micros)
     }
 
-    /// Whether this is no money.
+    /// Whether the amount is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The difference, or nothing if `other` is more.
+    /// The difference, or zero if `other` is more.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// How many times this amount pays the price.
+    /// How many times this amount covers `price`; the largest number if `price` is zero.
     pub const fn pays_times(self, price: Self) -> u32 {
         if price.0 == 0 {
             return u32::MAX;
@@ -47,7 +47,7 @@ impl Usd {
         if times > u32::MAX as u64 { u32::MAX } else { times as u32 }
     }
 
-    /// The amount `n` times.
+    /// `n` times this amount.
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }

@@ -1,8 +1,8 @@
 //! Why something is done, or deliberately not done: the closed list of reasons.
 //!
 //! Guarantees: a reason is data, so that programs can tell reasons apart; its text is made in one
-//! place, so that the plan, events, records and commands say the same.
-//! Does not: decide anything. A decision never reads a reason.
+//! place, so that the plan, events, records and commands say the same (`docs/rules.md#R11`).
+//! Does not: influence anything. A decision never reads a reason.
 
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::money::Usd;
@@ -23,7 +23,7 @@ macro_rules! reasons {
             /// The word of each reason, in the order of this list.
             pub const WORDS: &'static [&'static str] = &[$($word),*];
 
-            /// Its word, the same for all texts of one reason.
+            /// The word of this reason, whatever its fields are.
             pub const fn word(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $word,)* }
             }
@@ -43,31 +43,31 @@ reasons! {
     /// EC2 lists the instance as terminated.
     InstanceTerminated "instance_terminated" { instance_id: String } = "instance {instance_id} is terminated";
     /// An instance has the tag of a record that has no instance yet.
-    CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} carries its node id";
-    /// A terminated instance is still up.
+    CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} has its node id as a tag";
+    /// An instance that is being terminated is still up.
     TerminationNotDone "termination_not_done" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as still up";
-    /// A terminated instance is ending.
-    TerminationUnderWay "termination_under_way" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as on its way";
-    /// EC2 does not list a terminated instance.
+    /// EC2 lists the instance that is being terminated as shutting down.
+    TerminationUnderWay "termination_under_way" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as shutting down too";
+    /// EC2 does not list the instance that is being terminated.
     TerminationUnlisted "termination_unlisted" { instance_id: String } = "shutting down, and EC2 does not list {instance_id}";
     /// EC2 lists an instance that was unlisted.
     ListedAgain "listed_again" { instance_id: String } = "EC2 lists {instance_id} again";
     /// A limit keeps a launch from being repeated.
     RelaunchPaused "relaunch_paused" { limit: String } = "its launch is not repeated: {limit}";
-    /// The launch claim is over and no instance carries the node id.
-    LaunchUnanswered "launch_unanswered" { waited: Span } = "claimed {waited} ago, the claim is over and no instance carries its node id";
+    /// The launch claim has ended and no instance has the node id as a tag.
+    LaunchUnanswered "launch_unanswered" { waited: Span } = "claimed {waited} ago, the claim has ended, and no instance has its node id as a tag";
     /// No instance appeared within the boot time-out.
-    LaunchCameToNothing "launch_came_to_nothing" { waited: Span } = "no instance came of its launch in {waited}";
-    /// The first of two observations without the instance.
-    LaunchMayHaveFailed "launch_may_have_failed" { waited: Span, confirm: Span } = "no instance came of its launch in {waited}: given up if it stays so for {confirm}";
+    LaunchCameToNothing "launch_came_to_nothing" { waited: Span } = "its launch gave no instance within {waited}";
+    /// The first of two observations that list no instance for the launch.
+    LaunchMayHaveFailed "launch_may_have_failed" { waited: Span, confirm: Span } = "its launch gave no instance within {waited}: given up if there is still none in {confirm}";
     /// EC2 does not list the instance of a node that heartbeats.
     UnlistedButHeard "unlisted_but_heard" { instance_id: String } = "EC2 does not list {instance_id}, but its heartbeats arrive: left alone";
-    /// The first of two observations without the instance.
+    /// The first of two observations that do not list the instance.
     Unlisted "unlisted" { instance_id: String, confirm: Span } = "EC2 does not list {instance_id}: cleaned if that stays so for {confirm}";
-    /// Both observations missed the instance.
+    /// Two observations did not list the instance.
     UnlistedFor "unlisted_for" { instance_id: String, absent: Span } = "EC2 has not listed {instance_id} for {absent}";
-    /// EC2 misses an unusual share of the instances.
-    ManyUnlisted "many_unlisted" { unlisted: usize, up: usize } = "{unlisted} of {up} instances are not listed at once: more likely EC2's list is wrong than all of them gone";
+    /// An unusual share of the instances is unlisted.
+    ManyUnlisted "many_unlisted" { unlisted: usize, up: usize } = "{unlisted} of {up} instances are not listed at once: more likely EC2's list is wrong than all of them are gone";
 
     // Leases
 
@@ -80,30 +80,30 @@ reasons! {
     /// The lease expired and no alloc may wait.
     SilentWithoutWaitingAllocs "silent_without_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; no alloc waits for it";
     /// The last alloc that waited for a disconnected node stopped waiting.
-    LastWindowClosed "last_window_closed" {} = "the last alloc that waited for it waits no more";
+    LastWindowClosed "last_window_closed" {} = "no alloc waits for it any longer";
 
     // Allocs
 
     /// A placed job has no live alloc.
     NoAllocLeft "no_alloc_left" {} = "it is placed, but no alloc of it is left";
-    /// The node of an alloc or a handle is over.
-    NodeGone "node_gone" { node_id: NodeId } = "node {node_id} is no more";
-    /// The alloc was unknown for the time its job waits.
+    /// The life of the node of an alloc or a handle is over.
+    NodeGone "node_gone" { node_id: NodeId } = "the life of node {node_id} is over";
+    /// The alloc was unknown for as long as its job waits.
     UnknownTooLong "unknown_too_long" { window_s: u64 } = "unknown for {window_s} s";
     /// A stopped alloc is on a silent node.
     SilentAndToldToStop "silent_and_told_to_stop" { status: NodeStatus } = "its node is {status}, and the alloc was told to stop: its job does not wait for it";
     /// A running alloc is on a silent node, and its job waits.
-    SilentAndWaitedFor "silent_and_waited_for" { status: NodeStatus, window_s: u64 } = "its node is {status}; waited for {window_s} s";
-    /// An alloc that may not wait is on a silent node.
-    SilentAndNotWaitedFor "silent_and_not_waited_for" { status: NodeStatus } = "its node is {status}, and it does not wait";
+    SilentAndWaitedFor "silent_and_waited_for" { status: NodeStatus, window_s: u64 } = "its node is {status}; its job waits {window_s} s for it";
+    /// An alloc that its job does not wait for is on a silent node.
+    SilentAndNotWaitedFor "silent_and_not_waited_for" { status: NodeStatus } = "its node is {status}, and its job does not wait for it";
     /// A node never sent the report that would make it ready.
-    NeverReported "never_reported" {} = "its node never said what runs on it";
+    NeverReported "never_reported" {} = "its node never reported what runs on it";
     /// The job of the alloc has ended.
     JobEnded "job_ended" {} = "its job has ended";
     /// The job of the alloc is no longer placed.
     JobIs "job_is" { state: JobState } = "its job is {state}";
     /// The member of the alloc is done.
-    MemberDone "member_done" {} = "another copy has done its work";
+    MemberDone "member_done" {} = "another copy has completed its member";
     /// The drain's deadline is near.
     DrainEnds "drain_ends" { by: Time } = "its node is drained until {by}";
     /// The node is back and there is no other copy.
@@ -133,22 +133,22 @@ reasons! {
     // Shutdown
 
     /// A node is drained before its first heartbeat.
-    DrainedUnheard "drained_unheard" {} = "drained before it was heard from";
-    /// A node never heartbeat, and no node does.
-    BootBlackout "boot_blackout" {} = "never heard from, but no node is heard from: more likely heartbeat-ingest is down than the node";
-    /// A node did not heartbeat within the boot time-out.
+    DrainedUnheard "drained_unheard" {} = "drained before its first heartbeat";
+    /// A node has never sent a heartbeat, but neither does any other node.
+    BootBlackout "boot_blackout" {} = "it never sent a heartbeat, but no other node does either: more likely heartbeat-ingest is down than the node";
+    /// A node sent no heartbeat within the boot time-out.
     BootTimedOut "boot_timed_out" { waited: Span } = "no heartbeat within {waited} of its assignment";
     /// A drained node is idle.
     DrainedAndIdle "drained_and_idle" {} = "drained and idle";
     /// The drain's deadline has passed.
-    DrainDeadlineOver "drain_deadline_over" {} = "its drain's deadline is over";
+    DrainDeadlineOver "drain_deadline_over" {} = "its drain's deadline has passed";
     /// A node never became ready.
-    StuckSyncing "stuck_syncing" {} = "it never said what runs on it";
+    StuckSyncing "stuck_syncing" {} = "it never reported what runs on it";
     /// An idle node has a size that the policy no longer has.
     SizeLeftPolicy "size_left_policy" { size: String } = "idle, and size {size} is no longer in the policy";
-    /// A node is down for too long.
+    /// A node has been down for too long.
     DownTooLong "down_too_long" { silent: Span } = "down: silent for {silent}";
-    /// A node is idle for long enough.
+    /// A node has been idle for long enough.
     IdleTooLong "idle_too_long" { idle: Span } = "idle for {idle}, and nothing in the queue needs it";
     /// A run saw a node idle.
     IdleAndNotNeeded "idle_and_not_needed" {} = "idle and not needed";
@@ -158,14 +158,14 @@ reasons! {
     // Stale records
 
     /// An instance has our cluster tag and no readable node id.
-    TagMakesNoSense "tag_makes_no_sense" { instance_id: String } = "instance {instance_id} has our cluster tag but no node id that makes sense: left alone";
-    /// A record without an instance, neither written nor heard from.
-    Stale "stale" { quiet: Span } = "stale: EC2 has no instance of it, and nothing was heard or written for {quiet}";
+    TagMakesNoSense "tag_makes_no_sense" { instance_id: String } = "instance {instance_id} has our cluster tag but no readable node id: left alone";
+    /// A record without an instance that was neither written nor pinged for too long.
+    Stale "stale" { quiet: Span } = "stale: EC2 lists no instance for it, and it was neither written nor pinged for {quiet}";
     /// An unusual share of the records is stale.
-    ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances gone";
-    /// A free slot is above the lowered maximum.
-    SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is beyond nodes.max = {max}";
-    /// An unusual number of orphans.
+    ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances are gone";
+    /// A free slot is no longer below `nodes.max`, because the maximum was lowered.
+    SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is above the highest slot that nodes.max = {max} allows";
+    /// There is an unusual number of orphans.
     ManyOrphans "many_orphans" { orphans: usize, shown: String } = "{orphans} orphaned instances at once ({shown}…)";
     /// No record claims an instance.
     Orphan "orphan" { instance_id: String, node_id: NodeId } = "{instance_id} runs as {node_id}, which no record claims";
@@ -174,8 +174,8 @@ reasons! {
 
     // Handles
 
-    /// The record of a handle's node is missing or older than the node.
-    RecordMissing "record_missing" {} = "the record of its node is missing or older";
+    /// The record of a handle's node does not exist, or is older than the node.
+    RecordMissing "record_missing" {} = "the record of its node does not exist or is older than the node";
     /// The record of a handle's node is back.
     NodeKnownAgain "node_known_again" {} = "its node is known again";
     /// An operator keeps the handle.
@@ -185,7 +185,7 @@ reasons! {
     /// The node has not confirmed the destruction.
     WaitsForReport "waits_for_report" {} = "waits for its node's report";
     /// The handle is unknown until a later report lists it again.
-    NobodyOrdered "nobody_ordered" {} = "nobody ordered it: waits for a later report";
+    NobodyOrdered "nobody_ordered" {} = "no row orders it: waits for a later report";
     /// The handle's alloc is live.
     AllocLive "alloc_live" {} = "its alloc is live";
     /// The handle's alloc is final.
@@ -197,13 +197,13 @@ reasons! {
     /// A cache was not created before its deadline.
     NeverAppeared "never_appeared" {} = "it never appeared";
     /// A cache is unused, but not for its time.
-    NotUnusedLongEnough "not_unused_long_enough" {} = "not unused for long enough";
+    NotUnusedLongEnough "not_unused_long_enough" {} = "it has not been unused for long enough";
     /// A cache's unused time begins.
     UnusedFromNow "unused_from_now" {} = "unused from now on";
     /// A container without an alloc.
     BelongsToNoAlloc "belongs_to_no_alloc" {} = "it belongs to no alloc";
-    /// Reports missed a live handle for too long.
-    MissingTooLong "missing_too_long" { handle: String } = "{handle} was missing too long";
+    /// A live handle was missing from reports for too long.
+    MissingTooLong "missing_too_long" { handle: String } = "{handle} was missing for too long";
     /// A report would take away an unusual share of a node's handles.
     ManyHandles "many_handles" { node_id: NodeId, unusual: usize, all: usize } = "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing";
 

@@ -1,7 +1,7 @@
 //! What a user submits: the needs of a job, its command, and how failures are treated.
 //!
 //! Guarantees: a wrong submission lists every mistake at once, each with what is allowed.
-//! Does not: know how a job goes on; `job` does.
+//! Does not: know how a job changes after that; `job` does.
 
 use crate::words::{Market, Reconcile};
 use serde::{Deserialize, Serialize};
@@ -21,16 +21,16 @@ pub const MAX_TRANSACTION_ITEMS: usize = 100;
 pub struct Work {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Added to the environment.
+    /// Variables added to the environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The container image, where the nodes run containers.
+    /// The container image, if the nodes run containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Named volumes that outlive the alloc.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caches: Vec<String>,
-    /// Stopped after so long, in seconds; 0 for never.
+    /// How long the alloc may run, in seconds; 0 for no limit.
     #[serde(default)]
     pub timeout_s: u64,
 }
@@ -38,16 +38,16 @@ pub struct Work {
 /// How a job's allocs are treated, copied to each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailurePolicy {
-    /// From TERM to KILL, in seconds.
+    /// The time from TERM to KILL, in seconds.
     #[serde(default = "default_kill_timeout")]
     pub kill_timeout_s: u64,
-    /// How long a silent node's running alloc is waited for, in seconds; 0 for not at all.
+    /// How long the job waits for a running alloc on a silent node, in seconds; 0 for not at all.
     #[serde(default = "default_lost_after")]
     pub lost_after_s: u64,
-    /// Whether a copy is placed elsewhere meanwhile.
+    /// Whether a copy is placed on another node meanwhile.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace: bool,
-    /// Which copy is kept when both run.
+    /// Which copy stays if the node comes back and both run.
     #[serde(default = "default_reconcile")]
     pub reconcile: Reconcile,
 }
@@ -147,14 +147,14 @@ pub(crate) const fn default_reconcile() -> Reconcile {
     Reconcile::Best
 }
 
-/// Everything that is wrong with a submission, at once.
+/// Everything that is wrong with a submission.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the job was not submitted: {}", .0.join("; "))]
 pub struct BadJob(pub Vec<String>);
 
 /// The longest time-out, in seconds: a year.
 const MAX_TIMEOUT_S: u64 = 366 * 86_400;
-/// Far more than any machine has, and far below the end of arithmetic.
+/// Far more than any machine has, and small enough that sums cannot overflow.
 const MAX_MIB_OR_GIB: u64 = 1 << 32;
 const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;
 /// The longest image reference, in bytes.
@@ -172,7 +172,7 @@ impl Mistakes {
 }
 
 impl JobSpec {
-    /// Checks a submission: all of its mistakes at once.
+    /// Checks a submission and lists all its mistakes.
     pub(crate) fn check(&self) -> Result<(), BadJob> {
         let mut mistakes = Mistakes(Vec::new());
         self.check_numbers(&mut mistakes);
@@ -234,7 +234,7 @@ impl JobSpec {
         }
         let unique: BTreeSet<_> = self.caches.iter().collect();
         mistakes.require(unique.len() == self.caches.len(), || "a cache is named twice".into());
-        // Placing a copy writes the original too.
+        // Placing a replacement writes the alloc that it replaces too.
         let original = usize::from(self.failure_policy.replace && self.nodes == 1);
         let items = 1 + original + self.nodes as usize * (2 + 1 + self.caches.len());
         mistakes.require(items <= MAX_TRANSACTION_ITEMS, || {
@@ -248,8 +248,8 @@ impl JobSpec {
     }
 }
 
-/// Whether this can name a container image and nothing else. A name that begins with `-` would be an
-/// option of the docker command.
+/// Whether this is an image reference. A text that begins with `-` is refused: the docker command would take
+/// it for an option.
 pub fn is_image_reference(image: &str) -> bool {
     let begins = |c: char| c.is_ascii_alphanumeric();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '@');

@@ -1,5 +1,6 @@
-//! What planning needs of jobs and allocs: what the two indexes project, at most 20 attributes each.
+//! What planning needs of jobs and allocs: the attributes that the two indexes project.
 //!
+//! Guarantees: a summary reads the same from an index as from the table.
 //! Does not: change anything. `job` and `alloc` hold the state machines.
 
 use crate::ids::{AllocId, JobId, NodeId, Slot};
@@ -10,95 +11,86 @@ use crate::words::{ClientStatus, Desired, JobState, Market};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What planning needs of a job: what the `queue` index projects, so at most 20 attributes.
+/// What planning needs of a job. The `queue` index projects it, so it has at most 20 attributes besides keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct JobSummary {
-    /// Its key.
     pub job_id: JobId,
     /// Raised by every write.
     pub version: Version,
-    /// Where it stands.
     pub state: JobState,
-    /// The user's name for it.
+    /// The name that the user gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// 0 to 1000, higher first.
+    /// 0 to 1000; higher comes first.
     #[serde(default = "default_priority")]
     pub priority: u32,
-    /// When it was submitted.
     pub submitted_at: Time,
     /// What one member needs.
     #[serde(flatten)]
     pub capacity: Capacity,
-    /// Only this instance type will do.
+    /// The only instance type that the job accepts; `None` for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
-    /// Only this market will do.
+    /// The only market that the job accepts; `None` for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub market: Option<Market>,
-    /// Shares its nodes with nobody.
+    /// Whether it gets its nodes alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
-    /// Its members, each on a node of its own.
+    /// The number of members. Each gets a node of its own.
     #[serde(default = "one")]
     pub nodes: u32,
-    /// Copies ever placed: the next alloc's number.
+    /// How many copies were ever placed: the number of the next copy.
     #[serde(default)]
     pub copies: u32,
-    /// The members that are done.
+    /// The members that have completed.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub done: BTreeSet<u32>,
-    /// Its live allocs.
+    /// The live allocs of the job.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allocs: BTreeSet<AllocId>,
 }
 
-/// What planning needs of an alloc: what the `live` index projects, so at most 20 attributes.
+/// What planning needs of an alloc. The `live` index projects it, so it has at most 20 attributes besides keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct AllocSummary {
-    /// Its key.
     pub alloc_id: AllocId,
     /// Raised by every write.
     pub version: Version,
-    /// Where.
     pub slot: Slot,
-    /// On whom.
     pub node_id: NodeId,
-    /// What is wanted of it.
     pub desired: Desired,
-    /// How it is.
     pub client: ClientStatus,
-    /// The node's `seq` at which it was placed.
+    /// The `seq` of the node when the alloc was placed.
     pub placed_seq: u64,
-    /// When it was placed.
     pub placed_at: Time,
     /// When it was first reported running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// Was unknown, and which copy stays is not decided yet.
+    /// Whether it was unknown and it is not yet decided which copy stays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaiting: bool,
-    /// Since when it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_since_at: Option<Time>,
-    /// The copy it was placed for.
+    /// The alloc that this copy replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<AllocId>,
-    /// The copy that was placed for it.
+    /// The copy that replaces this alloc.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<AllocId>,
-    /// What it takes of its node.
+    /// What it takes up on its node.
     #[serde(flatten)]
     pub capacity: Capacity,
-    /// Shares its node with nobody.
+    /// Whether it gets its node alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
-    /// How it is treated.
     #[serde(flatten)]
     pub failure_policy: FailurePolicy,
 }
 
-/// Whether `other` still stands for the member of `id`: another live copy that is to run.
+/// Whether `other` is another copy of the same member that is live and is to run.
 pub fn counts_for(other: &AllocSummary, id: AllocId) -> bool {
     other.alloc_id != id
         && other.alloc_id.member == id.member

@@ -1,8 +1,8 @@
 //! Points in time and lengths of time, each as one type.
 //!
-//! Guarantees: arithmetic saturates, so no time that comes from outside can overflow.
-//! Does not: read a clock anywhere but in [`Time::now`], which only `main.rs` files call.
-//! Nodes' clocks are never compared with anything: every `Time` is the functions' own.
+//! Guarantees: arithmetic saturates, so a time from outside cannot overflow.
+//! Does not: read a clock anywhere but in [`Time::now`], which only `main.rs` files call. Nodes' clocks
+//! are never used (`docs/rules.md#R8`): every `Time` comes from the functions' clock.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -29,7 +29,7 @@ impl Time {
         self.0
     }
 
-    /// Whole seconds since the epoch: the unit of DynamoDB's time to live, and of nothing else here.
+    /// Whole seconds since the epoch: the unit of DynamoDB's time to live. Nothing else uses it.
     pub const fn as_epoch_s(self) -> i64 {
         self.0.div_euclid(1000)
     }
@@ -41,7 +41,7 @@ impl Time {
         Self(since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX)))
     }
 
-    /// How long after `earlier` this is; negative if it is before.
+    /// The time from `earlier` to this; negative if this is before `earlier`.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -94,7 +94,7 @@ impl Add for Span {
 }
 
 impl fmt::Display for Time {
-    /// RFC 3339 in UTC, or the bare number of milliseconds where the calendar ends.
+    /// RFC 3339 in UTC, or the number of milliseconds if the calendar has no such date.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(t) => write!(f, "{t:.3}"),
@@ -104,7 +104,7 @@ impl fmt::Display for Time {
 }
 
 impl fmt::Display for Span {
-    /// The way people say it: `850 ms`, `42 s`, `7 min 5 s`, `3 h 20 min`.
+    /// As people write it: `850 ms`, `42 s`, `7 min 5 s`, `3 h 20 min`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.unsigned_abs();
         if self.0 < 0 {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn people_can_read_them() {
+    fn times_and_spans_are_shown_for_people() {
         assert_eq!(Span::from_s(425).to_string(), "7 min 5 s");
         assert_eq!(Span::from_ms(850).to_string(), "850 ms");
         assert_eq!(Span::from_s(12_000).to_string(), "3 h 20 min");

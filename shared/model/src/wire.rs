@@ -1,9 +1,9 @@
 //! What nodes and functions say to each other over HTTP, and the file a node starts from.
 //!
-//! Guarantees: unknown fields are ignored on input and missing required ones are errors;
-//! optional fields are absent, never null. One type a body, used by the agent and by the
-//! functions alike, so that they cannot disagree.
-//! Does not: decide anything, or know how a body got here.
+//! Guarantees: unknown fields are ignored on input, and a missing required field is an error; optional
+//! fields without a value are left out, never null; the agent and the functions use the same type for
+//! each body, so that they cannot disagree.
+//! Does not: decide anything, or know how a body was sent.
 
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::time::Time;
@@ -22,12 +22,11 @@ pub const NODE_FILE: &str = "/etc/nodekeeper/node.json";
 
 /// `/etc/nodekeeper/node.json`: written by the user data, read by the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct NodeFile {
-    /// The deployment.
     pub cluster: ClusterName,
-    /// Who this node is.
     pub node_id: NodeId,
-    /// Its credential; absent where the caller is known by IAM.
+    /// The node's credential; `None` if IAM authenticates the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// Base URL of heartbeat-ingest, without `/v1/…`.
@@ -43,18 +42,18 @@ pub struct Heartbeat {
     pub instance_id: String,
     /// Changes with every boot of the machine.
     pub boot_id: String,
-    /// As minted at registration; absent to register.
+    /// The one from the last registration; `None` to register.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
-    /// The highest `seq` durably applied.
+    /// The highest `seq` that the agent has durably applied.
     pub as_of: u64,
-    /// Whether something other than allocs (another scheduler) keeps the node busy.
+    /// Whether something other than allocs, such as another scheduler, keeps the node occupied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<bool>,
-    /// Where other members of a job reach this node.
+    /// The address at which other members of a job reach this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// When EC2 will take the instance away, if it said so. EC2's clock, not the node's.
+    /// When EC2 will take the instance away, if it has announced that. The time is by EC2's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_at: Option<Time>,
 }
@@ -66,7 +65,7 @@ pub struct HeartbeatAnswer {
     pub status: NodeStatus,
     /// The incarnation to send from now on.
     pub incarnation: String,
-    /// The state of the node's orders this answer belongs to.
+    /// The number of the newest order that this answer includes.
     pub seq: u64,
     /// When to call again, in seconds, jitter included.
     pub next_heartbeat_s: f64,
@@ -74,44 +73,44 @@ pub struct HeartbeatAnswer {
     pub intent: Intent,
     /// Whether a complete alloc report is due now.
     pub must_report: bool,
-    /// Every live alloc, when the caller's `as_of` was below `seq`.
+    /// Every live alloc, if the caller's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
 }
 
-/// One live alloc, as its node must know it.
+/// What a node must know of one live alloc.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct AllocOrder {
-    /// Its name.
     pub alloc_id: AllocId,
     /// Whether to run it or to stop it.
     pub desired: Desired,
-    /// How the control plane knows it.
+    /// How the control plane sees it.
     pub client: ClientStatus,
-    /// The node's `seq` at which it was placed.
+    /// The `seq` of the node when the alloc was placed.
     pub placed_seq: u64,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Added to the environment.
+    /// Variables added to the environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// The container image, where the agent runs containers.
+    /// The container image, if the agent runs containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Named volumes that outlive the alloc.
     #[serde(default)]
     pub caches: Vec<String>,
-    /// Stop it after so long; 0 for never.
+    /// How long it may run, in seconds; 0 for no limit.
     pub timeout_s: u64,
-    /// From TERM to KILL.
+    /// The time from TERM to KILL, in seconds.
     pub kill_timeout_s: u64,
-    /// Memory it may use, in MiB; 0 for no limit.
+    /// The memory that it may use, in MiB; 0 for no limit.
     pub memory_mib: u64,
-    /// vCPUs it asked for.
+    /// The vCPUs that it asked for.
     pub vcpus: u32,
     /// The number of members of its job.
     pub nodes: u32,
-    /// The addresses of the members' nodes, in member order: one for each member, empty where none is known.
+    /// The addresses of the members' nodes: one for each member, by its number; empty if it is not known.
     #[serde(default)]
     pub hosts: Vec<String>,
 }
@@ -125,30 +124,30 @@ impl AllocOrder {
 
 /// `POST /v1/nodes/{node_id}/allocs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct AllocReport {
-    /// The reporter's incarnation.
+    /// The incarnation of the reporting agent.
     pub incarnation: String,
-    /// The reporter's own counter within the incarnation.
+    /// The agent's own count of reports within the incarnation.
     pub report_no: u64,
-    /// The highest `seq` durably applied **before** the listing began.
+    /// The highest `seq` that the agent had durably applied **before** it began to list.
     pub as_of: u64,
     /// Whether every alloc on the node is listed.
     pub complete: bool,
-    /// The allocs.
     pub allocs: Vec<AllocUpdate>,
 }
 
 /// How one alloc is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct AllocUpdate {
-    /// Its name.
     pub alloc_id: AllocId,
-    /// `pending`, `running`, `complete` or `failed`: a node cannot say more.
+    /// `pending`, `running`, `complete` or `failed`: a node cannot report anything else.
     pub client: ClientStatus,
-    /// The exit code, once it ended; 128 + the signal's number for a signal.
+    /// The exit code once it has ended; 128 + the number of the signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why, in words.
+    /// Why it is so, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The end of its output.
@@ -161,49 +160,48 @@ pub struct AllocUpdate {
 pub struct AllocReportAnswer {
     /// How the control plane sees the node now.
     pub status: NodeStatus,
-    /// The state of the node's orders this answer belongs to.
+    /// The number of the newest order that this answer includes.
     pub seq: u64,
-    /// Taken over, or known already: the agent may forget those that ended.
+    /// The updates that were taken over or known before. The agent may forget those that ended.
     pub accepted: Vec<AllocId>,
-    /// Not taken over, and why.
+    /// The updates that were not taken over, and why.
     pub refused: Vec<RefusedUpdate>,
-    /// Every live alloc, when the reporter's `as_of` was below `seq`.
+    /// Every live alloc, if the reporter's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
 }
 
 /// An alloc update that was not taken over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct RefusedUpdate {
-    /// The alloc.
     pub alloc_id: AllocId,
-    /// Why, in words.
     pub reason: String,
 }
 
 /// `POST /v1/nodes/{node_id}/handles`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct HandleReport {
-    /// The reporter's incarnation.
+    /// The incarnation of the reporting agent.
     pub incarnation: String,
-    /// The reporter's own counter within the incarnation.
+    /// The agent's own count of reports within the incarnation.
     pub report_no: u64,
-    /// The highest `seq` durably applied **before** the listing began.
+    /// The highest `seq` that the agent had durably applied **before** it began to list.
     pub as_of: u64,
     /// Whether every handle on the node is listed.
     pub complete: bool,
-    /// The handles.
     pub handles: Vec<ReportedHandle>,
 }
 
 /// One container or volume that exists on the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct ReportedHandle {
-    /// Its name on the node.
+    /// The name on the node.
     pub handle: String,
-    /// What it is.
     pub kind: HandleKind,
-    /// The node id written on it when it was made.
+    /// The node id that was written on it when it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
@@ -211,15 +209,15 @@ pub struct ReportedHandle {
 /// The answer to a handle report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HandleReportAnswer {
-    /// The state of the node's orders this answer belongs to.
+    /// The number of the newest order that this answer includes.
     pub seq: u64,
-    /// What to destroy now.
+    /// The handles to destroy now.
     pub destroy: Vec<String>,
     /// Whether there is more to destroy than this answer lists.
     pub more: bool,
-    /// Handles that carry another node's label: left alone.
+    /// Handles with the label of another node: they are left alone.
     pub conflicts: Vec<String>,
-    /// Whether the report asked for more destruction than is done without an operator.
+    /// Whether the brake `handles` holds this report back until an operator releases it.
     pub held: bool,
     /// When to report again, in seconds, jitter included.
     pub next_report_s: f64,
@@ -227,45 +225,45 @@ pub struct HandleReportAnswer {
 
 /// The body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct ErrorBody {
-    /// One of [`ErrorCode`]'s words.
     pub error: ErrorCode,
     /// What happened and what to do, for people.
     pub message: String,
 }
 
-/// The kinds of refusal. An agent stops its work for [`ErrorCode::Gone`] alone.
+/// The kinds of refusal. Only [`ErrorCode::Gone`] makes an agent stop its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// 400: the request is not of the documented form.
     BadRequest,
-    /// 401: the credential is not this node's. Says nothing else.
+    /// 401: the credential is not that of this node. The answer says nothing else.
     Unauthorized,
-    /// 404: no such path.
+    /// 404: the path does not exist.
     NotFound,
     /// 405: the path takes another method.
     MethodNotAllowed,
     /// 409: the node belongs to another instance.
     ForeignInstance,
-    /// 409: not the current incarnation; register anew.
+    /// 409: not the current incarnation; register again.
     WrongIncarnation,
-    /// 409: an older report than one already taken.
+    /// 409: a newer report was already taken.
     StaleReport,
-    /// 409: heartbeat first.
+    /// 409: the node is neither syncing nor ready; heartbeat first.
     NotReady,
-    /// 410: this node is no more.
+    /// 410: the life of this node is over.
     Gone,
     /// 413: the body is too large.
     TooLarge,
-    /// 500: our fault; try again.
+    /// 500: a fault of the function; try again.
     Internal,
     /// 503: not now; try again after `Retry-After`.
     Busy,
 }
 
 impl ErrorCode {
-    /// Its HTTP status.
+    /// The HTTP status.
     pub const fn status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
@@ -281,7 +279,7 @@ impl ErrorCode {
     }
 }
 
-/// Which of an agent's two report counters, each within one incarnation.
+/// The two kinds of reports, each with a counter of its own within an incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportCounter {
     /// Reports of allocs: `alloc_report_no` on the node record.

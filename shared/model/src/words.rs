@@ -1,12 +1,15 @@
-//! The closed sets of words that stand in tables, requests and policy, each spelled once.
+//! The closed sets of words in tables, requests and policy.
+//!
+//! Guarantees: each word is spelled once; every table, request, metric and command uses that spelling.
+//! Does not: say when a word applies; the records' transitions do. The glossary is `docs/glossary.md`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A word that is none of those allowed.
+/// A word that is not in its set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is none of {allowed}")]
+#[error("{given:?} is not one of {allowed}")]
 pub struct UnknownWord {
     given: String,
     allowed: &'static str,
@@ -54,25 +57,25 @@ words! {
     NodeStateName {
         /// Free to be assigned.
         Cleaned = "cleaned",
-        /// Launching or booting: not heard from yet.
+        /// Launching or booting: it has not registered yet.
         Assigned = "assigned",
-        /// Heard from.
+        /// The node has registered.
         InUse = "in_use",
-        /// Being terminated until EC2 confirms.
+        /// The instance is being terminated, until EC2 confirms.
         ShuttingDown = "shutting_down",
     }
 }
 
 words! {
-    /// Connectivity of a node that is in use.
+    /// How well a node in use is connected.
     NodeStatus {
-        /// Heard from, but what runs on it is not known yet: no new work.
+        /// It heartbeats, but has not reported what runs on it yet: no new work.
         Syncing = "syncing",
         /// Takes work.
         Ready = "ready",
-        /// Silent, and some of its allocs may wait for it.
+        /// Its lease expired, and some of its allocs may wait for it.
         Disconnected = "disconnected",
-        /// Silent, and nothing waits for it.
+        /// Its lease expired, and no alloc waits for it.
         Down = "down",
     }
 }
@@ -92,7 +95,7 @@ words! {
 words! {
     /// How an instance is bought.
     Market {
-        /// At the fixed price, until we end it.
+        /// At the fixed price, until nodekeeper terminates it.
         OnDemand = "on_demand",
         /// Cheaper, until EC2 takes it back.
         Spot = "spot",
@@ -104,13 +107,13 @@ words! {
     JobState {
         /// Waiting to be placed.
         Queued = "queued",
-        /// On nodes.
+        /// Its members are on nodes, or were.
         Placed = "placed",
         /// Lost a member: waits for the others to stop, then queues again.
         Regrouping = "regrouping",
         /// Every member succeeded.
         Complete = "complete",
-        /// Failed or was lost more often than it allows.
+        /// Failed, or lost its node, more often than its retries allow.
         Failed = "failed",
         /// Ended by the operator.
         Cancelled = "cancelled",
@@ -127,7 +130,7 @@ impl JobState {
 }
 
 words! {
-    /// Which copy is kept when a node comes back and a replacement runs as well.
+    /// Which copy stays when a node comes back and a replacement runs as well.
     Reconcile {
         /// The copy that came back.
         KeepOriginal = "keep_original",
@@ -149,7 +152,7 @@ words! {
 }
 
 words! {
-    /// How an alloc is, as its node last said or as its silence tells.
+    /// How an alloc is: as its node last reported, or what the node's silence means for it.
     ClientStatus {
         /// Placed, not started.
         Pending = "pending",
@@ -161,7 +164,7 @@ words! {
         Complete = "complete",
         /// Ended otherwise.
         Failed = "failed",
-        /// Its node is gone, or it is no longer on it.
+        /// Its node is gone, or the alloc is no longer on it.
         Lost = "lost",
     }
 }
@@ -176,9 +179,9 @@ impl ClientStatus {
 words! {
     /// What kind of thing a handle names.
     HandleKind {
-        /// Something that runs: a container, or the directory and processes of an alloc.
+        /// A container, or the directory and the processes of an alloc.
         Container = "container",
-        /// Something that keeps data.
+        /// A volume: it keeps data.
         Volume = "volume",
     }
 }
@@ -190,17 +193,17 @@ words! {
         Creating = "creating",
         /// Seen on the node.
         Live = "live",
-        /// The node is told to destroy it.
+        /// Marked for destruction: the node is told to destroy it.
         Destroying = "destroying",
         /// Destroyed: a tombstone that keeps an older report from bringing it back.
         Gone = "gone",
-        /// Seen on the node with our label, but nobody ordered it.
+        /// Seen on the node with its label, but no row orders it.
         Unknown = "unknown",
     }
 }
 
 words! {
-    /// What a brake holds back.
+    /// The brakes, by what each holds back.
     BrakeKind {
         /// Nodes whose lease expired.
         Leases = "leases",
@@ -214,7 +217,7 @@ words! {
 }
 
 words! {
-    /// What was done, or would be: the action of a plan's row and of an event.
+    /// What a run or an operator does: the action in a plan's row and in an event.
     ActionName {
         /// A slot is claimed and its instance launched.
         Launch = "launch",
@@ -222,9 +225,9 @@ words! {
         Relaunch = "relaunch",
         /// An instance that EC2 lists is bound to its record.
         BindInstance = "bind_instance",
-        /// A launch that no instance came of is given up.
+        /// A launch that gave no instance is given up.
         Abandon = "abandon",
-        /// A node begins to end.
+        /// A node begins to shut down.
         ShutDown = "shut_down",
         /// An instance is terminated again, until EC2 confirms.
         Terminate = "terminate",
@@ -236,7 +239,7 @@ words! {
         MarkDown = "mark_down",
         /// An alloc is lost.
         LoseAlloc = "lose_alloc",
-        /// An alloc is unknown and waited for.
+        /// An alloc is unknown, and its job waits for it.
         UnknownAlloc = "unknown_alloc",
         /// An alloc is told to stop.
         StopAlloc = "stop_alloc",
@@ -250,11 +253,11 @@ words! {
         Reject = "reject",
         /// A job without allocs is queued again.
         Requeue = "requeue",
-        /// A run counts that it saw a node idle, or that the node is needed.
+        /// A run counts that it saw a node idle, or resets the count because the node is needed.
         SetIdle = "set_idle",
         /// An operator drains a node, or an alloc is told to stop at its node's drain deadline.
         Drain = "drain",
-        /// A person should know.
+        /// A person should know of something.
         Warn = "warn",
         /// Something is deliberately not done.
         HoldBack = "hold_back",
@@ -266,19 +269,19 @@ words! {
         MarkDestroying = "mark_destroying",
         /// A handle's row is deleted or buried.
         ForgetHandle = "forget_handle",
-        /// The row of a handle on a node that is over is deleted.
+        /// The row of a handle is deleted, because the life of its node is over.
         Purge = "purge",
         /// A handle is looked at again later.
         LookLater = "look_later",
         /// A heartbeat changed a node.
         Heartbeat = "heartbeat",
-        /// A node takes work.
+        /// A node became ready to take work.
         Ready = "ready",
         /// A job was submitted.
         Submit = "submit",
         /// An alloc ended.
         EndAlloc = "end_alloc",
-        /// A job changed its state by the end of an alloc.
+        /// The end of an alloc changed the state of its job.
         EndJob = "end_job",
         /// An operator cancelled a job.
         Cancel = "cancel",
@@ -288,7 +291,7 @@ words! {
         Resume = "resume",
         /// An operator keeps a handle.
         Keep = "keep",
-        /// An operator keeps a handle no longer.
+        /// An operator no longer keeps a handle.
         Unkeep = "keep_undone",
         /// An operator released a brake.
         Release = "release",

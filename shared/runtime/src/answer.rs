@@ -1,6 +1,7 @@
-//! How a run came out: what became of each action, and the run's answer.
+//! The result of a run: the outcome of each action, and the run's answer.
 //!
-//! Does not: decide or do anything.
+//! Guarantees: every planned action has exactly one outcome in the answer.
+//! Does not: decide or carry out anything.
 
 use crate::clock::RunClock;
 use crate::observation::Observed;
@@ -12,23 +13,23 @@ use model::{ActionName, NotPossible};
 use serde::Serialize;
 use store::{DbError, WriteError};
 
-/// How an action came out.
+/// The result of one action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was done.
+    /// The action was carried out.
     Done,
     /// Someone else was first. The next run decides again.
     Conflict,
-    /// It failed.
+    /// The action failed.
     Failed,
-    /// It was not begun: no time was left, or the observation was too old.
+    /// The action was not started: not enough time was left, the observation was too old, or launches stopped.
     Left,
-    /// It was only said: a dry run, a warning, or something deliberately not done.
+    /// Nothing was to be done: a dry run, a warning, or something that is deliberately not done.
     Said,
 }
 
-/// Why an action was not done.
+/// Why an action was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
     /// DynamoDB did not take the write.
@@ -40,16 +41,16 @@ pub enum ActError {
     /// EC2 did not launch.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The record changed since: the transition no longer applies.
+    /// The record has changed, and the transition no longer applies.
     #[error(transparent)]
     NotPossible(#[from] NotPossible),
 }
 
 impl ActError {
-    /// Someone else was first.
+    /// Someone else changed the record first.
     pub const CONFLICT: Self = Self::Write(WriteError::CONFLICT);
 
-    /// The outcome of an action that ended with this error, and the error to tell.
+    /// The outcome of an action with this error, and the text of the error for the answer.
     pub fn outcome(&self) -> (Outcome, Option<String>) {
         match self {
             Self::Write(e) if e.is_conflict() => (Outcome::Conflict, None),
@@ -67,24 +68,21 @@ impl From<DbError> for ActError {
 
 /// One action of a run's answer.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct ActionAnswer {
-    /// Which action.
     pub action: ActionName,
-    /// What it is about.
     pub subject: String,
-    /// Why.
     pub reason: String,
-    /// Whether it was done.
+    /// Whether the action was carried out.
     pub done: bool,
-    /// How it came out.
     pub outcome: Outcome,
-    /// What went wrong, if something did.
+    /// What went wrong; `None` if nothing did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl ActionAnswer {
-    /// What became of a planned action.
+    /// The outcome of a planned action.
     pub fn new(row: PlanRow, outcome: Outcome, error: Option<String>) -> Self {
         let done = outcome == Outcome::Done;
         Self { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
@@ -95,7 +93,7 @@ impl ActionAnswer {
         plan.actions.iter().map(|p| Self::new(p.row(), Outcome::Said, None)).collect()
     }
 
-    /// An action that was done turned out to have failed.
+    /// Changes the answer of an action that was carried out, because it turned out to have failed.
     pub fn fail(&mut self, error: String) {
         self.done = false;
         self.outcome = Outcome::Failed;
@@ -106,40 +104,38 @@ impl ActionAnswer {
 /// Whether a run decided and acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// It did.
+    /// It decided and acted.
     Whole,
-    /// It decided only.
+    /// It only decided.
     DryRun,
-    /// It did neither: an event woke it too soon after the last run.
+    /// It did neither: an event started it too soon after the last run.
     NotItsTurn,
 }
 
-/// What a scheduled run answers.
+/// The answer of a scheduled run.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct RunAnswer {
-    /// Which function.
     pub function: &'static str,
-    /// When it began to observe.
+    /// When the run began to observe.
     pub observed_at: Time,
-    /// What it saw, counted.
     pub observed: Observed,
-    /// What it decided, and how each action came out.
+    /// The planned actions, each with its outcome.
     pub actions: Vec<ActionAnswer>,
-    /// How many actions were not begun.
+    /// How many actions were not started.
     pub left_for_next_run: usize,
-    /// How long it took, in milliseconds.
+    /// In milliseconds.
     pub duration_ms: i64,
-    /// Whether it decided and acted.
     #[serde(skip)]
     pub ran: Ran,
 }
 
-/// How many actions came out in one way.
+/// How many actions have this outcome.
 pub fn count(actions: &[ActionAnswer], outcome: Outcome) -> usize {
     actions.iter().filter(|a| a.outcome == outcome).count()
 }
 
-/// How many actions were done, and how many were left.
+/// How many actions were carried out, and how many were left.
 pub fn tally(actions: &[ActionAnswer]) -> Tally {
     Tally { done: count(actions, Outcome::Done) as u64, left: count(actions, Outcome::Left) as u64 }
 }

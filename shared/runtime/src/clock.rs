@@ -1,17 +1,17 @@
 //! The time within one run.
 //!
-//! Guarantees: the clock is read once, at the begin of the run, and measured from there; a deadline
-//! that cannot be is taken as unknown.
+//! Guarantees: the clock is read once, at the start of the run, and the time is measured from there; an
+//! impossible deadline counts as unknown.
 //! Does not: read the clock itself; `lambda` does.
 
 use model::time::{Span, Time};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A deadline before this time is taken as unknown: emulators that do not know it send 1970.
+/// A deadline before this time counts as unknown: an emulator that does not know the deadline sends 1970.
 const IMPOSSIBLE_BEFORE: Time = Time::from_ms(1_000_000_000_000);
 
-/// The time within one run: read once at its start, then measured.
+/// The time within one run. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct RunClock {
     start: Time,
@@ -20,8 +20,8 @@ pub struct RunClock {
 }
 
 impl RunClock {
-    /// A run that begins at `now` and must be over at `deadline`. A deadline long past, or none,
-    /// means that it is not known: then the run has `budget`.
+    /// The clock of a run that starts at `now` and must end by `deadline`. If the deadline is unknown (`None`, or
+    /// impossible), the run has `budget`.
     pub fn new(now: Time, deadline: Option<Time>, budget: Duration) -> Self {
         let began = Instant::now();
         let left = match deadline {
@@ -38,12 +38,12 @@ impl RunClock {
         self.start + Span::from_ms(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// Whether something may still be begun that reserves this much time.
+    /// Whether an action that needs this much time may still be started.
     pub fn has_left(&self, reserve_ms: u64) -> bool {
         Instant::now() < self.latest(reserve_ms)
     }
 
-    /// Until when something may be begun that reserves this much time.
+    /// The latest time at which an action that needs this much time may be started.
     pub fn latest(&self, reserve_ms: u64) -> Instant {
         self.deadline.checked_sub(Duration::from_millis(reserve_ms)).unwrap_or(self.began)
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_impossible_deadline_is_an_unknown_one() {
+    async fn an_impossible_deadline_counts_as_unknown() {
         let now = Time::from_ms(1_800_000_000_000);
         let unknown = RunClock::new(now, Some(Time::from_ms(10_000)), Duration::from_secs(50));
         assert!(unknown.has_left(49_000) && !unknown.has_left(50_000));

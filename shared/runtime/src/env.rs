@@ -1,7 +1,8 @@
-//! The environment a function runs in: read once, in `main.rs`, and checked as a whole.
+//! The environment variables of a function: read once, in `main.rs`, and checked as a whole.
 //!
-//! Guarantees: a missing or bad variable is one clear line that says which and what is allowed.
-//! Does not: read the process's environment itself; it is given a lookup.
+//! Guarantees: a missing or wrong variable gives a clear message with its name and what is allowed; all
+//! mistakes are reported at once.
+//! Does not: read the environment of the process itself; its caller passes a lookup function.
 
 use model::auth::MasterKey;
 use model::ids::ClusterName;
@@ -9,29 +10,29 @@ use model::ids::ClusterName;
 /// How nodes prove who they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeAuth {
-    /// By a token in their configuration.
+    /// By a token in the node's configuration.
     Token,
-    /// By the instance role's signature; the function URL checks it.
+    /// By a signature with the instance role; the function URL checks it.
     Iam,
 }
 
-/// Where the master key comes from.
+/// Where the master key for node tokens comes from.
 #[derive(Clone, Debug)]
 pub enum KeySource {
-    /// Given, for local use.
+    /// The key itself, for local use.
     Given(MasterKey),
     /// The name or ARN of a secret.
     Secret(String),
-    /// None: nodes are known by IAM, or the function needs no key.
+    /// There is no key: IAM authenticates the nodes, or the function needs no key.
     None,
 }
 
-/// What a function needs besides the cluster's name.
+/// What a function needs besides the name of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Checks or makes node tokens.
+    /// Whether the function checks or makes node tokens.
     pub key: bool,
-    /// Writes the URLs into user data.
+    /// Whether the function writes the URLs into user data.
     pub urls: bool,
 }
 
@@ -44,9 +45,9 @@ pub struct Environment {
     pub node_auth: NodeAuth,
     /// `NODEKEEPER_NODE_KEY` or `NODEKEEPER_NODE_KEY_SECRET`
     pub key: KeySource,
-    /// `NODEKEEPER_HEARTBEAT_URL`, without a slash at its end.
+    /// `NODEKEEPER_HEARTBEAT_URL`, without a slash at the end.
     pub heartbeat_url: String,
-    /// `NODEKEEPER_SWEEP_URL`, without a slash at its end.
+    /// `NODEKEEPER_SWEEP_URL`, without a slash at the end.
     pub sweep_url: String,
 }
 
@@ -56,43 +57,74 @@ pub struct Environment {
 pub struct BadEnvironment(pub Vec<String>);
 
 impl Environment {
-    /// Reads the variables through `lookup`.
+    /// Reads the variables through `lookup`. An empty variable counts as not set.
     pub fn read(needs: Needs, lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadEnvironment> {
-        let lookup = |name: &str| lookup(name).filter(|v| !v.is_empty());
-        let mut wrong = Vec::new();
-        let cluster = match lookup("NODEKEEPER_CLUSTER").map(|c| c.parse::<ClusterName>()) {
+        let mut reader = Reader { lookup, needs, wrong: Vec::new() };
+        let cluster = reader.cluster();
+        let node_auth = reader.node_auth();
+        let key = reader.key(node_auth);
+        let heartbeat_url = reader.url("NODEKEEPER_HEARTBEAT_URL");
+        let sweep_url = reader.url("NODEKEEPER_SWEEP_URL");
+        match cluster {
+            Some(cluster) if reader.wrong.is_empty() => Ok(Self { cluster, node_auth, key, heartbeat_url, sweep_url }),
+            _ => Err(BadEnvironment(reader.wrong)),
+        }
+    }
+}
+
+/// Reads one variable after the other and collects the mistakes. A variable with a mistake gets a placeholder,
+/// which is never used, because the whole environment is refused.
+struct Reader<L> {
+    lookup: L,
+    needs: Needs,
+    wrong: Vec<String>,
+}
+
+impl<L: Fn(&str) -> Option<String>> Reader<L> {
+    fn value(&self, name: &str) -> Option<String> {
+        (self.lookup)(name).filter(|v| !v.is_empty())
+    }
+
+    fn cluster(&mut self) -> Option<ClusterName> {
+        match self.value("NODEKEEPER_CLUSTER").map(|c| c.parse::<ClusterName>()) {
             Some(Ok(cluster)) => Some(cluster),
             Some(Err(e)) => {
-                wrong.push(format!("NODEKEEPER_CLUSTER is wrong: {e}"));
+                self.wrong.push(format!("NODEKEEPER_CLUSTER is wrong: {e}"));
                 None
             }
             None => {
-                wrong.push(
+                self.wrong.push(
                     "NODEKEEPER_CLUSTER is not set: it names the deployment, its tables and its instances".into(),
                 );
                 None
             }
-        };
-        let node_auth = match lookup("NODEKEEPER_NODE_AUTH").as_deref() {
+        }
+    }
+
+    fn node_auth(&mut self) -> NodeAuth {
+        match self.value("NODEKEEPER_NODE_AUTH").as_deref() {
             None | Some("token") => NodeAuth::Token,
             Some("iam") => NodeAuth::Iam,
             Some(other) => {
-                wrong.push(format!("NODEKEEPER_NODE_AUTH is {other:?}: it must be token or iam"));
+                self.wrong.push(format!("NODEKEEPER_NODE_AUTH is {other:?}: it must be token or iam"));
                 NodeAuth::Token
             }
-        };
-        let key = match (lookup("NODEKEEPER_NODE_KEY"), lookup("NODEKEEPER_NODE_KEY_SECRET")) {
+        }
+    }
+
+    fn key(&mut self, node_auth: NodeAuth) -> KeySource {
+        match (self.value("NODEKEEPER_NODE_KEY"), self.value("NODEKEEPER_NODE_KEY_SECRET")) {
             (Some(hex), _) => match MasterKey::from_hex(&hex) {
                 Ok(key) => KeySource::Given(key),
                 Err(e) => {
-                    wrong.push(format!("NODEKEEPER_NODE_KEY is wrong: {e}"));
+                    self.wrong.push(format!("NODEKEEPER_NODE_KEY is wrong: {e}"));
                     KeySource::None
                 }
             },
             (None, Some(secret)) => KeySource::Secret(secret),
             (None, None) => {
-                if needs.key && node_auth == NodeAuth::Token {
-                    wrong.push(
+                if self.needs.key && node_auth == NodeAuth::Token {
+                    self.wrong.push(
                         "neither NODEKEEPER_NODE_KEY nor NODEKEEPER_NODE_KEY_SECRET is set: one of them is needed to \
                          check node tokens (or NODEKEEPER_NODE_AUTH=iam)"
                             .into(),
@@ -100,26 +132,24 @@ impl Environment {
                 }
                 KeySource::None
             }
-        };
-        let mut url = |name: &str| match lookup(name) {
+        }
+    }
+
+    fn url(&mut self, name: &str) -> String {
+        match self.value(name) {
             Some(url) if url.starts_with("http://") || url.starts_with("https://") => {
                 url.trim_end_matches('/').to_owned()
             }
             Some(url) => {
-                wrong.push(format!("{name} is {url:?}: it must begin with https:// or http://"));
+                self.wrong.push(format!("{name} is {url:?}: it must begin with https:// or http://"));
                 String::new()
             }
             None => {
-                if needs.urls {
-                    wrong.push(format!("{name} is not set: nodes are told it when they are launched"));
+                if self.needs.urls {
+                    self.wrong.push(format!("{name} is not set: a node gets it when it is launched"));
                 }
                 String::new()
             }
-        };
-        let (heartbeat_url, sweep_url) = (url("NODEKEEPER_HEARTBEAT_URL"), url("NODEKEEPER_SWEEP_URL"));
-        match cluster {
-            Some(cluster) if wrong.is_empty() => Ok(Self { cluster, node_auth, key, heartbeat_url, sweep_url }),
-            _ => Err(BadEnvironment(wrong)),
         }
     }
 }
@@ -129,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_wrong_is_said_at_once() {
+    fn all_mistakes_are_reported_at_once() {
         let env = |name: &str| match name {
             "NODEKEEPER_CLUSTER" => Some("no spaces".to_owned()),
             "NODEKEEPER_NODE_AUTH" => Some("trust".to_owned()),
@@ -141,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_needed_may_be_missing() {
+    fn variables_that_are_not_needed_may_be_missing() {
         let env = |name: &str| (name == "NODEKEEPER_CLUSTER").then(|| "c".to_owned());
         assert!(Environment::read(Needs { key: false, urls: false }, env).is_ok());
         assert!(Environment::read(Needs { key: true, urls: false }, env).is_err());

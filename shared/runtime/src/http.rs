@@ -1,8 +1,9 @@
-//! Function URL requests and answers, and what every route of nodes has in common: the path,
-//! the credential, the body, the standing of the caller.
+//! Function URL requests and answers, and what all requests of nodes have in common: the path, the
+//! credential, the body, and whether the caller is the node of the record.
 //!
-//! Guarantees: whatever comes in, an answer goes out; a bad credential learns nothing but that;
-//! a body is read only to its limit. Does not: know any table.
+//! Guarantees: every request gets an answer; a caller with a bad credential learns only that it is bad; a
+//! body above the limit is not read.
+//! Does not: read or write any table.
 
 use base64::Engine;
 use model::NodeRecord;
@@ -24,18 +25,18 @@ pub struct Request {
     body: Result<Vec<u8>, Refusal>,
 }
 
-/// Why a request is not done, as the node is told.
+/// Why a request is refused, as the node is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Refusal {
-    /// Which kind.
     pub code: ErrorCode,
-    /// In words.
+    /// What happened and what to do, for people.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal.
+    /// A refusal with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
@@ -45,7 +46,7 @@ impl Refusal {
 const RETRY_AFTER_S: u32 = 5;
 
 impl Request {
-    /// The request in a function URL's event (payload format 2.0); `None` if it is none.
+    /// The request in the event of a function URL (payload format 2.0); `None` if the event is not one.
     pub fn from_event(event: &Value) -> Option<Self> {
         let http = event.get("requestContext")?.get("http")?;
         let text = |v: Option<&Value>| v.and_then(Value::as_str).map(str::to_owned);
@@ -57,7 +58,7 @@ impl Request {
             let (scheme, token) = a.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
         });
-        // `AROA…:i-0123…`: the session name of an instance profile's credentials is the instance.
+        // `AROA…:i-0123…`: with the credentials of an instance profile, the session name is the instance id.
         let caller_instance = event
             .pointer("/requestContext/authorizer/iam/userId")
             .and_then(Value::as_str)
@@ -72,7 +73,7 @@ impl Request {
         })
     }
 
-    /// The node and the last word of `/v1/nodes/{node_id}/{what}`, if `what` is one of `known`.
+    /// The node and the last word of the path `/v1/nodes/{node_id}/{what}`. `what` must be one of `known`.
     pub fn route<'k>(&self, known: &[&'k str]) -> Result<(NodeId, &'k str), Refusal> {
         let path = self.path.trim_start_matches('/');
         let mut parts = path.split('/');
@@ -96,10 +97,13 @@ impl Request {
 
     fn no_such_path(&self, known: &[&str]) -> Refusal {
         let paths: Vec<String> = known.iter().map(|k| format!("/v1/nodes/{{node_id}}/{k}")).collect();
-        Refusal::new(ErrorCode::NotFound, format!("{} is no path; there is {}", self.shown_path(), paths.join(", ")))
+        Refusal::new(
+            ErrorCode::NotFound,
+            format!("{} is not a path of this function; its paths are {}", self.shown_path(), paths.join(", ")),
+        )
     }
 
-    /// The body as one of the wire's types.
+    /// The body as a type of `model::wire`.
     pub fn body<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         let bytes = self.body.as_ref().map_err(Clone::clone)?;
         serde_json::from_slice(bytes)
@@ -127,18 +131,18 @@ fn body(event: &Value) -> Result<Vec<u8>, Refusal> {
 pub enum Credentials {
     /// By a token made with this key.
     Token(MasterKey),
-    /// By a signature the function URL has checked.
+    /// By a signature that the function URL has checked.
     Iam,
 }
 
-/// The instance a caller proved to be: known only where IAM says it.
+/// The instance that the caller has proved to be; `None` without IAM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proven(pub Option<String>);
 
 impl Credentials {
     /// Checks the caller's credential for this node.
     pub fn check(&self, request: &Request, cluster: &ClusterName, node: NodeId) -> Result<Proven, Refusal> {
-        let refused = || Refusal::new(ErrorCode::Unauthorized, "the credential is not this node's");
+        let refused = || Refusal::new(ErrorCode::Unauthorized, "the credential is not that of this node");
         match self {
             Self::Token(key) => {
                 let token = request.bearer.as_deref().ok_or_else(refused)?;
@@ -152,14 +156,19 @@ impl Credentials {
     }
 }
 
-/// The record of a caller whose credential is good, if it is its node's now.
+/// The record of the caller, if the slot's current life is the caller's. The credential was checked before.
 ///
-/// 410 only if this life is over for certain: the slot's current or last life is this one,
-/// cleaned, or a later one. A record that is missing or older than the caller is a restored
-/// table, which must not power the fleet off: 503.
+/// The answer is 410 only if the caller's life is certainly over: it was cleaned, or the slot has or had a later
+/// life. If there is no record, or an older life than the caller's, then the table was restored from a backup.
+/// That must not power the fleet off, so the answer is 503.
 pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Result<NodeRecord, Refusal> {
-    let busy = || Refusal::new(ErrorCode::Busy, format!("the record of node {node} is missing or older: try again"));
-    let gone = |why: &str| Err(Refusal::new(ErrorCode::Gone, format!("node {node} is no more: {why}")));
+    let busy = || {
+        Refusal::new(
+            ErrorCode::Busy,
+            format!("the record of node {node} does not exist or is of an older life: try again"),
+        )
+    };
+    let gone = |why: &str| Err(Refusal::new(ErrorCode::Gone, format!("the life of node {node} is over: {why}")));
     let record = record.ok_or_else(busy)?;
     if let model::NodeState::Cleaned { last_node_id } = &record.state {
         return match last_node_id {
@@ -181,25 +190,25 @@ pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Re
     }
 }
 
-/// Register again.
+/// The refusal that makes an agent register again.
 pub fn wrong_incarnation(why: &str) -> Refusal {
     Refusal::new(ErrorCode::WrongIncarnation, format!("{why}: register again with a heartbeat without incarnation"))
 }
 
-/// What a report says of itself.
+/// What a report says about itself.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Claim<'a> {
-    /// The registration it belongs to.
     pub incarnation: &'a str,
-    /// The `seq` its agent had applied.
+    /// The highest `seq` that the agent had applied before it began to list.
     pub as_of: u64,
-    /// Its number.
     pub report_no: u64,
-    /// What counts the reports of its kind that were taken.
+    /// The kind of the report.
     pub counter: ReportCounter,
 }
 
-/// The record of a node that may report: heartbeat first.
+/// The record of the node, if it may report now: it must have sent a heartbeat first, and the report must not be
+/// stale.
 pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<NodeRecord, Refusal> {
     let not_ready = |status: &str| {
         let what = match claim.counter {
@@ -211,10 +220,10 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
     };
     let Some(contact) = record.contact() else { return not_ready(record.state_name().as_str()) };
     if contact.incarnation != claim.incarnation {
-        return Err(wrong_incarnation("the report is of another incarnation"));
+        return Err(wrong_incarnation("the report is from another incarnation"));
     }
     if record.life().is_some_and(|l| claim.as_of > l.seq) {
-        return Err(wrong_incarnation("the agent knows more than the table: it was restored"));
+        return Err(wrong_incarnation("the agent knows more than the table, which was restored from a backup"));
     }
     let taken = match claim.counter {
         ReportCounter::Allocs => contact.alloc_report_no,
@@ -230,7 +239,7 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
     Ok(record)
 }
 
-/// The function URL's answer.
+/// The answer of the function URL.
 pub fn answer<T: Serialize>(result: Result<T, Refusal>) -> Value {
     let (status, body, retry) = match result {
         Ok(body) => (200, serde_json::to_string(&body), false),
@@ -243,12 +252,12 @@ pub fn answer<T: Serialize>(result: Result<T, Refusal>) -> Value {
     if let (true, Some(headers)) = (retry, headers.as_object_mut()) {
         headers.insert("retry-after".into(), RETRY_AFTER_S.to_string().into());
     }
-    // The wire's types have nothing JSON cannot hold.
+    // This cannot fail: everything in the types of `model::wire` can be written as JSON.
     let (status, body) = body.map_or_else(
         |_| (500, r#"{"error":"internal","message":"the answer cannot be written"}"#.to_owned()),
         |body| (status, body),
     );
-    // `cookies` is not needed by Lambda, but by cargo-lambda's function URLs.
+    // Lambda does not need `cookies`, but the function URLs of cargo-lambda do.
     json!({"statusCode": status, "headers": headers, "body": body, "isBase64Encoded": false, "cookies": []})
 }
 

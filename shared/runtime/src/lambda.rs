@@ -1,9 +1,10 @@
-//! Running as a Lambda function: the start, the loop, and nothing a decision needs.
+//! Running as a Lambda function: the start and the loop.
 //!
-//! Guarantees: a bad start is one clear line on standard error and exit 1; a run knows its
-//! true deadline. Does not: handle events; each function does.
+//! Guarantees: a failed start gives one clear line on standard error and exit code 1; each run knows its
+//! deadline.
+//! Does not: handle events; each function does.
 
-#![allow(clippy::disallowed_methods, reason = "the start of every main.rs: it reads the clock and the environment")]
+#![allow(clippy::disallowed_methods, reason = "every main.rs starts here: it reads the clock and the environment")]
 
 use crate::answer::RunAnswer;
 use crate::clock::RunClock;
@@ -26,23 +27,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Dynamo, Store};
 
-/// What a run has where Lambda does not say when it ends.
+/// How long a run may take if Lambda does not say when it ends.
 const UNKNOWN_BUDGET: Duration = Duration::from_secs(50);
 
 /// What a function works with.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Parts {
-    /// The tables.
     pub store: Store,
-    /// The environment.
     pub env: Environment,
-    /// The SDK's configuration, for clients that only some functions need.
+    /// The configuration of the SDK, for clients that only some functions need.
     pub aws: SdkConfig,
     key: Option<MasterKey>,
 }
 
 impl Parts {
-    /// How callers prove who they are.
+    /// How nodes prove who they are.
     pub fn credentials(&self) -> Credentials {
         match (&self.env.node_auth, &self.key) {
             (NodeAuth::Token, Some(key)) => Credentials::Token(key.clone()),
@@ -50,7 +50,7 @@ impl Parts {
         }
     }
 
-    /// What launch requests are rendered with.
+    /// What rendering a launch request needs.
     pub fn launch_settings(&self) -> LaunchSettings {
         LaunchSettings {
             cluster: self.env.cluster.clone(),
@@ -61,7 +61,7 @@ impl Parts {
     }
 }
 
-/// The AWS SDK's configuration, with our limits on how long a call may take.
+/// The configuration of the AWS SDK, with limits on how long a call may take.
 pub async fn sdk_config() -> SdkConfig {
     aws_config::defaults(BehaviorVersion::latest())
         .retry_config(RetryConfig::standard().with_max_attempts(3))
@@ -76,9 +76,9 @@ pub async fn sdk_config() -> SdkConfig {
         .await
 }
 
-/// Reads the environment and makes the clients, or says in one line why not, and exits 1.
+/// Reads the environment and makes the clients. If that fails, it logs why in one line and exits with code 1.
 pub async fn start(function: &str, needs: Needs) -> Parts {
-    // The first of the process: Lambda runs one at a time, and its log is its own.
+    // This is the only subscriber of the process, so setting it cannot fail.
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
         .with_writer(std::io::stderr)
@@ -102,7 +102,7 @@ async fn parts(needs: Needs) -> Result<Parts, String> {
     let env = Environment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     let config = sdk_config().await;
     if config.region().is_none() {
-        return Err("AWS_REGION is not set: Lambda sets it, elsewhere say where the tables are".into());
+        return Err("AWS_REGION is not set: Lambda sets it; elsewhere, set it to the region of the tables".into());
     }
     let key = match &env.key {
         KeySource::Given(key) => Some(key.clone()),
@@ -125,7 +125,7 @@ async fn secret_key(config: &SdkConfig, name: &str) -> Result<MasterKey, String>
         .map_err(|e| format!("secret {name} (NODEKEEPER_NODE_KEY_SECRET) is wrong: {e}"))
 }
 
-/// What a function answers an event with.
+/// A function's answer to an event.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// The answer to a request of a node.
@@ -134,9 +134,9 @@ pub enum Reply {
     Run(RunAnswer),
 }
 
-/// Handles events until Lambda ends the process. `handler` gets the event, whatever it is, and the
-/// run's clock; its error fails the invocation, in one line. A run's metrics and log line are written
-/// here, once a run.
+/// Handles events until Lambda ends the process. `handler` gets every event as it is, and the clock of the
+/// run. If it returns an error, the invocation fails with that error in one line. The metrics and the log line
+/// of a run are written here.
 pub async fn serve<F, Fut, E>(function: &'static str, cluster: ClusterName, handler: F)
 where
     F: Fn(Value, RunClock) -> Fut + Send + Sync + 'static,
@@ -173,8 +173,8 @@ where
     }
 }
 
-/// Metrics go to standard output, one JSON object a line: CloudWatch reads them from the log. A line
-/// that cannot be written is lost, and the run is not: metrics decide nothing.
+/// Writes metrics to standard output, one JSON object in a line: CloudWatch reads them from the log. A line
+/// that cannot be written is lost. The run goes on, because nothing depends on metrics.
 fn print_line(line: &Value) {
     drop(writeln!(std::io::stdout(), "{line}"));
 }

@@ -1,7 +1,8 @@
-//! Lanes: actions of one run that share a record follow each other.
+//! Lanes: actions of one run that change the same record run one after the other.
 //!
-//! Guarantees: nobody waits in a circle, because everybody enters lanes in one order; an action builds
-//! on what this run wrote before. Does not: lock anything against other runs; conditional writes do.
+//! Guarantees: no deadlock, because every action takes its lanes in the same order; an action sees what
+//! this run wrote before it.
+//! Does not: lock anything against other runs; conditional writes do that.
 
 use model::NodeRecord;
 use model::action::Lane;
@@ -10,8 +11,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
-/// The lanes of one run. A slot's lane also holds the record as this run knows it: as read, or as the
-/// run's own last write made it.
+/// The lanes of one run, and the node records as this run knows them: as read, or as its own last write made
+/// them.
 #[derive(Debug, Default)]
 pub struct Lanes {
     locks: Mutex<HashMap<Lane, Arc<tokio::sync::Mutex<()>>>>,
@@ -19,13 +20,13 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Lanes that begin with these records.
+    /// All lanes free, and these records as read.
     pub fn new(records: &[NodeRecord]) -> Self {
         let records = records.iter().map(|r| (r.slot, r.clone())).collect();
         Self { locks: Mutex::default(), records: Mutex::new(records) }
     }
 
-    /// Waits until all of these lanes are free, and takes them.
+    /// Takes all of these lanes. Waits until each is free.
     pub async fn enter(&self, lanes: impl IntoIterator<Item = Lane>) -> Vec<OwnedMutexGuard<()>> {
         let wanted: BTreeSet<Lane> = lanes.into_iter().collect();
         let mut guards = Vec::with_capacity(wanted.len());
@@ -49,7 +50,7 @@ impl Lanes {
         self.record(node_id.slot()).filter(|r| r.node_id() == Some(node_id))
     }
 
-    /// Keeps a record as this run wrote it.
+    /// Remembers a record as this run wrote it.
     pub fn wrote(&self, record: NodeRecord) {
         self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(record.slot, record);
     }

@@ -1,13 +1,14 @@
-//! How a function runs: what it reads, how it carries out its plan, what it answers and tells.
+//! How a function runs: what it reads, how it carries out its plan, what it answers and logs.
 //!
 //! | where | what |
 //! | --- | --- |
-//! | [`observation`] | everything one run reads, in the order that makes it safe |
+//! | [`observation`] | everything that one run reads, in a safe order |
 //! | [`run`] | the one run loop: lanes, freshness, deadline, outcome, event |
 //! | [`clock`], [`lanes`], [`answer`], [`metrics`] | its parts |
 //! | [`http`] | what all requests of nodes have in common |
 //! | [`env`], [`lambda`] | the environment, the start and the Lambda loop |
 //!
+//! Guarantees: all scheduled functions share one run loop, and all requests of nodes one set of checks.
 //! Does not: decide anything, or know EC2.
 
 pub mod answer;

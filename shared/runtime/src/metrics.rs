@@ -1,9 +1,9 @@
-//! A run's metrics and its log line: one line each, made from the run's answer.
+//! The metrics and the log line of a run: one line each, made from the run's answer.
 //!
-//! Guarantees: metrics are in CloudWatch's embedded metric format (EMF), so no call and no permission
-//! is needed: Lambda's log carries them. A new metric is one row of [`METRICS`].
-//! Does not: print anything for a dry run, or for a run that an event woke too soon; log anything for
-//! a request of a node.
+//! Guarantees: metrics have CloudWatch's embedded metric format (EMF), so that the log carries them and no
+//! call or permission is needed. A new metric needs one row in [`METRICS`].
+//! Does not: write anything for a dry run, for a run that an event started too soon, or for a request of a
+//! node.
 
 use crate::answer::{Outcome, Ran, RunAnswer, count};
 use model::ActionName;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "nodekeeper";
 
-/// One metric of a run: its name, its unit in CloudWatch, and how it is counted.
+/// One metric of a run: its name, its unit in CloudWatch, and its value.
 type Metric = (&'static str, &'static str, fn(&RunAnswer) -> u64);
 
 /// Every metric of a run. Dimensions: `Cluster` and `Function`.
@@ -44,7 +44,7 @@ fn actions(answer: &RunAnswer, action: ActionName) -> u64 {
     answer.actions.iter().filter(|a| a.action == action).count() as u64
 }
 
-/// The metrics of a run as one EMF object; `None` for a run that did not act.
+/// The metrics of a run as one EMF object; `None` for a run that did not act, like a dry run.
 pub fn of_run(answer: &RunAnswer, cluster: &ClusterName, now: Time) -> Option<Value> {
     let metrics = METRICS.iter().map(|(name, unit, value)| (*name, *unit, value(answer)));
     (answer.ran == Ran::Whole).then(|| emf(answer.function, cluster, now, metrics))
@@ -74,7 +74,7 @@ fn emf(
     line
 }
 
-/// Logs a run: one line.
+/// Writes the log line of a run.
 pub fn log(answer: &RunAnswer) {
     if answer.ran != Ran::Whole {
         return;

@@ -1,8 +1,8 @@
-//! What a run has read, before it decides anything.
+//! What a run reads before it decides anything (`docs/rules.md#R6`).
 //!
-//! Guarantees: instances, allocs and handles are read **before** the node records, so that a
-//! record that is older than what runs on it cannot be mistaken for a dead one; a list that
-//! failed on any page fails the whole observation.
+//! Guarantees: instances, allocs and handles are read **before** the node records. A record is written before
+//! anything exists for it, so nothing on these lists is newer than the records, and a new instance is not
+//! mistaken for an orphan. If a page of a list fails, the whole observation fails.
 //! Does not: decide.
 
 use model::cloud::CloudError;
@@ -19,23 +19,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use store::DbError;
 use store::Store;
 
-/// Why a run could not observe: then it does nothing, and fails.
+/// Why a run could not observe. Such a run does nothing and fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
-    /// The database.
+    /// DynamoDB failed.
     #[error(transparent)]
     Db(#[from] DbError),
-    /// EC2.
+    /// EC2 failed.
     #[error(transparent)]
     Cloud(#[from] CloudError),
-    /// There is nothing to go by.
+    /// There is no usable policy.
     #[error(transparent)]
     Policy(#[from] NoPolicy),
 }
 
-/// What was observed, counted.
+/// How many of each were observed.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-#[allow(missing_docs, reason = "their names say it")]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Observed {
     pub nodes: usize,
     pub instances: usize,
@@ -45,31 +45,28 @@ pub struct Observed {
 
 /// Everything one run has read.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Observation {
     /// When reading began.
     pub observed_at: Time,
-    /// Every node record.
     pub nodes: Vec<NodeRecord>,
-    /// Every instance EC2 lists with our cluster tag.
+    /// Every instance that EC2 lists with our cluster tag.
     pub instances: Vec<Instance>,
-    /// Jobs that are queued, placed or regrouping, in the order they are served.
+    /// Jobs that are queued, placed or regrouping, in the order of the queue.
     pub jobs: Vec<JobSummary>,
-    /// Live allocs.
+    /// The live allocs.
     pub allocs: Vec<AllocSummary>,
-    /// Handles that are due; only sweep-dispatch reads them.
+    /// The handles that are due. Only sweep-dispatch reads them.
     pub handles: Vec<Handle>,
     /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
     pub unclear: BTreeSet<NodeId>,
-    /// The control table.
     pub control: Control,
-    /// The policy.
     pub policy: Policy,
-    /// Its version.
     pub policy_version: u64,
 }
 
 impl Observation {
-    /// An observation of nothing, by this policy.
+    /// An empty observation with this policy.
     pub fn empty(policy: Policy, policy_version: u64, observed_at: Time) -> Self {
         Self {
             observed_at,
@@ -85,7 +82,7 @@ impl Observation {
         }
     }
 
-    /// Reads everything poll-and-scale and clean-stale-records decide from.
+    /// Reads everything that poll-and-scale and clean-stale-records need for their decisions.
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
         let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
@@ -110,8 +107,8 @@ impl Observation {
         Ok(seen)
     }
 
-    /// Reads what sweep-dispatch decides from: the handles that are due instead of instances and
-    /// jobs.
+    /// Reads what sweep-dispatch needs for its decisions: like [`Observation::read`], but with the handles that
+    /// are due instead of instances and jobs.
     pub async fn read_for_sweep(store: &Store, now: Time) -> Result<Self, ObserveError> {
         let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
@@ -134,8 +131,9 @@ impl Observation {
         Ok(seen)
     }
 
-    /// The `allocs` sets on the records and the jobs say what the index missed: a row of it may lag
-    /// behind every other. What it shows too much is final by now, or newer than the record.
+    /// Reads by id the allocs on which the index and the sets `allocs` of the records and jobs differ, because
+    /// each row of the index may be behind. An alloc that only the index shows is final by now, or newer than
+    /// the record.
     async fn complete(&mut self, store: &Store) -> Result<(), ObserveError> {
         let shown: BTreeSet<AllocId> = self.allocs.iter().map(|a| a.alloc_id).collect();
         let of_jobs = self.jobs.iter().flat_map(|j| j.allocs.difference(&shown).copied());
@@ -153,7 +151,7 @@ impl Observation {
         Ok(())
     }
 
-    /// Nodes whose records list other allocs than were seen on them, and which.
+    /// The nodes whose records list other allocs than were seen on them, each with the allocs that differ.
     fn differing(&self) -> impl Iterator<Item = (NodeId, BTreeSet<AllocId>)> {
         let mut shown: BTreeMap<NodeId, BTreeSet<AllocId>> = BTreeMap::new();
         for alloc in &self.allocs {
@@ -174,7 +172,7 @@ impl Observation {
         self.instances.sort_by(|a, b| a.instance_id.cmp(&b.instance_id));
     }
 
-    /// Reads what `plan --state` is given: one JSON object, rows as in the tables.
+    /// Reads the input of `plan --state`: one JSON object, with rows as in the tables.
     pub fn from_state(state: &Value, policy: Option<&Policy>) -> Result<(Self, Time), BadState> {
         let state: State = serde_json::from_value(state.clone()).map_err(|e| BadState(e.to_string()))?;
         let policy = match (policy, &state.policy) {
@@ -207,7 +205,7 @@ impl Observation {
         Ok((seen, state.now))
     }
 
-    /// Counted, for a run's answer.
+    /// The counts for a run's answer.
     pub fn counts(&self) -> Observed {
         Observed {
             nodes: self.nodes.iter().filter(|n| !n.is_cleaned()).count(),
@@ -218,7 +216,7 @@ impl Observation {
     }
 }
 
-/// A state that cannot be planned from.
+/// An input of `plan --state` that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the state cannot be read: {0}")]
 pub struct BadState(pub String);

@@ -1,14 +1,15 @@
 //! The one run loop of the scheduled functions.
 //!
-//! For each planned action: wait for its lanes, check freshness and deadline, perform it, record the
-//! outcome, keep an event. At the end the run's row is written. The run's metrics and its log line are
-//! made from the answer (see `metrics`).
+//! For each planned action it waits for the lanes, checks freshness and deadline, makes one attempt, and
+//! writes an event. At the end it writes the run's row. The metrics and the log line of the run are made
+//! from its answer (see `metrics`).
 //!
-//! Guarantees: nothing is begun with too little time left, or on an observation that is too old;
-//! actions on one record follow each other and build on this run's own writes; every action that was
-//! done leaves an event with its reason, unless the plan says that nobody would look it up.
-//! Does not: repeat anything. The next run does. Source: Arvados #8236, for functions instead of a
-//! server: a function that hangs is cut off, so it must stop in time and say what is left.
+//! Guarantees: no action starts with too little time left, or on an observation that is too old; actions
+//! on the same record run one after the other, each on what this run wrote before; every action that was
+//! carried out leaves an event with its reason, unless the plan says that nobody would look it up.
+//! Does not: repeat anything. The next run does.
+//! Source: Arvados #8236, carried over from a server to functions: Lambda ends a function that hangs, so a
+//! run must stop in time and say what it left.
 
 use crate::answer::{ActError, ActionAnswer, Outcome, tally};
 use crate::clock::RunClock;
@@ -34,18 +35,15 @@ pub trait Perform<A>: Sync {
     async fn perform(&self, planned: &Planned<A>, now: Time) -> Result<Outcome, ActError>;
 }
 
-/// What one run works with.
+/// One run of a scheduled function.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Run<'a> {
-    /// The function that runs.
     pub function: Function,
-    /// The tables.
     pub store: &'a Store,
     /// What the run has read.
     pub seen: &'a Observation,
-    /// The time within the run.
     pub clock: RunClock,
-    /// The records as this run knows them.
     pub lanes: Lanes,
 }
 
@@ -63,14 +61,14 @@ impl<'a> Run<'a> {
         self.clock.now()
     }
 
-    /// Whether something may still be begun: time is left, and the observation is fresh.
+    /// Whether an action may still be started: enough time is left, and the observation is fresh.
     pub fn may_begin(&self) -> bool {
         let policy = &self.seen.policy;
         let age = self.now().since(self.seen.observed_at);
         self.clock.has_left(policy.watchdog.reserve_ms) && age <= Span::from_s(policy.poll.stale_after_s)
     }
 
-    /// Until when something may be begun.
+    /// The latest time at which an action may be started.
     pub fn latest_start(&self) -> Instant {
         let policy = &self.seen.policy;
         let fresh = (self.seen.observed_at + Span::from_s(policy.poll.stale_after_s)).since(self.now());
@@ -78,7 +76,7 @@ impl<'a> Run<'a> {
         fresh.min(self.clock.latest(policy.watchdog.reserve_ms))
     }
 
-    /// Keeps an event.
+    /// Writes an event.
     pub async fn tell(&self, subject: &Subject, action: ActionName, reason: &Reason) {
         self.keep(self.event(subject, action, &reason.to_string())).await;
     }
@@ -105,8 +103,8 @@ impl<'a> Run<'a> {
         answers
     }
 
-    /// Carries out these actions, so many at once; those that share a record follow each other. The
-    /// answers are numbered as the actions are.
+    /// Carries out these actions, at most `most` at the same time. Actions that share a record follow each
+    /// other. The answers have the numbers of the actions.
     pub async fn at_once<A: Describe + Sync>(
         &self,
         performer: &impl Perform<A>,
@@ -138,7 +136,7 @@ impl<'a> Run<'a> {
         };
         if outcome == Outcome::Failed {
             let error = error.as_deref().unwrap_or_default();
-            tracing::warn!(action = %row.action, subject = row.subject, error, "not done");
+            tracing::warn!(action = %row.action, subject = row.subject, error, "an action failed");
         }
         if planned.telling == Telling::Event && leaves_event(row.action, outcome) {
             let mut event = self.event(&about.subject(), row.action, &row.reason);
@@ -150,8 +148,8 @@ impl<'a> Run<'a> {
         ActionAnswer::new(row, outcome, error)
     }
 
-    /// Ends the run: sorts the answers into the plan's order and writes the run's row, for the watchdog
-    /// and for `status`. `in_use` is told by poll-and-scale alone.
+    /// Ends the run: sorts the answers in the order of the plan, and writes the run's row for the watchdog and
+    /// for `status`. Only poll-and-scale gives `in_use`.
     pub async fn finish(&self, mut answers: Vec<(usize, ActionAnswer)>, in_use: Option<u64>) -> Vec<ActionAnswer> {
         answers.sort_by_key(|(n, _)| *n);
         let answers: Vec<ActionAnswer> = answers.into_iter().map(|(_, a)| a).collect();
@@ -164,8 +162,9 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What was done leaves an event. What only says something leaves one when it was said; what turned out
-/// to be impossible for now leaves none, or each run would leave one.
+/// Whether an action with this outcome leaves an event. A warning or a hold-back leaves one when it was
+/// reported. Any other action leaves one only if it was carried out: otherwise each run would leave one for an
+/// action that is not possible for now.
 const fn leaves_event(action: ActionName, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done => true,

@@ -1,8 +1,9 @@
-//! The one boundary to the database: six operations, and what may go wrong with them.
+//! The one boundary to the database: six operations and their errors.
 //!
-//! Implemented by [`super::Dynamo`] for DynamoDB, and by tests that count, kill and disturb.
-//! Guarantees: a failed condition and a transaction conflict are told apart.
-//! Does not: retry; [`super::Store`] does where the model says so.
+//! [`super::Dynamo`] implements it for DynamoDB. Tests implement it to count calls, to kill a run and to
+//! inject faults.
+//! Guarantees: a failed condition and a transaction conflict are different errors.
+//! Does not: retry; [`super::Store`] retries transaction conflicts.
 
 use crate::tables::{Index, Table};
 use crate::write::{Item, Key, Write};
@@ -13,10 +14,10 @@ use std::any::Any;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// A row as read: shared, because readers only look.
+/// A row as read. It is shared, because nobody changes it.
 ///
-/// While somebody else keeps it too, as tables in memory do, it remembers the record it was read
-/// as: understanding a row costs far more than finding it there.
+/// While somebody else holds the row too, as tables in memory do, it keeps the record that it was read
+/// as. Deserializing a row costs far more than finding it in memory.
 #[derive(Clone, Debug)]
 pub struct Row(Arc<Shared>);
 
@@ -27,7 +28,7 @@ struct Shared {
 }
 
 impl Row {
-    /// Reads it as a record, with `read` if it was not read as such before.
+    /// The row as a record. `read` is called only if the row was not read as this type before.
     pub(crate) fn read_as<R: Clone + Send + Sync + 'static, E>(
         &self,
         read: impl FnOnce(&Item) -> Result<R, E>,
@@ -37,7 +38,7 @@ impl Row {
         }
         let record = read(&self.0.item)?;
         if Arc::strong_count(&self.0) > 1 {
-            // Already read as something else: that remains.
+            // If the row was read as another type before, that one is kept.
             let _ = self.0.read.set(Box::new(record.clone()));
         }
         Ok(record)
@@ -63,79 +64,57 @@ impl PartialEq for Row {
     }
 }
 
-/// Where a list goes on.
+/// Where the next page of a list begins.
 pub type PageKey = Item;
 
 /// One page of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Its rows.
+    /// The rows of the page.
     pub items: Vec<Row>,
-    /// Where the list goes on; `None` at its end.
+    /// Where the next page begins; `None` on the last page.
     pub next: Option<PageKey>,
 }
 
 /// A query of one hash value, in order.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Query {
-    /// Which table.
     pub table: Table,
-    /// Which index; `None` for the table itself, read consistently.
+    /// `None` for the table itself, which is read consistently.
     pub index: Option<Index>,
-    /// The hash value.
     pub hash: AttributeValue,
     /// Only rows whose range key is at most this.
     pub range_at_most: Option<AttributeValue>,
-    /// Largest range key first.
+    /// Whether the largest range key comes first.
     pub newest_first: bool,
-    /// At most so many rows a page.
+    /// The most rows on a page.
     pub limit: Option<i32>,
 }
 
-/// Why the database did not do what it was asked.
+/// Why a call of the database failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum DbError {
-    /// A table is not there.
+    /// A table does not exist.
     #[error(
         "table {0} does not exist: check NODEKEEPER_CLUSTER and the region, or make the tables (`nodekeeper init`, or deploy the stack)"
     )]
     NoTable(String),
-    /// It cannot be reached, or did not answer.
+    /// DynamoDB cannot be reached, or did not answer.
     #[error(
         "DynamoDB did not answer ({operation}): check AWS_ENDPOINT_URL_DYNAMODB, the region and the credentials: {detail}"
     )]
-    Unreachable {
-        /// What was asked.
-        operation: &'static str,
-        /// What the client says.
-        detail: String,
-    },
-    /// Too much at once.
+    Unreachable { operation: &'static str, detail: String },
+    /// DynamoDB throttles the call.
     #[error("DynamoDB throttles ({operation}): the next run tries again")]
-    Throttled {
-        /// What was asked.
-        operation: &'static str,
-    },
-    /// It refused.
+    Throttled { operation: &'static str },
+    /// DynamoDB answered with another error.
     #[error("DynamoDB refused {operation}: {code}: {message}")]
-    Refused {
-        /// What was asked.
-        operation: &'static str,
-        /// Its code.
-        code: String,
-        /// Its words.
-        message: String,
-    },
-    /// A row that cannot be understood.
+    Refused { operation: &'static str, code: String, message: String },
+    /// A row cannot be read as the model's type.
     #[error("row {key} of table {table} cannot be understood: {detail}: repair or delete it")]
-    Corrupt {
-        /// Which table.
-        table: &'static str,
-        /// Its key.
-        key: String,
-        /// What is wrong.
-        detail: String,
-    },
+    Corrupt { table: &'static str, key: String, detail: String },
 }
 
 impl From<UnreadableEntry> for DbError {
@@ -147,19 +126,19 @@ impl From<UnreadableEntry> for DbError {
 /// Why a write did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// A condition did not hold: someone else was first. With the row as it is, where asked for.
+    /// A condition did not hold: someone else was first. Holds the current row if it was asked for.
     #[error("someone else was first")]
     Conflict(Option<Row>),
-    /// Another transaction holds a row: no condition failed, try again.
+    /// Another transaction is writing one of the rows. No condition failed: try again.
     #[error("another transaction was in the way")]
     Contended,
-    /// The database failed. Whether the write happened is not known.
+    /// The database failed. It is not known whether the write happened.
     #[error(transparent)]
     Db(#[from] DbError),
 }
 
 impl WriteError {
-    /// A condition that did not hold.
+    /// A failed condition, without the row.
     pub const CONFLICT: Self = Self::Conflict(None);
 
     /// Whether someone else was first.
@@ -168,28 +147,28 @@ impl WriteError {
     }
 }
 
-/// What comes back from a single write.
+/// What a single write returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing.
     None,
-    /// The whole row as it is: after the write, or, where a condition failed, before.
+    /// The whole row: after the write, or, if a condition failed, the current one.
     Row,
 }
 
-/// The database.
+/// The six operations of the database.
 #[async_trait]
 pub trait Db: Send + Sync {
     /// One row, read consistently.
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError>;
-    /// Many rows of one table, read consistently; those that do not exist are left out.
+    /// Many rows of one table, read consistently. Rows that do not exist are left out.
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError>;
-    /// A page of a query. Of an index it may be behind.
+    /// One page of a query. An index may be behind its table.
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError>;
-    /// A page of everything. Of an index it may be behind; of a table it is consistent.
+    /// One page of a whole table or index. A table is read consistently; an index may be behind.
     async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError>;
     /// One conditional write.
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError>;
-    /// All of these or none.
+    /// All of these writes, or none.
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError>;
 }

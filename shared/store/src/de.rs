@@ -1,7 +1,7 @@
-//! Reading the model's types straight from a row's attributes, with nothing copied in between.
+//! Deserializes the model's types directly from the attributes of a row, without a copy in between.
 //!
-//! Guarantees: a set reads as a list; a number reads as a whole one where it is written as one.
-//! Does not: know tables or records, or binary values: they read as nothing.
+//! Guarantees: a set reads as a list; a number that is written as a whole number reads as one.
+//! Does not: know tables or records. Binary values are not supported and read as nothing.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::de::value::{BorrowedStrDeserializer, Error, MapDeserializer, SeqDeserializer};
@@ -12,11 +12,11 @@ use serde::forward_to_deserialize_any;
 #[derive(Clone, Copy)]
 struct Attribute<'a>(&'a AttributeValue);
 
-/// An attribute's name, or a text of a set.
+/// The name of an attribute, or a text in a set.
 #[derive(Clone, Copy)]
 struct Text<'a>(&'a str);
 
-/// A number, of a set or not.
+/// A number, in a set or alone.
 #[derive(Clone, Copy)]
 struct Number<'a>(&'a str);
 
@@ -98,7 +98,7 @@ impl<'de> Deserializer<'de> for Attribute<'de> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// The model's enums that are attributes are words.
+    /// The enums of the model that are stored as attributes are words.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,

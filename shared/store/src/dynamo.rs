@@ -1,8 +1,8 @@
 //! DynamoDB through the AWS SDK: the only file that calls it.
 //!
-//! Guarantees: unprocessed keys are asked for again; a failed condition, a transaction
-//! conflict and a fault are told apart; a restart of the client's own retries never turns a
-//! write into two, because every write is conditional.
+//! Guarantees: unprocessed keys are asked for again; a failed condition, a transaction conflict and a
+//! fault are different errors; a retry by the SDK never carries out a write twice, because every write
+//! is conditional.
 //! Does not: decide what to read or write.
 
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, WriteError};
@@ -21,7 +21,7 @@ use model::ids::ClusterName;
 use std::error::Error;
 use std::fmt;
 
-/// How many keys one batch read takes.
+/// The most keys in one batch read.
 const BATCH_KEYS: usize = 100;
 /// How often unprocessed keys of a batch are asked for again.
 const BATCH_TRIES: u32 = 8;
@@ -40,7 +40,7 @@ impl fmt::Debug for Dynamo {
 }
 
 impl Dynamo {
-    /// The tables `{cluster}-…` behind this client.
+    /// The tables `{cluster}-…`, reached through this client.
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
         Self { client, cluster }
     }
@@ -49,8 +49,8 @@ impl Dynamo {
         format!("{}-{}", self.cluster, table.suffix())
     }
 
-    /// Makes the tables that are missing, at a local or test endpoint; in AWS the stack does.
-    /// Returns the names of those it made.
+    /// Makes the tables that do not exist yet, and returns their names. For a local or test endpoint: in AWS
+    /// the stack makes the tables.
     pub async fn create_tables(&self) -> Result<Vec<String>, DbError> {
         let mut made = Vec::new();
         for definition in TABLES {
@@ -214,7 +214,7 @@ where
     }
 }
 
-/// What a single write's error means. `old` is the row as it is, where that was asked for.
+/// The meaning of the error of a single write. `old` is the current row, if it was asked for.
 fn write_error<E, R>(operation: &'static str, table: &str, error: &SdkError<E, R>, old: Option<Row>) -> WriteError
 where
     E: ProvideErrorMetadata + Error + 'static,
@@ -231,7 +231,8 @@ fn rows(items: Option<Vec<Item>>) -> Vec<Row> {
     items.unwrap_or_default().into_iter().map(Row::from).collect()
 }
 
-/// A cancelled transaction: a failed condition outweighs a conflict, which outweighs throttling.
+/// The meaning of a cancelled transaction. If its writes failed for different reasons, a failed condition comes
+/// before a conflict, and a conflict before throttling.
 fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
     let has = |code: &str| reasons.iter().any(|r| r.code() == Some(code));
     let operation = "TransactWriteItems";
@@ -418,8 +419,8 @@ impl Db for Dynamo {
         use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as E;
         let items: Vec<TransactWriteItem> = writes.iter().map(|w| self.transact_item(w)).collect::<Result<_, _>>()?;
         let table = writes.first().map(|w| self.name(w.key.table)).unwrap_or_default();
-        // The SDK adds a request token, the same for its own retries: an answer that is lost on
-        // the way does not turn a committed transaction into a failed one.
+        // The SDK adds a request token and uses the same one for its retries. So a transaction that was
+        // committed, but whose answer was lost, does not fail when it is retried.
         self.client.transact_write_items().set_transact_items(Some(items)).send().await.map(|_| ()).map_err(|e| match e
             .as_service_error()
         {

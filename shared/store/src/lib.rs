@@ -3,11 +3,12 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`Store`] | reads and conditional writes |
-//! | [`steps`] | sequences of writes: place, end, stop, clean; the one exit of a job's or an alloc's end |
+//! | [`steps`] | sequences of writes: place, end, stop, clean; the only place where jobs and allocs end |
 //! | [`TABLES`] | tables and indexes, from which local tables are made and the template is checked |
 //! | [`Db`] | the boundary: six operations; [`Dynamo`] implements them through the AWS SDK |
 //!
-//! Guarantees: no blind writes. Does not: decide anything.
+//! Guarantees: every write is conditional (`docs/rules.md#R3`).
+//! Does not: decide anything.
 
 mod conditions;
 mod db;

@@ -1,8 +1,8 @@
 //! Records as rows: how the model's types become attributes and back, and what changed.
 //!
-//! Guarantees: optional attributes are absent, never null or empty; a write sets only what
-//! changed, so that it never touches the pulse it did not mean to touch.
-//! Does not: know conditions beyond the version.
+//! Guarantees: optional attributes without a value are left out, never null or empty; a write sets only
+//! what changed, so that it never overwrites the pulse by accident.
+//! Does not: know any condition except the version.
 
 use crate::db::{DbError, Row};
 use crate::tables::Table;
@@ -31,7 +31,7 @@ pub(crate) fn n(value: impl ToString) -> AttributeValue {
 
 /// The row of a value that serializes to an object.
 pub(crate) fn to_item(value: &impl Serialize) -> Item {
-    // The model's types are objects, and nothing in them cannot be an attribute.
+    // This cannot fail: the model's types are objects, and everything in them can be an attribute.
     let Ok(AttributeValue::M(mut item)) = value.serialize(ser::Attribute) else { return Item::new() };
     item.retain(|name, value| {
         if let AttributeValue::L(list) = value {
@@ -88,7 +88,7 @@ fn plain(value: &AttributeValue) -> Value {
     }
 }
 
-/// What a row can be read as.
+/// A type that a row can be read as.
 pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {}
 impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Readable for T {}
 
@@ -98,7 +98,7 @@ pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbErro
 }
 
 fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
-    // The `live` index has no room for a copy of its own hash key.
+    // The `live` index has no room for `node_id` besides its hash key `live_node`, which has the same value.
     let behind = !item.contains_key("node_id");
     let name = |name| if behind && name == "live_node" { "node_id" } else { name };
     R::deserialize(de::attributes(item.iter().map(|(k, v)| (name(k.as_str()), v)))).map_err(|e| DbError::Corrupt {
@@ -119,15 +119,15 @@ fn key_text(table: Table, item: &Item) -> String {
 
 /// A versioned row.
 pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
-    /// Its table.
+    /// The table that it is a row of.
     const TABLE: Table;
-    /// Its key.
+    /// The key of the row.
     fn key(&self) -> Key;
-    /// As read.
+    /// The version as read.
     fn version(&self) -> Version;
-    /// As a write makes it.
+    /// Sets the version that a write gives.
     fn set_version(&mut self, version: Version);
-    /// The attributes that only indexes need.
+    /// Adds the attributes that only indexes need.
     fn index(&self, _item: &mut Item) {}
 }
 
@@ -241,7 +241,7 @@ pub(crate) fn handle_row(handle: &Handle) -> Item {
     item
 }
 
-/// What must be written to turn one row into the other.
+/// The effect that turns one row into the other.
 pub(crate) fn difference(mut before: Item, after: Item) -> Effect {
     let set: BTreeMap<String, AttributeValue> =
         after.into_iter().filter(|(name, value)| before.remove(name).as_ref() != Some(value)).collect();
@@ -250,8 +250,8 @@ pub(crate) fn difference(mut before: Item, after: Item) -> Effect {
     Effect::Update { set, remove }
 }
 
-/// The conditional write that makes `before` into `after`, and `after` as it will be.
-/// Conditional on the row not being there (`None`), or on its version as read.
+/// The write that turns `before` into `after`, and `after` with the version that the write gives it. The
+/// condition is the version as read, or, if `before` is `None`, that there is no row.
 pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
     let mut after = after.clone();
     after.set_version(before.map_or(Version::UNWRITTEN, Record::version).next());

@@ -1,8 +1,8 @@
-//! Writing the model's types straight as a row's attributes, with nothing made in between.
+//! Serializes the model's types directly to the attributes of a row, without another form in between.
 //!
-//! Guarantees: a value is as JSON would have it: an object is a map, a list a list, a word a text.
-//! Does not: know tables or records, what is a set, what is left out, or enums that hold
-//! something: the model has none of these as attributes.
+//! Guarantees: a value has the form that it has in JSON: an object is a map, a list is a list, a word is a text.
+//! Does not: know tables or records, which attributes are sets, or which are left out. Enums with data are
+//! not supported: the model stores none as an attribute.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::de::value::Error;
@@ -10,16 +10,16 @@ use serde::ser::{Error as _, Impossible, Serialize, SerializeMap, SerializeSeq, 
 use std::collections::HashMap;
 use std::fmt::Display;
 
-/// Room for a record's attributes: what has flattened parts does not say how many they are.
+/// How many attributes to make room for. A type with flattened fields does not say how many it has.
 const ATTRIBUTES: usize = 32;
 
-/// Makes attributes.
+/// Makes one attribute.
 pub(super) struct Attribute;
 
-/// A list in the making.
+/// A list that is being made.
 pub(super) struct List(Vec<AttributeValue>);
 
-/// An object in the making, and the name of what comes next.
+/// An object that is being made, and the name of its next field.
 pub(super) struct Object {
     fields: HashMap<String, AttributeValue>,
     name: Option<String>,

@@ -1,13 +1,14 @@
 //! Sequences of writes that more than one function performs: placing, ending and stopping allocs,
 //! cleaning a node.
 //!
-//! This module is the one exit of a job's and an alloc's end: whoever ends one, calls a function here.
+//! Jobs and allocs end only here: whoever ends one calls a function of this module.
 //!
-//! Guarantees: an alloc's end, its leaving of the node's and the job's sets, the job's transition, its
-//! handle's next look and the events of both are **one** transaction, which also checks the versions
-//! of the copies it counted on; a record is cleaned only after nothing points at its node any more;
-//! after a kill at any point, the same call finishes the same work.
-//! Does not: decide that any of this is due.
+//! Guarantees: the end of an alloc is **one** transaction: the alloc, its removal from the sets of the node
+//! and the job, the job's transition, the next look at its handle, and the events. The transaction also
+//! checks the versions of the other copies that the job's transition depends on. A record is cleaned
+//! only after its allocs have ended and its handles' rows are deleted. If a run is killed at any point,
+//! the same call finishes the work.
+//! Does not: decide when any of this is due.
 
 use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
 use crate::db::WriteError;
@@ -25,21 +26,21 @@ use model::{
 };
 use std::collections::BTreeMap;
 
-/// How long what the steps leave behind is kept.
+/// How long rows and objects are kept after an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     /// Ended jobs and allocs.
     pub finished: Span,
     /// Events.
     pub events: Span,
-    /// What a failed alloc left on its node.
+    /// What a failed alloc leaves on its node.
     pub failed_handles: Span,
-    /// A handle that has not appeared yet.
+    /// How long a handle may take to appear.
     pub creating: Span,
 }
 
 impl Retention {
-    /// As this policy says.
+    /// The times of this policy.
     pub fn of(policy: &Policy) -> Self {
         Self {
             finished: policy.history.keep_finished(),
@@ -50,8 +51,8 @@ impl Retention {
     }
 }
 
-/// Ends an alloc. `node` is its node's record as known, `None` if that life is over (then there is
-/// no set to leave). Returns the node's record as written.
+/// Ends an alloc. `node` is the record of its node as this run knows it; `None` if that life is over, so that
+/// there is no set to remove the alloc from. Returns the node's record as written.
 pub async fn end_alloc(
     store: &Store,
     node: Option<&NodeRecord>,
@@ -94,8 +95,8 @@ async fn end_alloc_if(
     Ok(written)
 }
 
-/// What the end of an alloc means for its handle's next look. A failed alloc's handle is kept for its
-/// time, also where the next look would have been sooner.
+/// When its handle is looked at after an alloc has ended: at once, but for a failed alloc only after
+/// [`Retention::failed_handles`], even if the next look would have been sooner.
 fn handle_of_ended(handle: &Handle, client: ClientStatus, keep: Retention, now: Time) -> Option<Write> {
     let failed = client == ClientStatus::Failed;
     let wait = if failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO };
@@ -104,13 +105,14 @@ fn handle_of_ended(handle: &Handle, client: ClientStatus, keep: Retention, now: 
     if handle.due_at > due_at || (failed && exists && handle.due_at != due_at) {
         Some(change_handle(handle, &Handle { due_at, ..handle.clone() }))
     } else {
-        // It is due already, unless a sweep that still saw the alloc live puts it off.
+        // The handle is due already. The check makes sure that a sweep which still saw the alloc live does not
+        // put the next look off at the same time.
         exists.then(|| handle_unchanged(handle))
     }
 }
 
-/// Tells an alloc to stop at its node's drain deadline and counts its member as lost to the job now.
-/// The alloc itself lives until its node says how it ended.
+/// Tells an alloc to stop at its node's drain deadline, and counts its member as lost for the job now. The
+/// alloc itself stays live until its node reports its end.
 pub async fn stop_and_count_lost(
     store: &Store,
     node: &NodeRecord,
@@ -129,8 +131,8 @@ pub async fn stop_and_count_lost(
     Ok(told)
 }
 
-/// The writes by which a job counts the end of one of its members: the job itself, the event if the job
-/// changes its state by it, and the checks of the copies that were counted on.
+/// The writes with which a job counts the end of one of its members: the job, an event if its state changes,
+/// and checks of the other copies that stand for the member.
 async fn count_member(
     store: &Store,
     alloc: &Alloc,
@@ -159,12 +161,12 @@ async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Vec<Alloc
     Ok(store.allocs(ids).await?.into_iter().filter(|a| !a.summary.client.is_final()).collect())
 }
 
-/// An event as a write of the transaction that it tells of.
+/// The event of a change, as a write in the transaction of that change.
 fn event_of(subject: &Subject, action: ActionName, reason: &Reason, keep: Retention, now: Time) -> Write {
     Store::event_write(&Event::of_change(subject, action, &reason.to_string(), now, keep.events))
 }
 
-/// Keeps a new job: its row and its event. Returns the job as written.
+/// Writes a new job and its event. Returns the job as written.
 pub async fn submit_job(store: &Store, job: &Job, keep: Retention, now: Time) -> Result<Job, WriteError> {
     let reason = format!("priority {}, {} node(s)", job.summary.priority, job.summary.nodes);
     let event = Event::of_change(&Subject::Job(job.summary.job_id), ActionName::Submit, &reason, now, keep.events);
@@ -173,7 +175,7 @@ pub async fn submit_job(store: &Store, job: &Job, keep: Retention, now: Time) ->
     Ok(job)
 }
 
-/// Cancels a job for an operator: its row and its event. `None` if it had ended already.
+/// Cancels a job for an operator and writes its event. `None` if the job has ended already.
 pub async fn cancel_job(
     store: &Store,
     job: &Job,
@@ -188,13 +190,13 @@ pub async fn cancel_job(
     Ok(Some(after))
 }
 
-/// Rejects a queued job that can never run. Its event is the one of the run's action.
+/// Rejects a queued job that can never run. The run's action leaves the event.
 pub async fn reject_job(store: &Store, job: &Job, reason: &str, keep: Retention, now: Time) -> Result<Job, WriteError> {
     let after = job.reject(reason, keep.finished, now).ok_or(WriteError::CONFLICT)?;
     store.write(Some(job), &after, Vec::new()).await
 }
 
-/// Queues a job without live allocs again. Its event is the one of the run's action.
+/// Queues a job without live allocs again. The run's action leaves the event.
 pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, WriteError> {
     let rows = store.allocs(job.summary.allocs.iter().copied()).await?;
     if rows.iter().any(|a| !a.summary.client.is_final()) {
@@ -203,9 +205,10 @@ pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, 
     store.write(Some(job), &job.requeue(reason).ok_or(WriteError::CONFLICT)?, Vec::new()).await
 }
 
-/// Places these members of a job, each on a node of its own, all of them or none: the nodes
-/// (ready, wanted, at their versions, into `allocs`, `seq`), the job, the allocs and their
-/// handle rows in one transaction. Returns the nodes as written.
+/// Places these members of a job, each on a node of its own: all of them, or none. One transaction writes the
+/// nodes (which must take work, at the versions read; their `allocs` and `seq` change), the job, the allocs
+/// and their handle rows. `replaces` is the unknown alloc that a copy is placed for. Returns the nodes as
+/// written.
 pub async fn place(
     store: &Store,
     job: &Job,
@@ -231,7 +234,8 @@ pub async fn place(
         placed.push(id);
     }
     if let (Some(original), Some(copy)) = (replaces, placed.first()) {
-        // Still unknown at the version read: a node that came back meanwhile needs no copy.
+        // The original must still be unknown at the version read: if its node came back meanwhile, no copy is
+        // needed.
         if original.summary.client != ClientStatus::Unknown {
             return Err(WriteError::CONFLICT);
         }
@@ -249,8 +253,9 @@ pub async fn place(
     done.map(|()| nodes)
 }
 
-/// Ids that left traces in a history which a restore undid are not given a second time: a job that
-/// insisted on them would wait, and hold up others, until the traces are gone.
+/// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, a
+/// handle or an alloc with the next id may exist although the job does not know of it. Without the skip, the
+/// job would wait until those rows are gone, and would hold up the jobs after it.
 async fn skip_spent_ids(
     store: &Store,
     job: &Job,
@@ -287,21 +292,21 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -
                 make_handle(&creating(name, HandleKind::Volume, None))
             }
             Some(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
-                // Used again: it is not unused from some earlier look on.
+                // The cache is used again: its unused time starts anew.
                 let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
                 let due_at = row.due_at.max(now + keep.creating);
                 change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
             }
-            // Being destroyed: the job is left for the next run.
+            // The cache is being destroyed: the placing is left to the next run.
             Some(_) => return Err(WriteError::CONFLICT),
         });
     }
     Ok(writes)
 }
 
-/// Cleans a record: first its allocs are lost, then its handles' rows go, then the slot is
-/// free. `more` must hold of the record in each of these writes, besides the version: a node that
-/// is heard from meanwhile loses nothing any more.
+/// Cleans a record: first its allocs end as lost, then its handles' rows are deleted, then the slot is freed.
+/// Each of these writes requires `more` besides the version, so that a node whose heartbeat arrives meanwhile
+/// loses nothing from then on.
 pub async fn clean_node(
     store: &Store,
     record: &NodeRecord,
@@ -322,7 +327,7 @@ pub async fn clean_node(
                 let after = end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await?;
                 after.unwrap_or(record)
             }
-            // Tables restored to different moments: nothing can end it any more.
+            // There is no such live alloc, so it cannot be ended: the tables were restored to different moments.
             None => {
                 let after = record.without_alloc(*id, now).map_err(|_| WriteError::CONFLICT)?;
                 store.write(Some(&record), &after, more.clone()).await?

@@ -1,10 +1,9 @@
 //! Reading and writing the tables of one cluster.
 //!
-//! Guarantees: every write is conditional, on a version as read or on the row's absence; a list is
-//! read to its last page or not at all; a transaction conflict is retried three times with jitter, a
-//! failed condition never.
-//! Does not: decide what to write, or repeat anything that failed for another reason: the next run
-//! does.
+//! Guarantees: every write is conditional, on what was read or on there being no row; a list is read to
+//! its last page, or the whole read fails; a transaction conflict is retried three times with jitter, a
+//! failed condition never (`docs/rules.md#R3`).
+//! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
 use crate::db::{Answer, Db, DbError, Query, Row, WriteError};
 use crate::rows::{
@@ -25,7 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a transaction that met another one is tried again.
+/// How often a write that met another transaction is tried again.
 const CONTENTION_RETRIES: u32 = 3;
 
 /// The tables of one cluster. Cheap to clone.
@@ -41,22 +40,18 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// The pulse of a steady heartbeat, and what must be as the caller says.
+/// A steady heartbeat: the new pulse, and the attributes that the record must have for it to be steady.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Pulse<'a> {
-    /// Who calls.
     pub node_id: NodeId,
-    /// From which instance.
     pub instance_id: &'a str,
-    /// In which incarnation.
     pub incarnation: &'a str,
-    /// In which boot.
     pub boot_id: &'a str,
-    /// Whether it is busy with something other than allocs.
+    /// Whether something other than allocs keeps the node occupied.
     pub busy: bool,
-    /// Now.
     pub now: Time,
-    /// The renewed lease's end.
+    /// When the renewed lease expires.
     pub lease_expires_at: Time,
 }
 
@@ -66,13 +61,12 @@ impl Store {
         Self::with_chance(db, Chance::real())
     }
 
-    /// The store on this database, with this chance.
+    /// The store on this database, with this source of random values.
     pub fn with_chance(db: Arc<dyn Db>, chance: Chance) -> Self {
         Self { db, chance }
     }
 
-    /// What ids of rows are made with, and when to come again: these are made where rows are
-    /// written.
+    /// The source of random values for ids, for jitter, and for the time of a node's next call.
     pub const fn chance(&self) -> &Chance {
         &self.chance
     }
@@ -121,8 +115,8 @@ impl Store {
         self.read(&node_key(slot)).await
     }
 
-    /// Every job that is queued, placed or regrouping, as the index shows them: in the order
-    /// they are served, queued ones first.
+    /// Every job that is queued, placed or regrouping, queued ones first, each group in the order of the queue.
+    /// The index may be behind the table.
     pub async fn queue(&self) -> Result<Vec<JobSummary>, DbError> {
         let mut jobs: Vec<JobSummary> = Vec::new();
         let mut at: HashMap<JobId, usize> = HashMap::new();
@@ -136,7 +130,7 @@ impl Store {
                 limit: None,
             };
             for job in self.query::<JobSummary>(&query).await? {
-                // Both queries may show a job that moves between them: the later row is newer.
+                // A job that is placed between the two queries shows up in both. The second row is newer.
                 let known = *at.entry(job.job_id).or_insert(jobs.len());
                 match jobs.get_mut(known) {
                     Some(seen) => *seen = job,
@@ -157,7 +151,7 @@ impl Store {
         self.read(&job_key(job)).await
     }
 
-    /// Every live alloc, as the index shows them: it may be behind.
+    /// Every live alloc. The index may be behind the table.
     pub async fn live_allocs(&self) -> Result<Vec<AllocSummary>, DbError> {
         self.scan(Table::Allocs, Some(LIVE)).await
     }
@@ -173,8 +167,8 @@ impl Store {
         self.read(&alloc_key(id)).await
     }
 
-    /// Every alloc of a job that is still kept, ended ones included: its ids are counted, so no
-    /// index is needed.
+    /// Every alloc of a job that still has a row, also ended ones. No index is needed, because the ids can be
+    /// counted.
     pub async fn allocs_of(&self, job: &Job) -> Result<Vec<Alloc>, DbError> {
         let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes, job.summary.copies);
         let ids = (0..copies).flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
@@ -201,7 +195,7 @@ impl Store {
         self.read(&handle_key(node, handle)).await
     }
 
-    /// The handles that are due, read consistently after the index named them.
+    /// The handles that are due. The index names them, and then each row is read consistently.
     pub async fn handles_due(&self, now: Time) -> Result<Vec<Handle>, DbError> {
         let query = Query {
             table: Table::Handles,
@@ -233,19 +227,19 @@ impl Store {
         Ok(Control::from_rows(self.scan::<Value>(Table::Control, None).await?)?)
     }
 
-    /// The policy's row and poll-and-scale's last run: what the ingest needs, in two reads.
+    /// The policy's row and poll-and-scale's last run, which are all that heartbeat-ingest needs.
     pub async fn ingest_control(&self) -> Result<Control, DbError> {
         let keys = [control_key(&ControlKey::Policy), control_key(&ControlKey::Run(POLL_AND_SCALE.name.to_owned()))];
         Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row)))?)
     }
 
-    /// The row of an entry with this key, read consistently; one that was never written if there is none.
+    /// The row of the entry with this key, read consistently; an unwritten row if there is none.
     pub async fn entry_row(&self, key: &ControlKey) -> Result<EntryRow, DbError> {
         let row: Option<EntryRow> = self.read(&control_key(key)).await?;
         Ok(row.unwrap_or_else(|| EntryRow::new(key)))
     }
 
-    /// An entry of the control table, read consistently; one that was never written if there is none.
+    /// An entry of the control table, read consistently; an unwritten one if there is none.
     pub async fn entry<E: Entry>(&self, key: &ControlKey) -> Result<E, DbError> {
         self.entry_row(key).await.map(E::from_row)
     }
@@ -268,8 +262,8 @@ impl Store {
         self.scan(Table::Events, None).await
     }
 
-    /// Writes what changed between a record as read and as it must become. Returns it as
-    /// written. `more` must hold besides the version.
+    /// Writes what changed between a record as read and as it must become. `more` must hold besides the
+    /// version. Returns the record as written.
     pub async fn write<R: Record>(&self, before: Option<&R>, after: &R, more: Vec<Cond>) -> Result<R, WriteError> {
         let (mut write, after) = change(before, after);
         write.when.extend(more);
@@ -277,12 +271,13 @@ impl Store {
         Ok(after)
     }
 
-    /// Writes an entry of the control table, as read and as it must become. Returns it as written.
+    /// Writes an entry of the control table: `before` is as read, `after` as it must become. Returns the entry
+    /// as written.
     pub async fn write_entry<E: Entry>(&self, before: &E, after: &E) -> Result<E, WriteError> {
         self.change_row(before.row(), after.row()).await.map(E::from_row)
     }
 
-    /// [`Store::write_entry`] for a change whose kind of entry is not known.
+    /// [`Store::write_entry`] for an entry of any kind.
     pub async fn change_entry(&self, change: &EntryChange) -> Result<EntryRow, WriteError> {
         self.change_row(&change.before, &change.after).await
     }
@@ -292,7 +287,7 @@ impl Store {
         self.write(before, after, Vec::new()).await
     }
 
-    /// All of these writes or none.
+    /// All of these writes, or none.
     pub async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
         let mut tries = 0;
         loop {
@@ -325,9 +320,9 @@ impl Store {
         tokio::time::sleep(Duration::from_secs_f64(self.chance.between(most_s / 2.0, most_s))).await;
     }
 
-    /// A steady heartbeat: one conditional write and no read. `Ok(Ok)` is the record after it,
-    /// `Ok(Err)` the record as it is when something is not as the caller says, `None` without a
-    /// record.
+    /// A steady heartbeat: one conditional write and no read. `Ok(Ok)` is the record after the write.
+    /// `Ok(Err)` is the current record if the heartbeat is not steady, because something differs from what
+    /// the caller says; `None` if there is no record.
     pub async fn pulse(&self, pulse: &Pulse<'_>) -> Result<Result<NodeRecord, Option<NodeRecord>>, DbError> {
         let set = BTreeMap::from([
             ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
@@ -347,7 +342,7 @@ impl Store {
                 Cond::Eq("boot_id", s(pulse.boot_id)),
                 busy,
                 Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
-                // No lease gets shorter.
+                // A heartbeat never shortens the lease.
                 Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),
                 Cond::In("state", vec![s("in_use"), s("shutting_down")]),
                 Cond::In("status", vec![s("syncing"), s("ready")]),
@@ -364,8 +359,8 @@ impl Store {
         }
     }
 
-    /// Notes the number of a report that was taken, without raising the version: only if it is
-    /// the newest of the current incarnation.
+    /// Notes the number of a report that was taken. The write does not raise the version, and happens only if
+    /// the report is the newest of the current incarnation.
     pub async fn note_report(
         &self,
         node_id: NodeId,
@@ -394,7 +389,7 @@ impl Store {
         self.write_one(&write, Answer::None).await.map(|_| ())
     }
 
-    /// One write that is not a record's.
+    /// One write without a version.
     pub async fn apply(&self, write: &Write) -> Result<(), WriteError> {
         self.write_one(write, Answer::None).await.map(|_| ())
     }
@@ -405,22 +400,21 @@ impl Store {
         Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::to_item(event)) }
     }
 
-    /// Keeps an event. Events are for people: nothing is decided from them, and a failure to keep one
-    /// stops nothing.
+    /// Writes an event.
     pub async fn record(&self, event: &Event) -> Result<(), WriteError> {
         self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ())
     }
 
-    /// Keeps an event where nobody waits for it: a failure is said in the log.
+    /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.
     pub async fn tell(&self, event: &Event) {
         if let Err(e) = self.record(event).await {
-            tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not kept");
+            tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not written");
         }
     }
 
-    /// Writes the row of a scheduled run.
+    /// Writes the row of a scheduled run. If that fails, only the log says so.
     pub async fn write_run(&self, before: Option<&RunRow>, row: &RunRow) {
-        // Another run wrote its own: that is as good.
+        // A conflict is fine: another run wrote its own row.
         if let Err(WriteError::Db(e)) = self.write(before, row, Vec::new()).await {
             tracing::warn!(error = %e, "the run's row was not written");
         }

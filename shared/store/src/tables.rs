@@ -1,14 +1,14 @@
 //! The tables: their keys, indexes and time to live, defined once.
 //!
-//! Local tables are made from these definitions and the template is checked against them.
-//! Guarantees: no index projects more than the 20 attributes DynamoDB takes for one.
-//! Does not: say what the other attributes are; the model's types do.
+//! Local tables are made from these definitions, and the template is checked against them.
+//! Guarantees: no index projects more than the 20 attributes that DynamoDB allows.
+//! Does not: name the attributes that are neither keys nor projected; the model's types do.
 
 use serde_json::{Value, json};
 
 /// One of the six tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "their names say it")]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Table {
     Nodes,
     Jobs,
@@ -20,7 +20,7 @@ pub enum Table {
 
 /// The type of a key attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "their names say it")]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum KeyType {
     Number,
     Text,
@@ -28,43 +28,39 @@ pub enum KeyType {
 
 /// A key attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct KeyAttribute {
-    /// Its name.
     pub name: &'static str,
-    /// Its type.
     pub kind: KeyType,
 }
 
-/// A hash key and, mostly, a range key.
+/// A hash key, and a range key if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySchema {
-    /// What rows are found by.
+    /// The attribute that rows are found by.
     pub hash: KeyAttribute,
-    /// What they are ordered by.
+    /// The attribute that rows with the same hash key are ordered by.
     pub range: Option<KeyAttribute>,
 }
 
 /// A global secondary index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Index {
-    /// Its name.
     pub name: &'static str,
-    /// Its key.
     pub key: KeySchema,
-    /// Attributes besides the keys; `None` for the keys only.
+    /// The projected attributes besides the keys; `None` for the keys only.
     pub projected: Option<&'static [&'static str]>,
 }
 
 /// A table's definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Definition {
-    /// Which.
     pub table: Table,
-    /// Its key.
     pub key: KeySchema,
-    /// Its indexes.
     pub indexes: &'static [Index],
-    /// Whether rows with `expires_at` are deleted some time after.
+    /// Whether DynamoDB deletes rows some time after their `expires_at`.
     pub expires: bool,
 }
 
@@ -79,7 +75,7 @@ const fn number(name: &'static str) -> KeyAttribute {
 /// The attribute of the time to live, in epoch **seconds**.
 pub(super) const EXPIRES: &str = "expires_at";
 
-/// Jobs that are queued or placed, in the order they are served.
+/// Jobs that have not ended, in the order of the queue. Regrouping jobs count as placed.
 pub const QUEUE: Index = Index {
     name: "queue",
     key: KeySchema { hash: text("queue"), range: Some(text("rank")) },
@@ -103,8 +99,8 @@ pub const QUEUE: Index = Index {
     ]),
 };
 
-/// Allocs that are not final, by node. DynamoDB takes at most 20 projected attributes an
-/// index: the node's id is the hash key itself.
+/// Allocs that are not final, by node. The node id is only in the hash key: DynamoDB allows 20 projected
+/// attributes, and there is no room for a copy.
 pub const LIVE: Index = Index {
     name: "live",
     key: KeySchema { hash: text("live_node"), range: Some(text("alloc_id")) },
@@ -132,7 +128,7 @@ pub const LIVE: Index = Index {
     ]),
 };
 
-/// Handles in the order they are looked at.
+/// Handles in the order in which they are due.
 pub const DUE: Index =
     Index { name: "due", key: KeySchema { hash: text("due"), range: Some(number("due_at")) }, projected: None };
 
@@ -177,7 +173,7 @@ pub const TABLES: &[Definition] = &[
 ];
 
 impl Table {
-    /// The part of its name after the cluster's.
+    /// The part of the table's name after the name of the cluster.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Nodes => "nodes",
@@ -189,9 +185,9 @@ impl Table {
         }
     }
 
-    /// Its definition.
+    /// The definition of this table.
     pub fn definition(self) -> Definition {
-        // Every variant has an entry: `every_table_is_defined` holds it.
+        // Every variant has an entry, so the default is never used. The test `every_table_is_defined` checks it.
         TABLES.iter().copied().find(|d| d.table == self).unwrap_or(Definition {
             table: self,
             key: KeySchema { hash: text("key"), range: None },

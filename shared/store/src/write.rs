@@ -1,9 +1,9 @@
-//! Reads and writes as values: what a conditional write requires and changes, before it
-//! becomes a DynamoDB expression.
+//! Conditional writes as values: what a write requires and changes, before it becomes a DynamoDB
+//! expression.
 //!
-//! Guarantees: every name and value is aliased, so that reserved words need no list; the
-//! same values can be rendered for DynamoDB or applied by a model of it.
-//! Does not: talk to anything.
+//! Guarantees: every name and value has an alias, so that DynamoDB's reserved words do not matter; the
+//! same values can be rendered for DynamoDB or applied to tables in memory.
+//! Does not: call anything.
 
 use crate::tables::Table;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -14,12 +14,11 @@ pub type Item = HashMap<String, AttributeValue>;
 
 /// The key of one row.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Key {
-    /// Which table.
     pub table: Table,
-    /// The hash key's value.
     pub hash: AttributeValue,
-    /// The range key's value, where the table has one.
+    /// `None` if the table has no range key.
     pub range: Option<AttributeValue>,
 }
 
@@ -29,7 +28,7 @@ impl Key {
         Self { table, hash, range: None }
     }
 
-    /// As attributes.
+    /// The key as attributes.
     pub fn attributes(&self) -> Item {
         let schema = self.table.definition().key;
         let mut item = Item::from([(schema.hash.name.to_owned(), self.hash.clone())]);
@@ -40,18 +39,18 @@ impl Key {
     }
 }
 
-/// What must hold for a write to happen.
+/// A condition of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cond {
-    /// The attribute is not there; of a key attribute: the row is not there.
+    /// The row does not have the attribute. For a key attribute: there is no row.
     Absent(&'static str),
-    /// The attribute is there.
+    /// The row has the attribute.
     Present(&'static str),
-    /// It has this value.
+    /// The attribute has this value.
     Eq(&'static str, AttributeValue),
-    /// It is there and less.
+    /// The row has the attribute, and its value is less than this.
     Lt(&'static str, AttributeValue),
-    /// It has one of these values.
+    /// The attribute has one of these values.
     In(&'static str, Vec<AttributeValue>),
     /// At least one of these holds.
     Any(Vec<Cond>),
@@ -64,9 +63,9 @@ pub enum Effect {
     Put(Item),
     /// Sets some attributes and removes others.
     Update {
-        /// New values.
+        /// The attributes to set.
         set: BTreeMap<String, AttributeValue>,
-        /// Attributes that go.
+        /// The attributes to remove.
         remove: Vec<String>,
     },
     /// Deletes the row.
@@ -77,17 +76,17 @@ pub enum Effect {
 
 /// One conditional write.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Write {
-    /// Of which row.
+    /// The row that it writes.
     pub key: Key,
-    /// All of these must hold.
+    /// All of these conditions must hold.
     pub when: Vec<Cond>,
-    /// What it does.
     pub effect: Effect,
 }
 
 impl Write {
-    /// A condition more.
+    /// The write with one more condition.
     #[must_use]
     pub fn and(mut self, cond: Cond) -> Self {
         self.when.push(cond);
@@ -98,14 +97,14 @@ impl Write {
 /// Names and values of one expression.
 #[derive(Debug, Default)]
 pub struct Aliases {
-    /// `#n0` and so on.
+    /// Names by alias: `#n0` and so on.
     pub names: HashMap<String, String>,
-    /// `:v0` and so on.
+    /// Values by alias: `:v0` and so on.
     pub values: HashMap<String, AttributeValue>,
 }
 
 impl Aliases {
-    /// An alias for `name`: the same one each time.
+    /// The alias for `name`: always the same one.
     pub fn name(&mut self, name: &str) -> String {
         if let Some((alias, _)) = self.names.iter().find(|(_, n)| n.as_str() == name) {
             return alias.clone();
@@ -115,14 +114,14 @@ impl Aliases {
         alias
     }
 
-    /// An alias for `value`.
+    /// A new alias for `value`.
     pub fn value(&mut self, value: &AttributeValue) -> String {
         let alias = format!(":v{}", self.values.len());
         self.values.insert(alias.clone(), value.clone());
         alias
     }
 
-    /// The condition expression, `None` if nothing is required.
+    /// The condition expression; `None` if there is no condition.
     pub fn condition(&mut self, conds: &[Cond]) -> Option<String> {
         let parts: Vec<String> = conds.iter().map(|c| self.one(c)).collect();
         (!parts.is_empty()).then(|| parts.join(" AND "))

@@ -1,4 +1,5 @@
-//! Records and rows whose node is gone, and instances that nobody knows. K: Arvados #12073.
+//! Tests of the plan: stale records, surplus rows and orphans. Names with K are cases of Arvados #12073 (see
+//! `docs/scenarios.md`).
 
 use super::*;
 use model::ActionName;
@@ -61,7 +62,7 @@ fn k01_slot_0_is_stale_like_any_other_and_so_is_one_that_never_pinged() {
 }
 
 #[test]
-fn an_unusual_share_of_stale_records_waits_and_what_is_shut_down_does_not() {
+fn an_unusual_share_of_stale_records_waits_but_not_nodes_that_are_shutting_down() {
     let mut given = given();
     given.seen.nodes.extend((0..4).map(fixtures::bound));
     given.seen.nodes.push(fixtures::bound(4).shut_down(at(0), "drained").unwrap());
@@ -78,12 +79,12 @@ fn an_unusual_share_of_stale_records_waits_and_what_is_shut_down_does_not() {
     assert_eq!(rows, ["hold_back cluster", "clean slot#4"]);
     let entry = entry.unwrap();
     assert_eq!((entry.since_at(), entry.held()), (Some(at(8000)), Some(4)));
-    // It has lasted as long as it must.
+    // The brake has held for its time.
     let long = EntryRow { since_at: Some(at(8000 - 300)), ..entry.row().clone() };
     given.seen.control.put(long);
     let all: Vec<_> = (0..5).map(|n| format!("clean slot#{n}")).collect();
     assert_eq!(run(&given).0[1..], all);
-    // Three are no unusual number.
+    // Three are not an unusual number.
     given.seen.control.remove(&ControlKey::Brake(BrakeKind::Missing));
     given.seen.nodes.remove(0);
     assert_eq!(run(&given).0, all[1..]);
@@ -96,7 +97,7 @@ fn a_listed_instance_keeps_its_record_however_silent() {
 }
 
 #[test]
-fn ten_orphans_wait_for_an_operator_and_one_goes() {
+fn ten_orphans_wait_for_an_operator_and_one_is_terminated() {
     let mut given = given();
     for n in 0..10 {
         given.seen.instances.push(running(&format!("i-{n}"), &fixtures::assigned(n)));

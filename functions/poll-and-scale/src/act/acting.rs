@@ -1,7 +1,8 @@
 //! What all actions of one run share.
 //!
-//! Guarantees: an action builds on the records as this run read or wrote them; an alloc or a job is read
-//! again before it changes, and must be as the plan saw it.
+//! Guarantees: an action uses the node records as this run read or wrote them; an alloc or a job is read again
+//! before it changes, and must have the version that the plan saw.
+//! Does not: contain any action; the other files do.
 
 use super::pace::Pace;
 use model::cloud::{Cloud, CloudError};
@@ -22,9 +23,9 @@ pub(super) struct Acting<'a> {
     pub(super) settings: &'a LaunchSettings,
     pub(super) keep: Retention,
     pub(super) pace: Pace,
-    /// The failed starts as this run last wrote them.
+    /// The entry of the failed starts as this run last wrote it.
     pub(super) failed_starts: tokio::sync::Mutex<Option<FailedStarts>>,
-    /// Instances to terminate, in as few calls as EC2 takes.
+    /// The instances to terminate at the end, in as few calls as EC2 allows.
     terminate: Mutex<Vec<String>>,
 }
 
@@ -47,7 +48,7 @@ impl<'a> Acting<'a> {
         self.run.lanes.record_of(node_id).ok_or(ActError::CONFLICT)
     }
 
-    /// Writes a record that was read, or written by this run, as it must become.
+    /// Writes the change of a record that this run has read or written.
     pub(super) async fn write_node(
         &self,
         before: &NodeRecord,
@@ -66,7 +67,7 @@ impl<'a> Acting<'a> {
         Ok(())
     }
 
-    /// An alloc, read again. The index may have been behind: then the plan decided about something else.
+    /// An alloc, read again. If its version differs, the index was behind and the plan saw an older state.
     pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
         let alloc = self.run.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
         let read = self.run.seen.allocs.iter().find(|a| a.alloc_id == id).map(|a| a.version);
@@ -74,14 +75,14 @@ impl<'a> Acting<'a> {
         if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
     }
 
-    /// A job, read again.
+    /// A job, read again. If its version differs, the plan saw an older state.
     pub(super) async fn job(&self, id: JobId) -> Result<Job, ActError> {
         let job = self.run.store.job(id).await?.ok_or(ActError::CONFLICT)?;
         let read = self.run.seen.jobs.iter().find(|j| j.job_id == id).map(|j| j.version);
         if read == Some(job.summary.version) { Ok(job) } else { Err(ActError::CONFLICT) }
     }
 
-    /// Terminates an instance at the end of the run's other actions.
+    /// Has an instance terminated together with others, after the other actions of the run.
     pub(super) fn terminate_later(&self, instance_id: String) {
         self.terminate.lock().unwrap_or_else(PoisonError::into_inner).push(instance_id);
     }

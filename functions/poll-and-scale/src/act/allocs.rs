@@ -1,4 +1,8 @@
 //! Actions on allocs and jobs.
+//!
+//! Guarantees: whatever the index may have shown too late is read again before an alloc is lost or stopped, or a
+//! reconnect is resolved.
+//! Does not: decide; the plan does.
 
 use super::acting::Acting;
 use crate::plan::window_over;
@@ -12,7 +16,7 @@ impl Acting<'_> {
     pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
         let alloc = self.alloc(id).await?;
         let record = self.run.lanes.record_of(node_id);
-        // The scan may be older than what was read of the alloc: then its node is new, not gone.
+        // The scan of the nodes may be older than the alloc that was just read. Then the node is new, not gone.
         if record.is_none() && self.run.store.node(node_id.slot()).await?.and_then(|r| r.node_id()) == Some(node_id) {
             return Err(ActError::CONFLICT);
         }
@@ -29,7 +33,7 @@ impl Acting<'_> {
         let alloc = self.alloc(id).await?;
         let record = self.record(node_id)?;
         let after = alloc.unknown(reason, now).ok_or(ActError::CONFLICT)?;
-        // The node must still be disconnected or down, at the version read.
+        // The node must still be disconnected or down: its record must have the version read.
         let writes: Vec<Write> = vec![change(Some(&alloc), &after).0, unchanged(&record)];
         self.run.store.transact(&writes).await?;
         Ok(())
@@ -68,8 +72,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// The queue index may be behind: that its job does not regroup, which begins again only when all
-    /// that was told to stop has stopped, is read again before a silent node's alloc is given up.
+    /// Refuses to lose an alloc whose job regroups, because such a job waits until its stopped allocs have really
+    /// ended. The job is read again, because the queue index may be behind.
     async fn nobody_waits_for(&self, alloc: &Alloc, record: Option<&NodeRecord>) -> Result<(), ActError> {
         let silent = matches!(record.and_then(NodeRecord::status), Some(NodeStatus::Disconnected | NodeStatus::Down));
         let might_run = matches!(alloc.summary.client, ClientStatus::Running | ClientStatus::Unknown);
@@ -84,8 +88,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// The queue index may be behind: that the job no longer wants the alloc is read again, and
-    /// checked in the transaction.
+    /// Tells an alloc to stop. The queue index may be behind, so the job is read again: it must no longer want the
+    /// alloc, and the transaction checks that it does not change.
     pub(super) async fn stop(&self, id: AllocId, node_id: NodeId, reason: &str) -> Result<(), ActError> {
         let (alloc, record) = (self.alloc(id).await?, self.record(node_id)?);
         let job = self.run.store.job(id.job_id).await?;
@@ -102,8 +106,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// One transaction for all live copies of a member that are not unknown; the job's version says
-    /// that there are no others.
+    /// Resolves a reconnect in one transaction over all live copies of a member that are not unknown. The
+    /// unchanged version of the job shows that there are no others.
     pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId], reason: &str) -> Result<(), ActError> {
         let now = self.run.now();
         let mut writes = vec![unchanged(&self.job(keep.job_id).await?)];

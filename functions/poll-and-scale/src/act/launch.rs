@@ -1,15 +1,16 @@
-//! Launching, safe against a crash between any two steps.
+//! Launching, safe against a crash between any two steps (`docs/rules.md#R5`).
 //!
 //! 1. claim the slot: one conditional write with the whole request, its digest and the claim;
 //! 2. call RunInstances with the tags and the token `{node_id}-{attempt}`;
 //! 3. bind the instance.
 //!
-//! After a kill between 1 and 2, the next run whose rendering is the same repeats the call once the claim
-//! is over. After a kill between 2 and 3, the next run sees the tagged instance and binds it, or repeats
-//! the call and gets the same instance. Source: EC2 API reference, "Ensuring idempotency".
+//! If a run is killed between 1 and 2, a later run repeats the call after the claim has ended, if it renders
+//! the same request. If a run is killed between 2 and 3, the next run sees the tagged instance and binds it,
+//! or repeats the call and gets the same instance. Source: EC2 API reference, "Ensuring idempotency".
 //!
-//! Guarantees: the call is made only by the run that wrote the claim; only the claimant changes
-//! the offering, in a write of its own before the next call.
+//! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering, in a
+//! write of its own before the next call.
+//! Does not: choose what to launch; the plan does.
 
 use super::acting::Acting;
 use model::cloud::{Instance, LaunchError};
@@ -27,7 +28,7 @@ use store::{Cond, WriteError};
 const KEY_VERSION: u32 = 1;
 
 impl Acting<'_> {
-    /// Waits for the turn of a launch call; whether it may be made then.
+    /// Waits for the turn of a launch call. Returns whether the call may be made then.
     async fn may_call(&self) -> bool {
         self.pace.wait(self.run.latest_start()).await && !self.pace.is_stopped() && self.run.may_begin()
     }
@@ -36,13 +37,13 @@ impl Acting<'_> {
         self.run.seen.control.shortage(offering).attempts(self.run.seen.observed_at)
     }
 
-    /// Whether an offering may be tried once more in this run.
+    /// Whether an offering may be tried now. For one that was short, this counts as one of its attempts.
     fn may_try(&self, offering: &Offering) -> bool {
         !self.pace.is_refused(offering)
             && self.attempts(offering).is_none_or(|most| self.pace.try_again(ControlKey::shortage_of(offering), most))
     }
 
-    /// An offering that was short was launched: the next run may try it twice as often.
+    /// Notes that an offering that was short was launched: the next run may try it twice as often.
     async fn note_launch(&self, offering: &Offering) {
         let Some(attempts) = self.attempts(offering) else { return };
         let before = self.run.seen.control.shortage(offering);
@@ -54,7 +55,7 @@ impl Acting<'_> {
         }
     }
 
-    /// Claims the slot and launches the first of these that EC2 has.
+    /// Claims the slot and launches the first of these offerings that EC2 has.
     pub(super) async fn launch(&self, slot: Slot, offerings: &[Offering], reason: &str) -> Result<Outcome, ActError> {
         let in_time = self.may_call().await;
         let mut rest = offerings.iter();
@@ -86,11 +87,11 @@ impl Acting<'_> {
             let capacity = matches!(error, LaunchError::Capacity(_));
             let next = if capacity { rest.find(|o| self.may_try(o)) } else { None };
             if let Some(next) = next {
-                // The call's turn first: the claim is for the call, not for waiting.
+                // Wait for the turn before the claim is renewed: the claim is for the call, not for the wait.
                 if !self.may_call().await {
                     return self.refused(&record, error).await;
                 }
-                // Only now, and in a write of its own, does the attempt change.
+                // The attempt changes in a write of its own, before the call.
                 let digest = self.render(node_id, next).digest();
                 let after = record.next_attempt(next.clone(), digest, self.run.now())?;
                 record = self.write_node(&record, &after, Vec::new()).await?;
@@ -100,13 +101,13 @@ impl Acting<'_> {
         }
     }
 
-    /// Repeats a launch of which no answer came, with the same token.
+    /// Repeats a launch whose answer never came, with the same token.
     pub(super) async fn relaunch(&self, node_id: NodeId) -> Result<Outcome, ActError> {
         let record = self.record(node_id)?;
         let Some(life) = record.life() else { return Err(ActError::CONFLICT) };
         if self.render(node_id, &life.offering).digest() != life.request_digest {
-            // The policy changed in between: EC2 would refuse the token. The tagged instance is
-            // waited for, or the launch is abandoned.
+            // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
+            // tagged instance, or abandon the launch.
             return Ok(Outcome::Said);
         }
         if !self.may_call().await {
@@ -136,7 +137,7 @@ impl Acting<'_> {
         self.cloud.launch(&request, &client_token(life)).await
     }
 
-    /// A definite refusal frees the slot at once; anything else leaves the record as it is.
+    /// Frees the slot at once after a definite refusal. After any other error the record stays as it is.
     async fn refused(&self, record: &NodeRecord, error: LaunchError) -> Result<Outcome, ActError> {
         let definite = match &error {
             LaunchError::Capacity(_) | LaunchError::BadRequest(_) | LaunchError::Spent(_) => true,
@@ -151,15 +152,15 @@ impl Acting<'_> {
             LaunchError::Lost(_) => false,
         };
         if definite {
-            // A cut-off run of ours may have made an earlier call of this life that did launch:
-            // the write requires that nothing has spoken or been bound since.
+            // An earlier call of this life, by a run that was killed, may have launched an instance. So the write
+            // requires that no instance is bound and no heartbeat has arrived.
             self.clean(record, &error.to_string(), vec![Cond::Absent("instance_id"), Cond::Absent("first_ping_at")])
                 .await?;
         }
         Err(error.into())
     }
 
-    /// Keeps what a refusal says about later launches.
+    /// Stores the limit that follows from a refusal, and leaves an event.
     async fn note_refusal(&self, record: &NodeRecord, error: &LaunchError) {
         let Some(life) = record.life() else { return };
         let (seen, now, offering) = (self.run.seen, self.run.now(), &life.offering);
@@ -186,8 +187,8 @@ impl Acting<'_> {
         self.run.tell(&Subject::Slot(record.slot), action, &reason).await;
     }
 
-    /// Another write was first: a launch that succeeded, of this run or of another, or another refusal. A
-    /// refusal that still applies is enough; anything else is overwritten.
+    /// Stores the limit again after a lost race against a successful launch or another refusal. If the entry is
+    /// that of a refusal that still applies, it stays; otherwise it is overwritten.
     async fn note_refusal_again(&self, key: &ControlKey, after: EntryRow) -> Result<(), WriteError> {
         let before = self.run.store.entry_row(key).await?;
         if is_refused_already(&before, self.run.now()) {

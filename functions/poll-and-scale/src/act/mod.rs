@@ -1,7 +1,8 @@
-//! Carrying a plan out: conditional writes and EC2 calls, each made once.
+//! Carrying out a plan: conditional writes and EC2 calls, one attempt for each action.
 //!
-//! Guarantees: nothing is decided here but "someone else was first"; see `runtime::run` for the loop.
-//! Does not: repeat anything that failed. The next run does.
+//! Guarantees: nothing is decided here, except that an action whose condition fails is left to the next run
+//! (`docs/rules.md#R2`).
+//! Does not: repeat anything that failed (the next run does) or contain the loop (`runtime::run` does).
 
 mod acting;
 mod allocs;
@@ -21,14 +22,14 @@ use runtime::answer::{ActError, ActionAnswer, Outcome};
 use runtime::run::{Numbered, Perform, Run};
 use store::steps;
 
-/// How many actions are under way at once.
+/// How many actions run at the same time.
 const AT_ONCE: usize = 8;
 
-/// Does what was planned. The answers are in the plan's order.
+/// Carries out a plan. The answers are in the order of the plan.
 pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, plan: &Plan) -> Vec<ActionAnswer> {
     let acting = Acting::new(run, cloud, settings);
     acting.note_good_start().await;
-    // Launches last: they wait for each other, and nothing should wait for them.
+    // Launches come last: they wait for each other, and no other action should wait for them.
     let (launches, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
         plan.actions.iter().enumerate().partition(|(_, p)| is_launch(&p.action));
     let mut answers = acting.run.at_once(&acting, others, AT_ONCE).await;

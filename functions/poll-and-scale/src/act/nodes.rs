@@ -1,4 +1,7 @@
 //! Actions on node records.
+//!
+//! Guarantees: a write that assumes silence requires `last_ping_at` as read (`docs/rules.md#R4`).
+//! Does not: decide; the plan does.
 
 use super::acting::Acting;
 use crate::plan::{Because, Note};
@@ -53,8 +56,9 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Frees a slot. `missing` is the instance that EC2 does not list: EC2 is asked for it by id, which is
-    /// the last proof of four. (EC2 may know a terminated one for an hour after its tags are gone.)
+    /// Frees a slot. `missing` is the instance if it is unlisted. Then EC2 is asked for it by id as the last proof,
+    /// and the slot is freed only if EC2 does not know it, or as terminated. (EC2 may know a terminated instance
+    /// for an hour after its tags are gone.)
     pub(super) async fn clean_node(
         &self,
         node_id: NodeId,
@@ -71,7 +75,7 @@ impl Acting<'_> {
             }
             conditions.push(silent_since(&record));
         }
-        // Terminated by itself, by EC2 or by others before it called: its start failed too.
+        // An instance that was terminated before its first heartbeat is a failed start, whoever terminated it.
         let failed_start = missing.is_none() && matches!(record.state, NodeState::Assigned(_));
         self.clean(&record, reason, conditions).await?;
         if failed_start {
@@ -80,7 +84,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Expires a lease. The node that just spoke wins.
+    /// Expires a lease, unless a heartbeat has arrived since the record was read.
     pub(super) async fn expire(&self, node_id: NodeId, status: NodeStatus, reason: &str) -> Result<(), ActError> {
         let record = self.record(node_id)?;
         let after = record.expire_lease(status, self.run.now(), reason)?;
@@ -88,7 +92,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Keeps what a hold-back leaves behind.
+    /// Stores the note of a hold-back.
     pub(super) async fn keep_note(&self, note: &Note, now: Time) -> Result<(), ActError> {
         match note {
             Note::Nothing => {}

@@ -1,7 +1,7 @@
 //! The pace of launch calls in one run, and what EC2 refused in it.
 //!
-//! Guarantees: calls are spread by `launch.calls_per_second`; none is made after EC2, or too many
-//! failed starts, said to stop.
+//! Guarantees: calls are at least 1 / `launch.calls_per_second` apart; after a quota or throttling answer of
+//! EC2, or too many failed starts, no further call is made.
 //! Does not: call EC2.
 
 use model::Offering;
@@ -13,14 +13,14 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// See the module.
+/// The turns of launch calls, and the refusals of this run.
 pub(crate) struct Pace {
     gap: Duration,
     next: Mutex<Option<Instant>>,
     stopped: AtomicBool,
-    /// What EC2 refused in this run: not asked for again.
+    /// The offerings and sizes that EC2 refused in this run: they are not tried again.
     refused: std::sync::Mutex<BTreeSet<ControlKey>>,
-    /// How often what was short a while ago was asked for in this run.
+    /// How often each offering that was recently short was tried in this run.
     tried: std::sync::Mutex<BTreeMap<ControlKey, u64>>,
 }
 
@@ -36,7 +36,8 @@ impl Pace {
         }
     }
 
-    /// Waits for a call's turn. `false`, at once, if the turn would come too late: then it is not taken.
+    /// Waits for the turn of a call. Returns `false` at once, without taking the turn, if it would come after
+    /// `latest`.
     pub(super) async fn wait(&self, latest: Instant) -> bool {
         let mut next = self.next.lock().await;
         let at = next.unwrap_or_else(Instant::now).max(Instant::now());
@@ -59,8 +60,8 @@ impl Pace {
             || refused.contains(&ControlKey::BadRequest(offering.size.clone()))
     }
 
-    /// Counts an attempt at an offering that was short a while ago. Whether it is one of the `most`
-    /// attempts of this run.
+    /// Counts an attempt at an offering that was recently short. `false` if this run has made its `most` attempts
+    /// already.
     pub(super) fn try_again(&self, key: ControlKey, most: u64) -> bool {
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
         let n = tried.entry(key).or_default();

@@ -1,4 +1,8 @@
-//! Failed starts in a row: counted, and the pause that follows.
+//! Failed starts in a row: the count, and the pause that follows.
+//!
+//! Guarantees: each failed start is counted, also if several fail in one run; the pause doubles at most once in
+//! a run.
+//! Does not: decide that a start failed; the plan does.
 
 use super::acting::Acting;
 use model::events::Subject;
@@ -6,12 +10,12 @@ use model::reason::Reason;
 use model::time::Time;
 use model::{ActionName, NodeRecord};
 
-/// The longest console output kept in the event of a pause, in characters: the end of it.
+/// How many characters of the console output an event keeps, counted from its end.
 const CONSOLE_CHARS: usize = 4000;
 
 impl Acting<'_> {
-    /// A node that started well since the last failed start ends the count, and the pause with it. Every
-    /// run looks: by the next failure the node that started well may be gone.
+    /// Ends the count and the pause if a node has started well since the last failed start. Every run checks this,
+    /// because that node may be gone by the time of the next failure.
     pub(super) async fn note_good_start(&self) {
         let before = self.run.seen.control.failed_starts();
         let first_ping = self.run.seen.nodes.iter().filter_map(|n| n.contact()).map(|c| c.first_ping_at).max();
@@ -24,7 +28,7 @@ impl Acting<'_> {
 
     pub(super) async fn count_failed_start(&self, record: &NodeRecord, now: Time) {
         let read = self.run.seen.control.failed_starts();
-        // Many may fail in one run: each is counted on what this run wrote last.
+        // Several starts may fail in one run, so each builds on the entry that this run wrote last.
         let mut last = self.failed_starts.lock().await;
         let before = last.clone().unwrap_or_else(|| read.clone());
         let after = before.failed(&read, self.run.seen.policy.boot.failures_before_pause, now);
@@ -39,7 +43,7 @@ impl Acting<'_> {
             Err(e) => tracing::warn!(error = %e, "a failed start was not counted"),
         }
         if pause_s.is_some() {
-            // From now on: also what this run had planned to launch.
+            // The pause starts now, also for the launches that this run has planned.
             self.pace.stop();
         }
         if let (true, Some(pause_s)) = (first, pause_s) {

@@ -1,5 +1,6 @@
 //! The actions of poll-and-scale: what each needs to be carried out, and what it is about.
 //!
+//! Guarantees: an action holds everything that carrying it out needs.
 //! Does not: decide (the stages do) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
@@ -10,119 +11,119 @@ use model::node::Seen;
 use model::time::Time;
 use model::{ActionName, BrakeKind, Offering};
 
-/// Something to do, with all that doing it needs.
+/// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Claim a slot and launch the first of these that EC2 has.
+    /// Claim a slot and launch the first of these offerings that EC2 has.
     Launch {
         /// The free slot.
         slot: Slot,
-        /// In the order to try.
+        /// The offerings, in the order to try.
         offerings: Vec<Offering>,
     },
     /// Repeat a launch whose answer never came.
     Relaunch(NodeId),
-    /// Bind an instance that was seen.
+    /// Bind an instance that EC2 lists to its record.
     BindInstance {
-        /// Whose it is.
+        /// The node of the instance.
         node_id: NodeId,
-        /// What was seen.
+        /// The instance.
         instance_id: String,
-        /// Where.
+        /// Its zone, if EC2 says it.
         zone: Option<String>,
     },
-    /// Give up a launch of which nothing came.
+    /// Give up a launch that gave no instance.
     Abandon(NodeId),
-    /// Begin to end a node.
+    /// Shut a node down.
     ShutDown {
-        /// Which.
+        /// The node.
         node_id: NodeId,
-        /// What the decision rests on.
+        /// What the decision is based on.
         because: Because,
     },
     /// Terminate an instance again, until EC2 confirms.
     Terminate {
-        /// Whose it is.
+        /// The node of the instance.
         node_id: NodeId,
-        /// Which.
+        /// The instance.
         instance_id: String,
     },
     /// Free a slot whose instance is gone.
     Clean {
-        /// Whose.
+        /// The node of the slot.
         node_id: NodeId,
-        /// Set where EC2 does not list it at all: it is asked for by id first.
+        /// The instance if it is unlisted: EC2 is asked for it by id first. `None` if EC2 lists it as terminated.
         missing: Option<String>,
     },
-    /// The lease is over, and allocs wait.
+    /// Note that the lease expired and allocs wait for the node.
     Disconnect(NodeId),
-    /// The lease is over, and none waits.
+    /// Note that the lease expired and no alloc waits for the node.
     MarkDown(NodeId),
-    /// An alloc is gone.
+    /// End an alloc as lost.
     LoseAlloc(AllocId, NodeId),
-    /// An alloc is waited for.
+    /// Note that an alloc is unknown and its job waits for it.
     UnknownAlloc(AllocId, NodeId),
-    /// An alloc must stop: its job no longer wants it.
+    /// Tell an alloc to stop, because its job no longer wants it.
     StopAlloc(AllocId, NodeId),
-    /// A node came back: which copy stays.
+    /// Resolve a reconnect: of the copies of a member, one stays.
     ResolveReconnect {
-        /// Stays.
+        /// The copy that stays.
         keep: AllocId,
-        /// Stop.
+        /// The copies that are told to stop.
         stop: Vec<AllocId>,
     },
     /// Place every member of a job.
     Place {
-        /// Which job.
+        /// The job.
         job_id: JobId,
-        /// Member and node.
+        /// Each member and its node.
         on: Vec<(u32, NodeId)>,
     },
     /// Place a copy of an unknown alloc.
     Replace {
-        /// The unknown one.
+        /// The unknown alloc.
         original: AllocId,
-        /// Where.
+        /// The node for the copy.
         on: NodeId,
     },
-    /// Nothing can ever run it.
+    /// Reject a job that can never run.
     Reject(JobId),
-    /// A job without any alloc goes back to the queue.
+    /// Queue a job without live allocs again.
     Requeue(JobId),
-    /// Count that a run saw the node idle, or that the node is needed.
+    /// Count that a run saw the node idle, or reset the count because the node is needed.
     SetIdle(NodeId, Seen),
-    /// A drain's deadline is near: an alloc is ordered to stop and lost to its job.
+    /// Tell an alloc to stop because its node's drain deadline is near, and count it as lost for its job.
     Drain(AllocId, NodeId),
-    /// Something a person should see.
+    /// Tell a person.
     Warn(Subject),
-    /// Something deliberately not done.
+    /// Deliberately do nothing, and say so.
     HoldBack {
-        /// About what.
+        /// What is held back.
         subject: Subject,
-        /// What to remember of it.
+        /// What to store about it.
         note: Note,
     },
 }
 
-/// What the decision to shut a node down rests on.
+/// What the decision to shut a node down is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Because {
     /// The node is idle, drained, or never became ready.
     NotNeeded,
-    /// The node is silent: it must be silent still when the write is made.
+    /// The node is silent. The write requires that no heartbeat has arrived since.
     Silent,
-    /// The node was never heard from: its start failed.
+    /// The node never sent a heartbeat: its start failed.
     FailedStart,
 }
 
-/// What a hold-back leaves behind.
+/// What a hold-back stores.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
     /// Nothing.
     Nothing,
-    /// Since when EC2 does not list the node's instance, or that it does again.
+    /// Since when the node's instance is unlisted; `None`: EC2 lists it again.
     Absent(NodeId, Option<Time>),
-    /// A brake: since when, and how many.
+    /// The entry of a brake.
     Brake(BrakeKind, BrakeEntry),
 }
 

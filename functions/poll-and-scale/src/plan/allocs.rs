@@ -1,8 +1,10 @@
-//! What follows for the allocs from their nodes' status and their jobs' state.
+//! The stage for allocs: what follows from the status of their nodes and the state of their jobs.
 //!
-//! Guarantees: an alloc is waited for exactly as long as its job says; what its job no longer
-//! wants is ordered to stop; of several copies after a return one stays.
-//! Does not: place copies (the demand stage does). Rules: Nomad PR 15068.
+//! Guarantees: a job waits for an unknown alloc as long as it says, and at most two runs longer for a node that
+//! is syncing again; an alloc that its job no longer wants is told to stop; of several copies after a
+//! reconnect, one stays.
+//! Does not: place copies (the demand stage does).
+//! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
 use super::Plan;
 use super::actions::Action;
@@ -38,8 +40,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     for copies in back.into_values() {
         resolve(plan, &copies);
     }
-    // A job none of whose allocs is there although it has not ended was forgotten by nobody we know
-    // (but tables may be restored to different moments): still, none may be.
+    // A job that is placed but has no live alloc would be stuck for ever. It can exist after the tables were
+    // restored to different moments.
     let live: BTreeSet<AllocId> = view.seen.allocs.iter().map(|a| a.alloc_id).collect();
     for job in &view.seen.jobs {
         if matches!(job.state, JobState::Placed | JobState::Regrouping) && job.allocs.is_disjoint(&live) {
@@ -48,7 +50,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
 }
 
-/// How much longer than its window an unknown alloc waits for a node that is heard from again.
+/// How much longer than its window a job waits for an unknown alloc whose node heartbeats again.
 const STRETCH: Span = Span::from_s(2 * PERIOD_S);
 
 fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
@@ -56,14 +58,14 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
     let lose = |reason: Reason| Some((Action::LoseAlloc(id, node_id), reason));
     let Some(record) = view.node(node_id) else { return lose(Reason::NodeGone { node_id }) };
     match record.status() {
-        // It is heard from again, and says in a moment what became of what it has: a window that ends
-        // meanwhile is stretched by two runs, not more.
+        // The node heartbeats again and will soon report what runs on it. A window that ends meanwhile is
+        // extended by two runs, not more.
         Some(NodeStatus::Syncing) if !stuck_syncing(view, record) && !window_over(alloc, now - STRETCH) => {}
         _ if window_over(alloc, now) => {
             return lose(Reason::UnknownTooLong { window_s: alloc.failure_policy.lost_after_s });
         }
         Some(status @ (NodeStatus::Disconnected | NodeStatus::Down)) => match alloc.client {
-            // What runs there runs on, maybe: a job that regroups waits for it all the same.
+            // The process may still be running there, so a job that regroups waits for it.
             _ if alloc.desired == Desired::Stop && !regroups(view, alloc) => {
                 return lose(Reason::SilentAndToldToStop { status });
             }
@@ -71,7 +73,8 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
                 let reason = Reason::SilentAndWaitedFor { status, window_s: alloc.failure_policy.lost_after_s };
                 return Some((Action::UnknownAlloc(id, node_id), reason));
             }
-            // Its node may never hear of it, but nobody need wait for the end of the node.
+            // It stays unknown. If its job no longer wants it, it is told to stop below. Its node may never get that
+            // order; then the next run loses the alloc, and nobody waits for the node.
             ClientStatus::Unknown => {}
             _ => return lose(Reason::SilentAndNotWaitedFor { status }),
         },
@@ -87,13 +90,14 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
     drain_ends(record, alloc, now).map(|reason| (Action::Drain(id, node_id), reason))
 }
 
-/// Whether its job starts again only when all that was told to stop has stopped.
+/// Whether the job of the alloc regroups: it starts again only after all its allocs that were told to stop have
+/// ended.
 fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
     view.jobs.get(&alloc.alloc_id.job_id).is_some_and(|job| job.state == JobState::Regrouping)
 }
 
-/// Why its job no longer wants it. The job's row is read again before it is believed: the
-/// queue index may be behind.
+/// Why the job no longer wants the alloc; `None` if it does. The queue index may be behind, so the acting write
+/// reads the job again.
 fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     match view.jobs.get(&alloc.alloc_id.job_id) {
         None => Some(Reason::JobEnded {}),
@@ -103,8 +107,8 @@ fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     }
 }
 
-/// A node that stays `syncing` for the time a boot may take, in spite of its heartbeats, never becomes
-/// ready. Its silence is another matter: the leases' stage judges it, with its brakes.
+/// Whether a node heartbeats but has been `syncing` for as long as a boot may take: it will not become ready. A
+/// node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes.
 pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
     let limit = Span::from_s(view.seen.policy.boot.timeout_s);
     let Some(contact) = record.contact().filter(|c| c.status == NodeStatus::Syncing) else { return false };
@@ -112,7 +116,7 @@ pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
     leased && contact.syncing_since_at.is_some_and(|since| view.now.since(since) >= limit)
 }
 
-/// In the last run that leaves the alloc its kill time-out before the drain's deadline.
+/// Whether this is the last run that leaves the alloc its kill time-out before the drain's deadline.
 fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<Reason> {
     let life = record.life().filter(|l| l.intent == Intent::Drain)?;
     let by = life.drain_by_at?;
@@ -120,12 +124,12 @@ fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<Re
     (now + Span::from_s(PERIOD_S) >= by - kill).then_some(Reason::DrainEnds { by })
 }
 
-/// Of the copies that run, one stays: as the job says.
+/// Of the copies that run, one stays. The job says which.
 fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
     let Some(first) = copies.first() else { return };
     let strategy = first.failure_policy.reconcile;
     let key = |a: &&&AllocSummary| {
-        // What is pending has not started: it comes last.
+        // A pending copy has not started, so it comes last.
         let started = a.started_at.unwrap_or(Time::from_ms(i64::MAX));
         let copy = a.alloc_id.copy;
         match strategy {

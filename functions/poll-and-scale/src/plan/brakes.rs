@@ -1,6 +1,7 @@
-//! The brakes of this plan: an unusual share of the fleet waits before it is taken away.
+//! The brakes of this plan: before an unusual share of the fleet is taken away, it waits.
 //!
-//! Does not: say how a brake decides; `model::brake` does.
+//! Guarantees: each decision of a brake is in the plan, together with the entry to store.
+//! Does not: contain the rule of a brake; `model::brake` does.
 
 use super::Plan;
 use super::actions::{Action, Note};
@@ -9,7 +10,7 @@ use model::action::Telling;
 use model::brake::{Hold, Trouble};
 use model::events::Subject;
 
-/// Decides whether a brake holds, says so in the plan, and keeps since when.
+/// Decides whether a brake holds, and adds that to the plan together with the entry to store.
 pub(super) fn decide(view: &View<'_>, plan: &mut Plan, trouble: Trouble) -> Hold {
     let (control, kind) = (&view.seen.control, trouble.kind);
     let decision = trouble.decide(&control.brake(kind), &control.release(kind), view.now);

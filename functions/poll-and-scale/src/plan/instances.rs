@@ -1,8 +1,10 @@
-//! What EC2's list says of the records: bind, repeat, give up, terminate again, clean.
+//! The stage for instances: what follows from EC2's list for the records. It binds, repeats a launch, gives a
+//! launch up, terminates again, and cleans.
 //!
-//! Guarantees: an instance that EC2 lists as terminated is gone at once; one that EC2 does not list is
-//! gone only after two observations a minute apart, with its lease and its launch claim long over, and
-//! after EC2 was asked for it by id. Absence is weak, presence is strong.
+//! Guarantees: an instance that EC2 lists as terminated is gone at once; an unlisted instance is gone only after
+//! two observations a minute apart, with its lease expired and its launch claim long ended, and after EC2
+//! was asked for it by id (`docs/rules.md#R7`).
+//! Does not: look at the status of nodes; the next stage does.
 
 use super::Plan;
 use super::actions::{Action, Note};
@@ -16,7 +18,7 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState};
 
-/// A record whose instance EC2 does not list.
+/// A record whose instance is unlisted.
 struct Unlisted<'a> {
     record: &'a NodeRecord,
     life: &'a Life,
@@ -35,7 +37,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             plan.add(action, Reason::InstanceTerminated { instance_id });
             continue;
         }
-        // The oldest, should there be several: the others are orphans.
+        // If there are several, the oldest counts: the others are orphans.
         let live = listed.into_iter().filter(|i| is_live(i)).min_by_key(|i| (i.launched_at, i.instance_id.clone()));
         match (&life.instance_id, live) {
             (None, Some(instance)) => bind(view, plan, life, instance),
@@ -70,13 +72,13 @@ fn listed_as_live(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, lif
     }
 }
 
-/// Notes on the record since when EC2 does not list its instance, or that EC2 lists it again.
+/// Notes on the record since when its instance is unlisted; `None`: EC2 lists it again.
 fn note_absence(plan: &mut Plan, record: &NodeRecord, life: &Life, since: Option<Time>, reason: Reason) {
     let note = Note::Absent(life.node_id, since);
     plan.add(Action::HoldBack { subject: Subject::Slot(record.slot), note }, reason);
 }
 
-/// Assigned, without an instance: the launch is under way, or its answer was lost.
+/// An assigned record without an instance: the launch call is under way, or its answer was lost.
 fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
     if life.launch_claim_until_at > view.now || !matches!(record.state, NodeState::Assigned(_)) {
         return;
@@ -109,7 +111,7 @@ fn relaunch(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Li
     plan.add(Action::Relaunch(life.node_id), Reason::LaunchUnanswered { waited });
 }
 
-/// Bound to instances that EC2 does not list.
+/// Records that are bound to an unlisted instance.
 fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'_>>) {
     let mut gone = Vec::new();
     for Unlisted { record, life, instance_id } in unlisted {
@@ -119,7 +121,7 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             plan.add_quietly(action, Reason::TerminationUnlisted { instance_id: instance_id.clone() });
         }
         let alive = record.contact().is_some_and(|c| c.lease_expires_at >= view.now);
-        // EC2 does not list a new instance at first: nothing is noted before the claim is old.
+        // EC2 may not list a new instance at first, so nothing is noted before the claim is old.
         let orphan_after = Span::from_s(view.seen.policy.stale.orphan_after_s);
         let old = view.now.since(life.launch_claim_until_at) >= orphan_after;
         if alive {
@@ -146,15 +148,15 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             view.lose(life.node_id);
             continue;
         }
-        // Not decided: EC2 may know it by id, without the tags it is listed by. Then no run cleans it, and
-        // what follows from its silence goes on.
+        // The node does not count as decided. EC2 may still know the instance by id, without the tags that it is
+        // listed by. Then no run cleans the record, and the next stages must treat the node as silent.
         view.lost.insert(life.node_id);
         let reason = Reason::UnlistedFor { instance_id: instance_id.clone(), absent: view.now.since(since) };
         plan.add(Action::Clean { node_id: life.node_id, missing: Some(instance_id) }, reason);
     }
 }
 
-/// EC2 does not list the instance, and its heartbeats arrive: it is left alone, and a person is told.
+/// The instance is unlisted, but its heartbeats arrive: the node is left alone, and a person is told.
 fn unlisted_but_heard(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, instance_id: String) {
     let reason = Reason::UnlistedButHeard { instance_id };
     if life.absent_since_at.is_none() {
@@ -170,7 +172,8 @@ fn is_up(record: &NodeRecord) -> bool {
     !matches!(record.state, NodeState::ShuttingDown(_))
 }
 
-/// A mass disappearance is more often the list's fault than the nodes'.
+/// The brake `missing`: if an unusual share is unlisted at once, EC2's list is more often wrong than the nodes are
+/// gone.
 fn brake(view: &View<'_>, plan: &mut Plan, gone: &[&NodeRecord]) -> Hold {
     let policy = &view.seen.policy.stale;
     let up = view.lives().filter(|(record, _)| is_up(record)).count();

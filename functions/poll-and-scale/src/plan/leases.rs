@@ -1,8 +1,8 @@
-//! What silence says of the nodes: disconnected or down.
+//! The stage for leases: a node whose lease expired becomes disconnected or down.
 //!
-//! Guarantees: a lease that has not expired is never touched; an unusual share of expired leases waits,
-//! and if all expired, longer: then our ingest is down rather than the fleet.
-//! Does not: end allocs. The next stage does, from the status. Source: Nomad PR 15068.
+//! Guarantees: nothing is done about a lease that has not expired; an unusual share of expired leases waits, and
+//! waits longer if all leases expired, because then heartbeat-ingest is more likely down than the fleet.
+//! Does not: end allocs. The next stage does, by the status of the node. Source: Nomad PR 15068.
 
 use super::Plan;
 use super::actions::Action;
@@ -13,7 +13,7 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{AllocSummary, BrakeKind, ClientStatus, Contact, Desired, Life, NodeStatus};
 
-/// A life and what its heartbeats told.
+/// A life, and what is known from its heartbeats.
 type Lease<'a> = (&'a Life, &'a Contact);
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
@@ -38,7 +38,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
 }
 
-/// The leases that expired, as far as that is believed in this run; `None` while the brake holds.
+/// The expired leases that this run acts on; `None` while the brake holds.
 fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Option<Vec<Lease<'a>>> {
     let policy = &view.seen.policy.heartbeat;
     let leases: Vec<Lease<'a>> = view
@@ -50,7 +50,7 @@ fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Option<Vec<Lease<'a
     let above_floor = |count: usize| count > policy.brake_min as usize;
     let all = expired.len() == leases.len() && above_floor(leases.len());
     let unusual = expired.len() as f64 > policy.brake_fraction * leases.len() as f64 && above_floor(expired.len());
-    // What EC2 lists as terminated is being cleaned already.
+    // Nodes that a stage before has decided about, such as terminated ones, are left out.
     expired.retain(|(life, _)| !view.decided.contains(&life.node_id));
     if !all && !unusual {
         return Some(expired);
@@ -73,7 +73,7 @@ fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Option<Vec<Lease<'a
     Some(expired)
 }
 
-/// Whether a silent node is waited for because of this alloc.
+/// Whether this alloc may wait for its silent node.
 pub(super) fn may_wait(alloc: &AllocSummary, now: Time) -> bool {
     alloc.desired == Desired::Run
         && alloc.failure_policy.lost_after_s > 0
@@ -84,7 +84,7 @@ pub(super) fn may_wait(alloc: &AllocSummary, now: Time) -> bool {
         }
 }
 
-/// Whether an unknown alloc was waited for long enough. Equality counts.
+/// Whether an unknown alloc has waited for its whole window. Exactly the window counts as over.
 pub(crate) fn window_over(alloc: &AllocSummary, now: Time) -> bool {
     let window = Span::from_s(i64::try_from(alloc.failure_policy.lost_after_s).unwrap_or(i64::MAX));
     alloc.client == ClientStatus::Unknown && alloc.unknown_since_at.is_some_and(|since| now.since(since) >= window)

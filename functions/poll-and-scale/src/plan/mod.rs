@@ -1,13 +1,13 @@
-//! The decision of poll-and-scale: what the observation calls for, and why. Pure.
+//! The decision of poll-and-scale: what to do about an observation, and why. Pure.
 //!
-//! One file a stage, in the order their actions are listed: what EC2 says of the instances
-//! (`instances`), what silence says of the nodes (`leases`), what follows for the allocs (`allocs`),
-//! what the queue wants (`demand`), and which nodes may be shut down (`shutdown`). Below the stages
-//! stand the actions (`actions`), the arranged observation (`view`) and the brakes (`brakes`).
+//! Each stage is one file. In the order of their actions: what EC2 lists (`instances`), which leases expired
+//! (`leases`), what follows for the allocs (`allocs`), what the queue needs (`demand`), and which nodes may
+//! be shut down (`shutdown`). The stages share the actions (`actions`), the indexed observation (`view`) and
+//! the brakes (`brakes`).
 //!
-//! Guarantees: the same observation and time give the same plan; a plan made again after it was
-//! carried out is empty, but for clocks that go on; every action has a reason.
-//! Does not: read anything, or make ids; the acting writes check everything again.
+//! Guarantees: the same observation and time give the same plan; a plan that is made again after it was
+//! carried out is empty, except for what only the passing of time adds; every action has a reason.
+//! Does not: read anything, or make ids. The acting writes check everything again.
 
 mod actions;
 mod allocs;
@@ -26,12 +26,12 @@ use model::time::Time;
 use runtime::observation::Observation;
 use view::View;
 
-/// What one run decided.
+/// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
 /// One action and its reason.
 pub type Planned = model::action::Planned<Action>;
 
-/// Decides. `now` is the time of the decision.
+/// Makes the plan. `now` is the time of the decision.
 pub fn plan(seen: &Observation, now: Time) -> Plan {
     let mut view = View::new(seen, now);
     let mut plan = Plan::default();

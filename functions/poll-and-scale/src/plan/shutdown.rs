@@ -1,4 +1,4 @@
-//! When a node may be shut down: the one place that says so.
+//! The stage for shutdowns: the one place that decides when a node may be shut down.
 //!
 //! | node | may be shut down |
 //! | --- | --- |
@@ -7,12 +7,13 @@
 //! | intent `drain` | as soon as idle |
 //! | size no longer in the policy | as soon as idle |
 //! | idle and ready | not reserved, above `nodes.min` or in the way of a launch, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
-//! | never heard from | after `boot.timeout_s`, in any window; not while the ingest accepts no heartbeat at all |
+//! | never heard from | after `boot.timeout_s`, in any window; while heartbeat-ingest accepts no heartbeat at all, not before `heartbeat.blackout_s` more |
 //! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window |
 //! | down | after `shutdown.down_after_s` of silence, window open |
 //!
-//! Guarantees: all of it is checked again in the write itself, by the record's version.
-//! Rules: Arvados #2881 (windows, "a sunk cost until then").
+//! Guarantees: the write checks everything again, by the version of the record.
+//! Does not: terminate instances; carrying out the action does.
+//! Rules: `docs/rules.md#shutdown`. Source: Arvados #2881 (windows, "a sunk cost until then").
 
 use super::Plan;
 use super::actions::{Action, Because, Note};
@@ -41,8 +42,8 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
     plan.surplus.sort_unstable();
 }
 
-/// Idle nodes that nothing is placed or reserved on, above `nodes.min` or in the way of what is to
-/// be launched; the dearest first.
+/// Idle nodes on which nothing is placed or reserved, above `nodes.min` or in the way of a launch; the most
+/// expensive first.
 fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
     let mut idle: Vec<&Life> = view
         .lives()
@@ -52,7 +53,7 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
             !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id) && !view.is_unclear(l.node_id)
         })
         .collect();
-    // What goes anyway first: it makes room as well.
+    // Nodes that are shut down in any case come first, because they make room too.
     idle.sort_by_key(|l| {
         let goes = needs.outgrown.contains(&l.node_id);
         (!goes, std::cmp::Reverse((l.offering.price_per_hour, l.node_id.slot())))
@@ -70,15 +71,16 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
     idle.iter().take(most).chain(outgrown).map(|l| l.node_id).collect()
 }
 
-/// Nothing runs on it, and its agent does not say busy. While a brake keeps its silence from being
-/// believed (its lease is over, its status as it was), its word holds.
+/// Whether no live alloc is on the node and its agent does not say busy. What the agent said no longer counts
+/// once the node is disconnected or down and its lease expired. While a brake holds, the status stays as it
+/// was, and the node's last report of busy is believed.
 fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     let silent =
         |c: &Contact| matches!(c.status, NodeStatus::Disconnected | NodeStatus::Down) && c.lease_expires_at < now;
     life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && !silent(c))
 }
 
-/// Whether a node is one of those that are not needed.
+/// Whether a node is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Surplus,
@@ -100,7 +102,7 @@ fn shut_down(plan: &mut Plan, life: &Life, because: Because, reason: Reason) {
     plan.add(Action::ShutDown { node_id: life.node_id, because }, reason);
 }
 
-/// Bound, and never heard from.
+/// A node that has an instance but never sent a heartbeat.
 fn unheard(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
     let policy = &view.seen.policy;
     let waited = view.now.since(life.assigned_at);
@@ -164,7 +166,7 @@ fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, n
     }
 }
 
-/// Counts the runs that see a node idle; forgets them when the node is needed.
+/// Counts the runs that see a node idle, and resets the count when the node is needed.
 fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Seen) {
     let reason = match seen {
         Seen::Idle => Reason::IdleAndNotNeeded {},
@@ -174,8 +176,8 @@ fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Seen) {
     plan.add_quietly(Action::SetIdle(life.node_id, seen), reason);
 }
 
-/// Whether a shutdown window is open: minutes alternately closed and open since the launch,
-/// repeated. `[54, 5, 1]` opens from minute 54 to 59 of every hour; empty is always open.
+/// Whether a shutdown window is open. The minutes are alternately closed and open, repeated since `launched_at`:
+/// `[54, 5, 1]` is open from minute 54 to 59 of every hour. An empty list is always open.
 pub(crate) fn window_open(windows_min: &[u32], launched_at: Time, now: Time) -> bool {
     let total: i64 = windows_min.iter().map(|m| i64::from(*m)).sum();
     if total == 0 {

@@ -1,18 +1,19 @@
-//! Which sizes fit a job, in which order they are tried, and what may be launched at all.
+//! Which sizes fit a job, in which order they are tried, and which offerings may be launched now.
 //!
-//! Guarantees: cheapest first; equal price: more memory, then name.
+//! Guarantees: the cheapest size comes first; at equal price the one with more memory, then by name.
+//! Does not: count nodes or prices; the packing does.
 
 use super::view::View;
 use model::policy::{Fallback, Policy, Size};
 use model::{Capacity, JobSummary, Market, Offering};
 
-/// What jobs get of a machine: a share of its memory is the system's.
+/// What jobs get of a machine. A share of its memory is for the system.
 pub(super) fn usable(capacity: Capacity, memory_usable: f64) -> Capacity {
     let memory_mib = (capacity.memory_mib as f64 * memory_usable).floor().max(0.0) as u64;
     Capacity { memory_mib, ..capacity }
 }
 
-/// Whether what is needed is within what there is.
+/// Whether the need fits into what is there.
 pub(super) const fn fits(need: Capacity, have: Capacity) -> bool {
     need.vcpus <= have.vcpus
         && need.memory_mib <= have.memory_mib
@@ -20,7 +21,7 @@ pub(super) const fn fits(need: Capacity, have: Capacity) -> bool {
         && need.gpus <= have.gpus
 }
 
-/// The sizes that fit a job, in the order to try.
+/// The sizes that fit a job, in the order to try them.
 pub(super) fn fitting<'a>(policy: &'a Policy, job: &JobSummary) -> Vec<&'a Size> {
     let mut sizes: Vec<&Size> = policy
         .size
@@ -33,13 +34,13 @@ pub(super) fn fitting<'a>(policy: &'a Policy, job: &JobSummary) -> Vec<&'a Size>
     sizes
 }
 
-/// Cheapest first; equal price: more memory, then name.
+/// The order to try sizes: the cheapest first; at equal price more memory, then by name.
 pub(super) fn order(size: &Size) -> impl Ord + use<> {
     (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.clone())
 }
 
-/// The ways to launch a size now: in each subnet, then at the fixed price where it may fall
-/// back; without those that are short.
+/// The offerings of a size that may be launched now: in each subnet, and then on demand if it may fall back.
+/// Those that EC2 is short of are left out.
 pub(super) fn offerings(view: &View<'_>, size: &Size, may_fall_back: bool) -> Vec<Offering> {
     let policy = &view.seen.policy;
     let control = &view.seen.control;
@@ -76,7 +77,7 @@ pub(super) fn offerings(view: &View<'_>, size: &Size, may_fall_back: bool) -> Ve
     found
 }
 
-/// `name:7` names version 7 of a template.
+/// Splits the version off a template's name: `name:7` is version 7 of `name`.
 fn split_version(template: &str) -> (&str, Option<u64>) {
     match template.rsplit_once(':').and_then(|(name, v)| Some((name, v.parse().ok()?))) {
         Some((name, version)) => (name, Some(version)),

@@ -1,6 +1,6 @@
-//! Cases from the reference systems, translated into this model and named by their ids (see
-//! `docs/scenarios.md`): given and expected. D, J, K, M, X: Arvados node manager; HB, NS, CL: Nomad.
-//! The cases of whole lives (crashes, races) stand in the `tests` crate.
+//! Tests of the plan: cases from the reference systems, translated into this model and named by their ids (see
+//! `docs/scenarios.md`). D, J, K, M, X: Arvados node manager; HB, NS, CL: Nomad.
+//! The crate `tests` has the cases of whole lives, such as crashes and races.
 
 mod caps;
 mod silence;
@@ -16,7 +16,7 @@ use model::{Alloc, Capacity, ClientStatus, Intent, Job, JobSpec, JobSummary, Nod
 use runtime::observation::Observation;
 use serde_json::{Value, json};
 
-/// What is observed: nodes with their instances running, unless said otherwise.
+/// An observation: nodes with running instances, unless a test changes that.
 #[derive(Clone)]
 struct Given {
     seen: Observation,
@@ -104,13 +104,13 @@ fn running(id: &str, record: &NodeRecord) -> Instance {
     }
 }
 
-/// Ready, idle since 60 s, seen so often enough.
+/// A ready node, idle since 60 s, and seen idle by enough runs.
 fn idle(n: u32) -> NodeRecord {
     let seen = |r: NodeRecord, s| r.seen_by_run(Seen::Idle, at(s)).unwrap();
     seen(seen(fixtures::ready(n), 80), 90)
 }
 
-/// An idle node whose lease lasts.
+/// An idle node with a long lease.
 fn idle_long(n: u32) -> NodeRecord {
     let mut record = idle(n);
     if let NodeState::InUse(node) = &mut record.state {
@@ -128,19 +128,19 @@ fn whole(spec: &mut JobSpec) {
 }
 
 #[test]
-fn d08_a_missing_node_is_not_usable() {
+fn d08_a_down_node_is_not_usable() {
     let given = given(json!({})).node(fixtures::ready(0)).node(down(1)).job(5, whole).job(6, whole);
     assert_eq!((given.count(at(100), "place"), given.count(at(100), "launch")), (1, 1));
 }
 
 #[test]
-fn d09_a_missing_node_still_counts_to_the_maximum() {
+fn d09_a_down_node_still_counts_for_the_maximum() {
     let given = given(json!({"nodes": {"max": 2}})).node(fixtures::ready(0)).node(down(1)).job(5, whole).job(6, whole);
     assert_eq!((given.count(at(100), "place"), given.count(at(100), "launch")), (1, 0));
 }
 
 #[test]
-fn d10_of_an_idle_and_a_missing_node_the_missing_one_goes() {
+fn d10_of_an_idle_and_a_down_node_the_down_one_is_shut_down() {
     let given = given(json!({})).node(idle_long(0)).node(down(1)).job(5, whole);
     assert_eq!(
         given.actions(at(900)).iter().filter(|a| a.starts_with("shut_down")).collect::<Vec<_>>(),
@@ -207,7 +207,7 @@ fn d37_d39_a_node_shutting_down_is_replaced_below_the_maximum_only() {
 }
 
 #[test]
-fn d48_the_queues_order_decides_and_not_the_size() {
+fn d48_the_order_of_the_queue_decides_and_not_the_size() {
     let mut given = given(json!({"nodes": {"max": 3}}));
     for n in 5..8 {
         given = given.job(n, whole);
@@ -217,7 +217,7 @@ fn d48_the_queues_order_decides_and_not_the_size() {
 }
 
 #[test]
-fn d49_what_is_no_longer_wanted_makes_room_for_what_is() {
+fn d49_nodes_that_are_not_wanted_make_room_for_wanted_ones() {
     let mut large = idle_long(2);
     if let NodeState::InUse(node) = &mut large.state {
         node.life.offering.size = "large".into();
@@ -237,7 +237,7 @@ fn d49_what_is_no_longer_wanted_makes_room_for_what_is() {
 }
 
 #[test]
-fn d50_the_price_cap_holds_in_the_queues_order() {
+fn d50_the_price_cap_applies_in_the_order_of_the_queue() {
     let sizes = json!([
         {"name": "small", "instance_type": "s", "vcpus": 1, "memory_mib": 1000, "price_per_hour": 1},
         {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
@@ -246,12 +246,12 @@ fn d50_the_price_cap_holds_in_the_queues_order() {
         given = given.job(n, |_| ());
     }
     let given = given.job(8, |s| s.vcpus = 4);
-    // Three small ones cost 3; the big one would make it 5.
+    // Three small nodes cost 3. With the big one it would be 5.
     assert_eq!(given.count(at(100), "launch"), 3);
 }
 
 #[test]
-fn j03_j04_memory_is_what_the_system_leaves() {
+fn j03_j04_a_share_of_the_memory_is_for_the_system() {
     let fits = |usable: f64, memory: u64| {
         let sizes = json!([{"name": "s", "instance_type": "s", "vcpus": 1, "memory_mib": 128, "price_per_hour": 1}]);
         let given = given(json!({"size": sizes, "nodes": {"memory_usable": usable}})).job(1, |s| s.memory_mib = memory);
@@ -262,7 +262,7 @@ fn j03_j04_memory_is_what_the_system_leaves() {
 }
 
 #[test]
-fn j07_what_can_never_run_is_rejected_and_holds_up_nobody() {
+fn j07_a_job_that_can_never_run_is_rejected_and_holds_up_no_other() {
     let given = given(json!({"nodes": {"max": 9}}))
         .job(1, |s| s.vcpus = 99)
         .job(2, |s| s.memory_mib = 1 << 30)
@@ -275,7 +275,7 @@ fn j07_what_can_never_run_is_rejected_and_holds_up_nobody() {
 }
 
 #[test]
-fn j08_a_job_dearer_than_the_cap_is_rejected() {
+fn j08_a_job_that_costs_more_than_the_cap_is_rejected() {
     let given = given(json!({"nodes": {"max_price_per_hour": 0.3}})).job(1, |s| s.nodes = 3).job(2, |s| s.nodes = 2);
     let actions = given.actions(at(100));
     assert_eq!(actions.iter().filter(|a| a.starts_with("reject")).count(), 1, "{actions:?}");
@@ -294,7 +294,7 @@ fn more_members_than_a_run_launches_come_up_over_several_runs() {
 }
 
 #[test]
-fn a_dearer_size_stands_in_only_where_no_cap_is_counted() {
+fn a_more_expensive_size_replaces_another_only_if_no_cap_applies() {
     let ways = |policy| {
         let given = given(policy).job(1, |_| ());
         let plan = plan(&given.seen, at(100));
@@ -317,8 +317,8 @@ fn j12_higher_priority_goes_first() {
 }
 
 #[test]
-fn a_large_job_that_waits_is_not_starved_by_small_ones() {
-    // Two nodes, one of them working; a job needs both at once. A later small one must not take
+fn a_large_job_that_waits_is_not_starved_by_small_jobs() {
+    // There are two nodes, and one of them has work. A job needs both at once. A later small job must not take
     // the free node.
     let given = given(json!({"nodes": {"max": 2}}))
         .working(0)
@@ -342,7 +342,7 @@ fn every_action_has_a_reason() {
 }
 
 #[test]
-fn plan_reads_the_rows_as_they_stand_in_the_table() {
+fn plan_reads_rows_as_they_are_in_the_table() {
     let node = fixtures::ready(0);
     let job: JobSummary = fixtures::job(1).summary;
     let state = json!({

@@ -1,6 +1,8 @@
-//! The observation, arranged for deciding: what every stage looks things up in.
+//! The observation with indexes, in which every stage looks things up.
 //!
-//! Does not: decide. It keeps what the stages before have decided, so that each node is decided once.
+//! Guarantees: it remembers which nodes earlier stages have decided about, so that at most one decision is made
+//! about a node in a run.
+//! Does not: decide.
 
 use model::cloud::{Instance, InstanceState};
 use model::ids::{JobId, NodeId};
@@ -9,11 +11,11 @@ use model::{AllocSummary, JobSummary, Life, NodeRecord, NodeStatus};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The time from one scheduled run to the next, in seconds: what must be done "in the last run before"
-/// a moment looks one period ahead.
+/// The time from one scheduled run to the next, in seconds. Whatever must happen in the last run before a moment
+/// looks this far ahead.
 pub(crate) const PERIOD_S: i64 = 60;
 
-/// The observation, arranged for deciding.
+/// The observation with indexes, and the nodes that are decided.
 pub(crate) struct View<'a> {
     pub(crate) seen: &'a Observation,
     pub(crate) now: Time,
@@ -22,9 +24,9 @@ pub(crate) struct View<'a> {
     nodes: BTreeMap<NodeId, &'a NodeRecord>,
     pub(crate) jobs: BTreeMap<JobId, &'a JobSummary>,
     allocs: BTreeMap<NodeId, Vec<&'a AllocSummary>>,
-    /// Nodes this plan already changes: at most one decision a node and run.
+    /// Nodes that this plan already changes.
     pub(crate) decided: BTreeSet<NodeId>,
-    /// Nodes this plan takes out of service: no room is counted on them.
+    /// Nodes that this plan takes out of service: no room is counted on them.
     pub(crate) lost: BTreeSet<NodeId>,
 }
 
@@ -53,7 +55,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Records that are not cleaned, by slot.
+    /// The records that are not cleaned, each with its life, in the order of the slots.
     pub(crate) fn lives(&self) -> impl Iterator<Item = (&'a NodeRecord, &'a Life)> {
         self.seen.nodes.iter().filter_map(|n| Some((n, n.life()?)))
     }
@@ -62,7 +64,7 @@ impl<'a> View<'a> {
         self.nodes.get(&node_id).copied()
     }
 
-    /// The live allocs of a job. They are sorted by id, so those of one job stand together.
+    /// The live allocs of a job. The allocs are sorted by id, so those of one job are next to each other.
     pub(crate) fn allocs_of(&self, job_id: JobId) -> &'a [AllocSummary] {
         let allocs = &self.seen.allocs;
         let from = allocs.partition_point(|a| a.alloc_id.job_id < job_id);
@@ -74,7 +76,7 @@ impl<'a> View<'a> {
         self.allocs.get(&node_id).map_or(&[], Vec::as_slice)
     }
 
-    /// What EC2 lists for a life: its bound instance, or what carries its tag.
+    /// What EC2 lists for a life: the bound instance, or, if none is bound, the instances with the tag.
     pub(crate) fn instances_of(&self, life: &Life) -> Vec<&'a Instance> {
         match &life.instance_id {
             Some(id) => self.by_id.get(id.as_str()).copied().into_iter().collect(),
@@ -82,7 +84,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Decides about a node that goes out of service by it.
+    /// Marks a node as decided and out of service.
     pub(crate) fn lose(&mut self, node_id: NodeId) {
         self.decided.insert(node_id);
         self.lost.insert(node_id);
@@ -92,8 +94,8 @@ impl<'a> View<'a> {
         self.seen.unclear.contains(&node_id)
     }
 
-    /// Whether every node that should be heartbeating is silent: rather our ingest than all of
-    /// them.
+    /// Whether the lease of every ready or syncing node expired: then heartbeat-ingest is more likely down than all
+    /// of them. `false` if there is no such node.
     pub(crate) fn ingest_is_silent(&self) -> bool {
         let mut any = false;
         for (record, _) in self.lives() {
@@ -109,7 +111,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether EC2 still has it in some way.
+/// Whether EC2 lists the instance in any state but terminated.
 pub(crate) fn is_live(instance: &Instance) -> bool {
     instance.state != InstanceState::Terminated
 }

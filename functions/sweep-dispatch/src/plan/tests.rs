@@ -1,4 +1,4 @@
-//! Handles that are due.
+//! Tests of the plan: handles that are due.
 
 use super::*;
 use model::fixtures::{self, at};
@@ -25,7 +25,7 @@ impl Given {
 }
 
 #[test]
-fn a_handle_whose_node_a_restored_table_forgot_is_left_for_a_day_and_then_goes() {
+fn a_handle_whose_node_is_unknown_after_a_restore_stays_for_a_day() {
     let name = fixtures::alloc_id(0).to_string();
     let (kind, state) = (HandleKind::Container, HandleState::Live);
     let row = Handle {
@@ -40,10 +40,10 @@ fn a_handle_whose_node_a_restored_table_forgot_is_left_for_a_day_and_then_goes()
     forgotten.seen.handles.push(row);
     let first = look(&forgotten, at(0));
     assert_eq!((first.expires_at, first.due_at), (Some(at(86_400).as_epoch_s()), at(43_200)));
-    // Later looks do not put it off.
+    // Later looks do not put the deletion off.
     forgotten.seen.handles = vec![first.clone()];
     assert_eq!(look(&forgotten, at(43_200)).expires_at, first.expires_at);
-    // The record came back.
+    // The node's record is back.
     let mut known = given().working(0);
     known.seen.handles.push(first);
     assert_eq!(look(&known, at(43_200)).expires_at, None);

@@ -1,12 +1,13 @@
-//! Bins: the room that members of jobs can be put into.
+//! Bins: nodes with room for members of jobs.
 //!
+//! Guarantees: a bin never holds more than its capacity; a job that gets its node alone gets an empty one.
 //! Does not: know the queue or the caps.
 
 use super::super::sizes::fits;
 use model::ids::{JobId, NodeId, Slot};
 use model::{Capacity, JobSummary, Market, Usd};
 
-/// Room for members: a node that takes work, one that boots, or one that would be launched.
+/// Room for members: on a node that takes work, on one that boots, or on one that would be launched.
 pub(super) struct Bin {
     pub(super) at: At,
     pub(super) free: Capacity,
@@ -14,11 +15,11 @@ pub(super) struct Bin {
     pub(super) instance_type: String,
     pub(super) market: Market,
     pub(super) price_per_hour: Usd,
-    /// Nothing is on it and nothing reserved.
+    /// Whether nothing is placed or reserved on it.
     pub(super) empty: bool,
-    /// One member has it alone.
+    /// Whether nothing more may be placed on it: one member has it alone, or the agent says busy.
     pub(super) taken: bool,
-    /// Kept for the first job that cannot be placed.
+    /// Whether it is kept for the first job that cannot be placed.
     pub(super) blocked: bool,
 }
 
@@ -35,7 +36,7 @@ impl Bin {
             && job.market.is_none_or(|m| m == self.market)
     }
 
-    /// Whether it is there, and nothing is on it that anybody knows of.
+    /// Whether it is a ready node on which nothing is placed or reserved, and which is not busy.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.at, At::Ready(_)) && self.empty && !self.taken
     }
@@ -48,7 +49,7 @@ impl Bin {
             && fits(job.capacity, self.free)
     }
 
-    /// Ready before booting before new; then the fullest.
+    /// The order to fill bins: ready before booting before new, and then the fullest first.
     pub(super) fn preference(&self) -> (u8, u32, u64, Option<Slot>) {
         let (rank, slot) = match self.at {
             At::Ready(node) => (0, Some(node.slot())),
@@ -59,7 +60,7 @@ impl Bin {
     }
 }
 
-/// Whether an alloc of this job has its node alone.
+/// Whether an alloc of this job gets its node alone.
 pub(super) const fn alone(job: &JobSummary) -> bool {
     job.exclusive || job.capacity.gpus > 0
 }

@@ -1,11 +1,11 @@
-//! What a cap is in the way of: what is kept for the first job that waits for room, and which idle
-//! nodes make way for it.
+//! The first job that a cap makes wait: what is kept for it, and which idle nodes make way for it.
 //!
-//! Guarantees: a job that a cap holds up keeps no more than lets it find the rest one day, and pays
-//! for no half of itself; what it lacks is no later job's, as far as it can be had; room is counted
-//! missing only where `nodes.max` or the price is in the way of all of it, and without what leaves
-//! already; where a size's own maximum is, idle nodes of that size that it does not keep make way.
-//! Does not: launch (the packing does) or shut down (`shutdown` does, within its own rules).
+//! Guarantees: the job keeps only as many nodes as leave the caps enough for the rest of its members; no
+//! nodes are launched for a part of its members; later jobs cannot take what it lacks, as far as EC2 has it;
+//! idle nodes make way only if `nodes.max` or the price cap does not allow all that it lacks, counted without
+//! the nodes that are shutting down already; if the maximum of a size is in the way, idle nodes of that size
+//! make way.
+//! Does not: launch (the packing does) or shut down (`shutdown` does, by its own rules).
 
 use super::super::sizes::{fits, fitting, offerings, usable};
 use super::bins::{At, Bin};
@@ -16,16 +16,15 @@ use model::policy::Size;
 use model::{JobSummary, Market, Usd};
 
 impl Packing<'_, '_> {
-    /// The first job that cannot be placed keeps of the nodes it found what the caps let it find the
-    /// rest to one day, and what it lacks is reserved for it. What it would have launched, from the bin
-    /// `first_new` on, is taken back: half of it would be paid for, idle, until there is room for the
-    /// rest.
+    /// Reserves for the first job that cannot be placed. Of the nodes that it found, it keeps those that leave the
+    /// caps enough for the rest of its members; what it lacks is reserved. Its launches, from the bin `first_new`
+    /// on, are taken back: otherwise some nodes would be paid for, idle, until there is room for the rest.
     pub(super) fn block(&mut self, job: &JobSummary, found: &[usize], members: u32, first_new: usize) {
         self.undo_launches(first_new);
         let found: Vec<usize> = found.iter().copied().filter(|n| *n < self.bins.len()).collect();
         let policy = &self.view.seen.policy;
         let ever = fitting(policy, job);
-        // Room is no help to a size that EC2 does not have now.
+        // Making room does not help a size that EC2 does not have now.
         let to_be_had = |s: &&Size| !offerings(self.view, s, job.market != Some(Market::Spot)).is_empty();
         let now: Vec<&Size> = ever.iter().copied().filter(to_be_had).collect();
         let can_be_had = cheapest(&now, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
@@ -38,13 +37,13 @@ impl Packing<'_, '_> {
         self.keep_free(job, &found, members);
     }
 
-    /// Room for so many nodes of these sizes is no later job's; and if all of it can be had, what is in its
-    /// way makes way. (If some of it hangs on a size that is full of others' work, the end of that work is
-    /// what is waited for: nobody need make way before.)
+    /// Reserves room for `lacking` nodes of these sizes, `beside` being the price of the nodes that the job keeps.
+    /// If room can be made for all of them, the idle nodes that are in the way are marked to make way. If a size is
+    /// full of nodes with work, the job waits for the end of that work, and no node needs to make way before.
     fn reserve(&mut self, sizes: &[&Size], lacking: u32, beside: Usd) {
         let cap = self.view.seen.policy.nodes.max_price_per_hour;
         let within = (!cap.is_zero()).then(|| cap.saturating_sub(beside));
-        // What is idle and not kept may leave a size's maximum to others.
+        // Idle nodes that are not kept do not count for the maximum of a size, because they can make way.
         let there =
             |size: &Size| self.staying(size).saturating_sub(self.idle_of(size).len().try_into().unwrap_or(u32::MAX));
         let mix = mix(sizes, lacking, there, within);
@@ -67,12 +66,12 @@ impl Packing<'_, '_> {
         }
     }
 
-    /// How many of this size there are that do not leave already.
+    /// How many nodes of this size there are, without those that are shutting down.
     fn staying(&self, size: &Size) -> u32 {
         self.of_size(size).saturating_sub(self.leaving_by_size.get(&size.name).copied().unwrap_or(0))
     }
 
-    /// The idle nodes of this size, the dearest first.
+    /// The idle nodes of this size, the most expensive first.
     fn idle_of(&self, size: &Size) -> Vec<NodeId> {
         let mut idle: Vec<&Bin> = self.bins.iter().filter(|b| b.is_idle() && b.size == size.name).collect();
         idle.sort_by_key(|b| std::cmp::Reverse(b.price_per_hour));
@@ -80,11 +79,11 @@ impl Packing<'_, '_> {
         idle.into_iter().filter_map(ready).collect()
     }
 
-    /// The nodes it found are no later job's, nor so many others that they make up for what it lacks: as
-    /// nodes to run on, those first that would fit it when empty, or as room.
+    /// Keeps later jobs off the nodes that the job found, and off as many others as replace what it lacks: as nodes
+    /// to run on, or as room that they make. Nodes that would fit the job when empty come first.
     pub(super) fn keep_free(&mut self, job: &JobSummary, found: &[usize], members: u32) {
-        // What is busy with another's work empties for nobody here; and what would not fit it is free for
-        // others, unless it makes way.
+        // A node that another scheduler keeps busy does not become free for this job. A node that would not fit the
+        // job is left to later jobs, unless it makes way.
         let helps = |b: &Bin| {
             let makes_way = self.room.is_some() || matches!(b.at, At::Ready(node) if self.outgrown.contains(&node));
             let foreign = b.taken && b.empty;
@@ -117,7 +116,7 @@ impl Packing<'_, '_> {
         }
     }
 
-    /// Whether a node would fit a job's member if nothing were on it.
+    /// Whether a node would fit a member of the job if nothing were on it.
     fn would_fit(&self, bin: &Bin, job: &JobSummary) -> bool {
         let (At::Ready(node) | At::Booting(node)) = bin.at else { return false };
         let share = self.view.seen.policy.nodes.memory_usable;
@@ -125,8 +124,8 @@ impl Packing<'_, '_> {
         life.is_some_and(|l| fits(job.capacity, usable(l.offering.capacity, share)) && bin.is_kind(job))
     }
 
-    /// Of what was found, the cheapest nodes that leave the price for the rest: a job of many that
-    /// kept dear nodes idle could wait for ever for a price that only they stand in the way of.
+    /// Of the nodes found, the cheapest that leave enough of the price cap for the rest of the members. A job of many
+    /// members that kept expensive nodes could wait for ever, because those nodes alone would use up the cap.
     fn within_caps(&self, sizes: &[&Size], found: &[usize], members: u32) -> Vec<usize> {
         let policy = &self.view.seen.policy;
         let mut kept = found.to_vec();
@@ -150,24 +149,25 @@ impl Packing<'_, '_> {
         bins.iter().filter_map(|n| self.bins.get(*n)).map(|b| b.price_per_hour).sum()
     }
 
-    /// How many there are of this size.
+    /// How many nodes of this size there are, including launches and reserved ones.
     fn of_size(&self, size: &Size) -> u32 {
         self.by_size.get(&size.name).copied().unwrap_or(0)
     }
 
-    /// Whether there are as many of this size as it allows, reserved ones included.
+    /// Whether the size has reached its own maximum.
     pub(super) fn is_full(&self, size: &Size) -> bool {
         size.max.is_some_and(|most| self.of_size(size) >= most)
     }
 
-    /// Whether so many further nodes at this price are beyond a cap that holds for all sizes, as long
-    /// as what is leaving has not left.
+    /// Whether `nodes` more nodes at this price exceed `nodes.max` or the price cap, as long as the nodes that are
+    /// shutting down still count.
     fn is_capped(&self, nodes: u32, price: Usd) -> bool {
         let policy = &self.view.seen.policy;
         self.records.saturating_add(nodes) > policy.nodes.max || !is_within_cap(policy, self.spent + price)
     }
 
-    /// What of the room for so many nodes at this price is missing once all that is leaving is gone.
+    /// The room that is still missing for `nodes` more nodes at this price after all nodes that are shutting down are
+    /// gone.
     pub(super) fn missing_room(&self, nodes: u32, price: Usd) -> Room {
         let policy = &self.view.seen.policy.nodes;
         let (leaving, refund) = self.leaving;

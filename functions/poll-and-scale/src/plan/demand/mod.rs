@@ -1,14 +1,14 @@
-//! From the queue to placements, reservations and launches.
+//! The stage for demand: from the queue to placements, reservations and launches
+//! (`docs/rules.md#section-4`).
 //!
-//! Jobs are taken by priority, then by submission. A job goes to ready nodes with room (the
-//! fullest that fits); else it reserves room on booting ones; else it asks for new ones.
+//! Jobs are taken by priority, then by submission. A job goes to ready nodes with room (the fullest that
+//! fits). Otherwise it reserves room on booting nodes, and otherwise it asks for new nodes.
 //!
-//! Guarantees: a job's members are placed all at once, on different nodes, or not at all; the
-//! first job that cannot be placed reserves what it needs and later ones take only the rest,
-//! so that large jobs do not starve; usable nodes are counted once; the caps hold over every
-//! record that is not cleaned.
-//! Does not: shut anything down. Rules: Arvados #2881 (demand by the queue, capped),
-//! Karpenter (bins of what exists before what would be new).
+//! Guarantees: all members of a job are placed at once, on different nodes, or none; the first job that cannot
+//! be placed reserves what it needs, and later jobs take only the rest, so that large jobs do not starve;
+//! usable nodes are counted once; the caps count every record that is not cleaned.
+//! Does not: shut anything down. Sources: Arvados #2881 (demand by the queue, with limits), Karpenter (bins on
+//! existing nodes before new ones).
 
 mod bins;
 mod caps;
@@ -28,7 +28,7 @@ use packing::{Packing, Queue};
 use prices::{cheapest, is_within_cap};
 use std::collections::BTreeSet;
 
-/// A member that wants a place: of a queued job, or a copy of an unknown alloc.
+/// What asks for places: all members of a queued job, or a copy of an unknown alloc.
 enum Want<'a> {
     Job(&'a JobSummary),
     Copy { job: &'a JobSummary, original: AllocId },
@@ -37,7 +37,7 @@ enum Want<'a> {
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     let mut packing = Packing::new(view);
     let actions = serve(view, &mut packing);
-    // Work before the minimum: otherwise the room that is made for a job is filled up again.
+    // Jobs come before the minimum: otherwise new nodes for the minimum would take the room that is made for a job.
     if packing.room.is_none() {
         packing.fill_minimum();
     }
@@ -48,7 +48,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     }
     let mut free: Vec<Slot> = free_slots(view);
     free.reverse();
-    // A launch beyond a run's share was still counted and reserved: the next runs make it.
+    // Launches beyond `launch.max_per_run` were counted and reserved too. The next runs make them.
     for launch in new.into_iter().take(view.seen.policy.launch.max_per_run as usize) {
         let Some(slot) = free.pop() else { break };
         plan.add(Action::Launch { slot, offerings: launch.offerings }, launch.reason);
@@ -57,14 +57,14 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     needs
 }
 
-/// Serves the queue in its order: what is placed now, what is rejected. Everything else is reserved.
+/// Serves the queue in its order. Returns what is placed or rejected now; everything else only reserves.
 fn serve(view: &View<'_>, packing: &mut Packing<'_, '_>) -> Vec<(Action, Reason)> {
     let mut actions = Vec::new();
     let mut queue = Queue::Served;
     for want in wants(view) {
         let job = want.job();
         if let Some(reason) = never(view, job) {
-            // A copy's size may have left the policy: nothing of the others' is kept for it.
+            // No size fits a copy if the policy has changed. Nothing is kept for it, and its job is not rejected.
             if let Want::Job(job) = want {
                 actions.push((Action::Reject(job.job_id), reason));
             }
@@ -84,7 +84,7 @@ fn serve(view: &View<'_>, packing: &mut Packing<'_, '_>) -> Vec<(Action, Reason)
     actions
 }
 
-/// Members of queued jobs and wanted copies, in the order they are served.
+/// The queued jobs and the wanted copies, in the order of the queue.
 fn wants<'a>(view: &View<'a>) -> Vec<Want<'a>> {
     let mut wants = Vec::new();
     for job in &view.seen.jobs {
@@ -113,7 +113,7 @@ impl<'a> Want<'a> {
         }
     }
 
-    /// The action that places it on these ready nodes, one for each member.
+    /// The action that places this on ready nodes, one for each member.
     fn place(&self, ready: &[NodeId]) -> Option<(Action, Reason)> {
         match self {
             Self::Job(job) => {
@@ -129,14 +129,14 @@ impl<'a> Want<'a> {
     }
 }
 
-/// Free slots, lowest first. Slot 0 is a slot like any other.
+/// The free slots, the lowest first. Slot 0 is a slot like any other.
 fn free_slots(view: &View<'_>) -> Vec<Slot> {
     let taken: BTreeSet<Slot> = view.lives().map(|(r, _)| r.slot).collect();
     Slot::below(view.seen.policy.nodes.max).filter(|s| !taken.contains(s)).collect()
 }
 
-/// Unknown allocs whose job wants a copy meanwhile, and that have none. The allocs are sorted by id, so
-/// those of one job stand together.
+/// The unknown allocs whose job wants a copy meanwhile and that have no copy yet. Jobs of several members get no
+/// copies.
 fn copies_wanted<'a>(view: &View<'a>, job: &JobSummary) -> impl Iterator<Item = AllocId> + use<'a> {
     let of_job = if job.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
     of_job
@@ -146,7 +146,7 @@ fn copies_wanted<'a>(view: &View<'a>, job: &JobSummary) -> impl Iterator<Item = 
         .map(|a| a.alloc_id)
 }
 
-/// Why a job can never run with this policy, if it cannot.
+/// Why a job can never run with this policy; `None` if it can.
 fn never(view: &View<'_>, job: &JobSummary) -> Option<Reason> {
     let policy = &view.seen.policy;
     let sizes = fitting(policy, job);

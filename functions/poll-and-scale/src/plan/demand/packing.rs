@@ -1,7 +1,7 @@
-//! Packing: members of jobs into ready nodes, booting nodes and launches, below the caps.
+//! Packing: puts members of jobs on ready nodes, booting nodes and new nodes, below the caps.
 //!
-//! Guarantees: ready before booting before new; the fullest bin that fits first; the caps hold over
-//! every record that is not cleaned.
+//! Guarantees: ready nodes come before booting ones, and booting ones before new ones; of these, the fullest
+//! that fits comes first; the caps count every record that is not cleaned.
 //! Does not: know the order of the queue; `demand` does.
 
 use super::super::sizes::{fitting, offerings, order, usable};
@@ -15,17 +15,17 @@ use model::reason::Reason;
 use model::{Intent, JobSummary, Market, NodeState, NodeStatus, Offering, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the queue needs of the nodes there are.
+/// What the queue needs of the existing nodes. The `shutdown` stage uses it.
 #[derive(Debug, Default)]
 pub(in crate::plan) struct Needs {
-    /// Nodes something was placed on or reserved on.
+    /// Nodes on which something is placed or reserved.
     pub(in crate::plan) used: BTreeSet<NodeId>,
-    /// How many nodes count towards `nodes.min`, launches of this plan included.
+    /// How many nodes count for `nodes.min`, including the launches of this plan.
     pub(in crate::plan) usable: u32,
-    /// What idle nodes are in the way of: they go even if `nodes.min` would keep them.
+    /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.
     pub(in crate::plan) room: Room,
-    /// Idle nodes that fill their size's maximum and that what waits for that size does not fit on,
-    /// for the size was changed since or they stand in for it: they go too.
+    /// Idle nodes that fill the maximum of their size, but do not fit the job that waits for that size, because
+    /// they were launched before the size was changed, or in place of it. They are shut down too.
     pub(in crate::plan) outgrown: BTreeSet<NodeId>,
 }
 
@@ -44,31 +44,31 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) spent: Usd,
     pub(super) by_size: BTreeMap<String, u32>,
     pub(super) paused: Option<Limit>,
-    /// What is being shut down: records and their price.
+    /// The records that are shutting down: how many, and their price.
     pub(super) leaving: (u32, Usd),
     pub(super) leaving_by_size: BTreeMap<String, u32>,
-    /// Room is kept for the first job that cannot be placed.
+    /// Whether room is kept for the first job that cannot be placed.
     pub(super) reserved: bool,
-    /// A cap is in the way of the first job that cannot be placed, or of the minimum.
+    /// The room that is missing for the first job that cannot be placed, or for the minimum, because of a cap.
     pub(super) room: Option<Room>,
     pub(super) outgrown: BTreeSet<NodeId>,
 }
 
-/// Whether a job before this one already waits.
+/// Whether an earlier job in the queue waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Queue {
-    /// Every job before it was served.
+    /// Every earlier job was served.
     Served,
-    /// One was not: what it needs is reserved.
+    /// An earlier job waits, and what it needs is reserved.
     SomeoneWaits,
 }
 
 /// Why a job waits.
 #[derive(PartialEq, Eq)]
 pub(super) enum Wait {
-    /// A cap is reached: something must end first.
+    /// A cap is reached: some node must end first.
     Room,
-    /// Launching pauses, or EC2 has none now: it goes on by itself.
+    /// Launches pause, or EC2 has no capacity now. This ends by itself.
     Pause,
 }
 
@@ -97,7 +97,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
                 *packing.leaving_by_size.entry(life.offering.size.clone()).or_default() += 1;
             }
-            // A node whose lease is over is silent already, whatever its status still says.
+            // A node whose lease expired is silent, even if its status does not say so yet.
             let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
             if silent
                 || life.intent != Intent::Run
@@ -127,7 +127,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 empty = false;
                 taken |= alloc.exclusive || alloc.capacity.gpus > 0;
             }
-            // Another scheduler's work has the machine.
+            // The agent says busy: another scheduler uses the machine.
             taken |= self.view.node(node).and_then(|r| r.contact()).is_some_and(|c| c.busy);
         }
         Bin {
@@ -143,9 +143,9 @@ impl<'v, 'a> Packing<'v, 'a> {
         }
     }
 
-    /// Bins for all members, ready before booting before new, the fullest first; launches what
-    /// is missing. `None` if the job must wait: the first such job keeps what it found, and where a
-    /// cap is in its way, what it will need is kept free.
+    /// Finds a bin for each member, in the order of [`Bin::preference`], and launches nodes for the rest. `None` if
+    /// the job must wait. The first such job keeps what it found, and if a cap is in its way, what it will need
+    /// is kept free.
     pub(super) fn find(&mut self, job: &JobSummary, members: u32, queue: Queue) -> Option<Vec<usize>> {
         let mut fitting: Vec<usize> =
             (0..self.bins.len()).filter(|n| self.bins.get(*n).is_some_and(|b| b.fits(job))).collect();
@@ -157,7 +157,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 Ok(n) => fitting.push(n),
                 Err(wait) => {
                     match wait {
-                        // Somebody else waits already: leave no half of it.
+                        // An earlier job waits already, so nothing is kept for this one.
                         _ if queue == Queue::SomeoneWaits => self.undo_launches(before),
                         Wait::Room => self.block(job, &fitting, members, before),
                         Wait::Pause => {
@@ -172,7 +172,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         Some(fitting)
     }
 
-    /// Takes back the launches of the bins from this one on: they are the last.
+    /// Takes back the launches of the bins from `first` on. New bins are always the last.
     pub(super) fn undo_launches(&mut self, first: usize) {
         let undone = self.bins.len().saturating_sub(first);
         self.bins.truncate(first);
@@ -187,7 +187,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         }
     }
 
-    /// One more node for this job: the cheapest fitting size that may be launched now.
+    /// Launches one more node for this job, of the cheapest fitting size that may be launched now.
     pub(super) fn launch(&mut self, job: &JobSummary) -> Result<usize, Wait> {
         let sizes = fitting(&self.view.seen.policy, job);
         let reason = Reason::JobNeedsNode { job: name(job) };
@@ -207,7 +207,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         let mut ways: Vec<Offering> = Vec::new();
         let mut wait = Wait::Pause;
         for size in sizes {
-            // Room is no help to a size that EC2 does not have now.
+            // Making room does not help a size that EC2 does not have now.
             let of_size = offerings(self.view, size, may_fall_back);
             if of_size.is_empty() {
                 continue;
@@ -221,7 +221,8 @@ impl<'v, 'a> Packing<'v, 'a> {
         }
         let Some(first) = ways.first().cloned() else { return Err(wait) };
         self.records += 1;
-        // A cap is counted on the first way, so others may stand in for it only where no cap is.
+        // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
+        // applies to them.
         let capped = |o: &Offering| {
             !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
         };
@@ -234,7 +235,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         Ok(self.bins.len() - 1)
     }
 
-    /// What the first job that cannot be placed has found stays its own.
+    /// Keeps what the first job that cannot be placed has found.
     pub(super) fn keep(&mut self, job: &JobSummary, found: &[usize]) {
         self.take(job, found);
         for n in found {
@@ -264,7 +265,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         self.bins.len().try_into().unwrap_or(u32::MAX)
     }
 
-    /// How many launches are beyond a run's share.
+    /// How many launches are beyond `launch.max_per_run`.
     pub(super) fn later(&self) -> u32 {
         u32::try_from(self.new.len()).unwrap_or(u32::MAX).saturating_sub(self.view.seen.policy.launch.max_per_run)
     }
@@ -278,10 +279,10 @@ impl<'v, 'a> Packing<'v, 'a> {
             match self.launch_one_of(&sizes, true, reason) {
                 Ok(_) => {}
                 Err(Wait::Pause) => break,
-                // Work before the minimum.
+                // The room is reserved for a job, which comes before the minimum.
                 Err(Wait::Room) if self.reserved => break,
                 Err(Wait::Room) => {
-                    // Dear idle nodes make way for cheap ones, if there are cheaper ones to be had.
+                    // Expensive idle nodes make way, if a cheaper size may be launched now.
                     let to_be_had = |s: &&&Size| !self.is_full(s) && !offerings(self.view, s, true).is_empty();
                     let Some(size) = sizes.iter().find(to_be_had) else { break };
                     let cheap = size.price_per_hour;
@@ -306,8 +307,8 @@ impl<'v, 'a> Packing<'v, 'a> {
         }
     }
 
-    /// The launches, and the nodes wanted by size: those with work on them or reserved, and those
-    /// to be launched.
+    /// The launches, and how many nodes of each size are wanted: those with work placed or reserved, and the
+    /// launches.
     pub(super) fn result(self) -> (Vec<New>, BTreeMap<String, u32>) {
         let mut wanted: BTreeMap<String, u32> = BTreeMap::new();
         for bin in &self.bins {

@@ -1,18 +1,21 @@
 //! What several nodes cost, and what the price cap allows.
+//!
+//! Guarantees: a mix is the cheapest that the sizes' own maxima allow.
+//! Does not: know jobs or bins.
 
 use model::Usd;
 use model::policy::{Policy, Size};
 
-/// Room below the caps that is missing for what is to be launched.
+/// Room below the caps that is missing for the launches that are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::plan) struct Room {
-    /// Records below `nodes.max`.
+    /// How many records are too many for `nodes.max`.
     pub(in crate::plan) nodes: u32,
-    /// Below `nodes.max_price_per_hour`.
+    /// How much the price is above `nodes.max_price_per_hour`.
     pub(in crate::plan) price: Usd,
 }
 
-/// Nodes of several sizes.
+/// A number of nodes of several sizes, with their price.
 #[derive(Default)]
 pub(super) struct Mix<'a> {
     pub(super) of: Vec<(&'a Size, u32)>,
@@ -20,8 +23,8 @@ pub(super) struct Mix<'a> {
     pub(super) price: Usd,
 }
 
-/// The cheapest mix of so many nodes, or of as many as the sizes' own maxima allow beside what is
-/// `there`, and a price. The sizes are the cheapest first.
+/// The cheapest mix of `nodes` nodes, or of fewer if the sizes' own maxima or the price `within` do not allow so
+/// many. `there` says how many nodes of a size there are already. `sizes` must be sorted, the cheapest first.
 pub(super) fn mix<'a>(sizes: &[&'a Size], nodes: u32, there: impl Fn(&Size) -> u32, within: Option<Usd>) -> Mix<'a> {
     let mut mix = Mix::default();
     for size in sizes {
@@ -35,8 +38,8 @@ pub(super) fn mix<'a>(sizes: &[&'a Size], nodes: u32, there: impl Fn(&Size) -> u
     mix
 }
 
-/// The price of the cheapest mix of so many nodes that the sizes' own maxima allow beside what is
-/// `there`; `None` if they allow no such mix.
+/// The price of the cheapest mix of `nodes` nodes; `None` if the sizes' own maxima do not allow so many. `there`
+/// says how many nodes of a size there are already.
 pub(super) fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32) -> Option<Usd> {
     let mix = mix(sizes, nodes, there, None);
     (mix.nodes == nodes).then_some(mix.price)

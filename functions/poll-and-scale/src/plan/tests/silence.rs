@@ -1,4 +1,4 @@
-//! Nodes that fall silent, and what becomes of their work; work that is to stop.
+//! Tests of the plan: nodes that become silent, what happens to their allocs, and allocs that are told to stop.
 
 use super::*;
 use model::{Desired, JobState};
@@ -11,7 +11,7 @@ fn hb_05_no_expiry_before_the_deadline_and_hb_04_once_after() {
 }
 
 #[test]
-fn a_node_nothing_waits_for_is_down() {
+fn a_silent_node_that_no_alloc_waits_for_is_down() {
     let mut given = given(json!({})).working(0);
     given.seen.allocs[0].failure_policy.lost_after_s = 0;
     assert_eq!(given.actions(at(151)), ["mark_down slot#0"]);
@@ -47,8 +47,8 @@ fn cl_18_running_waits_cl_21_pending_is_lost() {
 }
 
 #[test]
-fn nothing_is_placed_on_a_node_whose_lease_is_over() {
-    // Whether or not EC2 lists its instance: it is silent already.
+fn nothing_is_placed_on_a_node_whose_lease_expired() {
+    // It does not matter whether EC2 lists its instance: the node is silent.
     let listed = given(json!({})).node(fixtures::ready(0)).job(5, whole);
     let unlisted = given(json!({})).unlisted(fixtures::ready(0)).job(5, whole);
     assert_eq!((listed.count(at(140), "place"), unlisted.count(at(140), "place")), (1, 1));
@@ -58,14 +58,14 @@ fn nothing_is_placed_on_a_node_whose_lease_is_over() {
 }
 
 #[test]
-fn all_silent_at_once_is_rather_our_fault() {
+fn if_all_nodes_are_silent_heartbeat_ingest_is_more_likely_down() {
     let mut given = given(json!({}));
     for n in 0..5 {
         given = given.working(n);
     }
     let actions = given.actions(at(160));
     assert_eq!(actions, ["hold_back cluster"]);
-    // One of five: not unusual.
+    // One of five is not unusual.
     for node in given.seen.nodes.iter_mut().skip(1) {
         if let NodeState::InUse(node) = &mut node.state {
             node.contact.lease_expires_at = at(500);
@@ -75,14 +75,14 @@ fn all_silent_at_once_is_rather_our_fault() {
 }
 
 #[test]
-fn an_ended_jobs_allocs_stop() {
+fn the_allocs_of_an_ended_job_stop() {
     let mut given = given(json!({})).working(0);
     given.seen.jobs.clear();
     assert_eq!(given.actions(at(100)), [format!("stop_alloc alloc#{}", fixtures::alloc_id(0))]);
 }
 
 #[test]
-fn a_drain_stops_in_time_also_what_is_unknown() {
+fn a_drain_also_stops_unknown_allocs_in_time() {
     for (unknown, by) in [(false, 200), (true, 400)] {
         let mut given = given(json!({})).working(0);
         let mut record = given.seen.nodes.remove(0);
@@ -95,14 +95,14 @@ fn a_drain_stops_in_time_also_what_is_unknown() {
         given.seen.nodes.push(record);
         let alloc = fixtures::alloc_id(0);
         let drains = |now| given.actions(now).contains(&format!("drain alloc#{alloc}"));
-        // Its kill time-out and a run's period before the deadline.
+        // The drain stops allocs one kill time-out and one period of the run before the deadline.
         let last = by - 60 - i64::try_from(given.seen.allocs[0].failure_policy.kill_timeout_s).unwrap();
         assert!(!drains(at(last - 1)) && drains(at(last)), "{unknown}: {:?}", given.actions(at(last)));
     }
 }
 
 #[test]
-fn nobody_waits_for_what_its_job_no_longer_wants() {
+fn nobody_waits_for_an_alloc_that_its_job_no_longer_wants() {
     let id = fixtures::alloc_id(0);
     let mut given = given(json!({})).working(0);
     given.seen.nodes[0] = given.seen.nodes[0].expire_lease(NodeStatus::Disconnected, at(151), "silent").unwrap();
@@ -116,10 +116,10 @@ fn nobody_waits_for_what_its_job_no_longer_wants() {
     assert_eq!(given.actions(at(170)), ["mark_down slot#0"]);
     given.seen.nodes[0] = given.seen.nodes[0].expire_lease(NodeStatus::Down, at(171), "nothing waits").unwrap();
     assert_eq!(given.actions(at(180)), [format!("lose_alloc alloc#{id}")]);
-    // Told to stop, and then silent.
+    // The alloc is told to stop, and then its node becomes silent.
     given.seen.allocs[0].client = ClientStatus::Running;
     assert_eq!(given.count(at(180), "lose_alloc"), 1, "{:?}", given.actions(at(170)));
-    // It may run on: its job begins again only when it has stopped.
+    // The process may still run, and a job that regroups starts again only after it has ended.
     ended.state = JobState::Regrouping;
     given.seen.jobs.push(ended);
     assert_eq!(given.count(at(180), "lose_alloc"), 0, "{:?}", given.actions(at(170)));
@@ -127,8 +127,8 @@ fn nobody_waits_for_what_its_job_no_longer_wants() {
 }
 
 #[test]
-fn a_silent_node_that_ec2_lists_no_more_is_not_waited_for_by_what_only_its_record_holds_up() {
-    // EC2 may still know it by id, without the tags it was listed by: then no run cleans it.
+fn a_silent_node_whose_instance_is_unlisted_is_disconnected_even_if_its_record_cannot_be_cleaned() {
+    // EC2 may still know the instance by id, without the tags that it was listed by. Then no run cleans the record.
     let mut given = given(json!({})).working(0);
     given.seen.instances.clear();
     given.seen.nodes[0] = given.seen.nodes[0].absent(Some(at(1000)), at(1000)).unwrap();
@@ -145,7 +145,7 @@ fn a_node_that_is_shut_down_is_terminated_again_also_while_ec2_does_not_list_it(
 }
 
 #[test]
-fn a_busy_node_is_believed_while_a_brake_keeps_its_silence_from_being() {
+fn a_busy_report_is_believed_while_the_brake_holds() {
     let mut given = given(json!({"heartbeat": {"brake_min": 0}}));
     for n in 0..2 {
         let mut busy = fixtures::ready(n).with_intent(Intent::Drain, None, at(80)).unwrap();
@@ -159,7 +159,7 @@ fn a_busy_node_is_believed_while_a_brake_keeps_its_silence_from_being() {
 }
 
 #[test]
-fn what_never_says_what_runs_on_it_is_given_up_while_it_is_heard_and_by_the_leases_when_it_is_not() {
+fn a_node_stuck_in_syncing_loses_its_allocs_only_while_it_heartbeats() {
     let mut given = given(json!({"heartbeat": {"brake_min": 0}}));
     for n in 0..3 {
         given = given.working(n);
@@ -168,7 +168,7 @@ fn what_never_says_what_runs_on_it_is_given_up_while_it_is_heard_and_by_the_leas
         }
     }
     let later = at(60 + given.seen.policy.boot.timeout_s + 1);
-    // All at once: their leases' brake has them.
+    // All leases expired at once, so the brake `leases` holds.
     assert_eq!(given.count(later, "lose_alloc"), 0, "{:?}", given.actions(later));
     assert_eq!(given.count(later, "hold_back"), 1, "{:?}", given.actions(later));
     for record in &mut given.seen.nodes {
@@ -180,7 +180,7 @@ fn what_never_says_what_runs_on_it_is_given_up_while_it_is_heard_and_by_the_leas
 }
 
 #[test]
-fn what_is_heard_again_says_what_became_of_its_work_before_it_is_given_up() {
+fn a_node_that_is_back_gets_time_to_report_before_its_unknown_allocs_are_lost() {
     let mut given = given(json!({"boot": {"timeout_s": 300}})).working(0);
     let id = fixtures::alloc_id(0);
     (given.seen.allocs[0].client, given.seen.allocs[0].unknown_since_at) = (ClientStatus::Unknown, Some(at(160)));

@@ -1,0 +1,89 @@
+//! Questions about a node record.
+//!
+//! Guarantees: the rule for "takes work" and "may update allocs" is only here.
+//! Does not: change a record; `transitions` does.
+
+use super::{Contact, Life, NodeRecord, NodeState};
+use crate::ids::NodeId;
+use crate::words::{Intent, NodeStateName, NodeStatus};
+
+impl NodeRecord {
+    /// The name of the state.
+    pub fn state_name(&self) -> NodeStateName {
+        match self.state {
+            NodeState::Cleaned { .. } => NodeStateName::Cleaned,
+            NodeState::Assigned(_) => NodeStateName::Assigned,
+            NodeState::InUse(_) => NodeStateName::InUse,
+            NodeState::ShuttingDown(_) => NodeStateName::ShuttingDown,
+        }
+    }
+
+    /// Whether the slot is free.
+    pub fn is_cleaned(&self) -> bool {
+        matches!(self.state, NodeState::Cleaned { .. })
+    }
+
+    /// The current life; `None` if the slot is free.
+    pub fn life(&self) -> Option<&Life> {
+        match &self.state {
+            NodeState::Cleaned { .. } => None,
+            NodeState::Assigned(life) => Some(life),
+            NodeState::InUse(node) => Some(&node.life),
+            NodeState::ShuttingDown(node) => Some(&node.life),
+        }
+    }
+
+    pub(super) fn life_mut(&mut self) -> Option<&mut Life> {
+        match &mut self.state {
+            NodeState::Cleaned { .. } => None,
+            NodeState::Assigned(life) => Some(life),
+            NodeState::InUse(node) => Some(&mut node.life),
+            NodeState::ShuttingDown(node) => Some(&mut node.life),
+        }
+    }
+
+    /// What is known from the heartbeats of this life; `None` if the node never registered.
+    pub fn contact(&self) -> Option<&Contact> {
+        match &self.state {
+            NodeState::Cleaned { .. } | NodeState::Assigned(_) => None,
+            NodeState::InUse(node) => Some(&node.contact),
+            NodeState::ShuttingDown(node) => node.contact.as_ref(),
+        }
+    }
+
+    pub(super) fn contact_mut(&mut self) -> Option<&mut Contact> {
+        match &mut self.state {
+            NodeState::Cleaned { .. } | NodeState::Assigned(_) => None,
+            NodeState::InUse(node) => Some(&mut node.contact),
+            NodeState::ShuttingDown(node) => node.contact.as_mut(),
+        }
+    }
+
+    /// The id of the current life; `None` if the slot is free.
+    pub fn node_id(&self) -> Option<NodeId> {
+        self.life().map(|l| l.node_id)
+    }
+
+    /// How well the node is connected; `None` unless it is in use.
+    pub fn status(&self) -> Option<NodeStatus> {
+        match &self.state {
+            NodeState::InUse(node) => Some(node.contact.status),
+            _ => None,
+        }
+    }
+
+    /// Whether the node may be given work: it is in use and ready, and the operator neither holds nor drains it.
+    pub fn takes_work(&self) -> bool {
+        self.status() == Some(NodeStatus::Ready) && self.life().is_some_and(|l| l.intent == Intent::Run)
+    }
+
+    /// Whether alloc updates from the node are taken: while it is syncing or ready, and while it is
+    /// shutting down, to learn how its last allocs ended.
+    pub fn may_update_allocs(&self) -> bool {
+        match &self.state {
+            NodeState::InUse(n) => matches!(n.contact.status, NodeStatus::Syncing | NodeStatus::Ready),
+            NodeState::ShuttingDown(n) => n.contact.is_some(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Tests of the node record.
+
+use super::*;
+use crate::fixtures::{self, at};
+use crate::time::Time;
+use crate::words::NodeStatus;
+
+#[test]
+fn a_cleaned_record_keeps_nothing_of_the_life_but_its_name() {
+    let assigned = fixtures::assigned(0);
+    let cleaned = assigned.clean(at(9), "refused").unwrap();
+    let json = serde_json::to_value(&cleaned).unwrap();
+    let keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(keys, ["last_node_id", "modified_at", "reason", "slot", "state", "version"]);
+}
+
+#[test]
+fn a_record_survives_the_table_in_every_state() {
+    for record in [
+        fixtures::assigned(0),
+        fixtures::ready(1),
+        fixtures::ready(2).shut_down(at(5), "idle").unwrap(),
+        fixtures::assigned(3).bind("i-1", None, at(1)).unwrap().shut_down(at(5), "boot timed out").unwrap(),
+        fixtures::assigned(4).clean(at(5), "refused").unwrap(),
+    ] {
+        let json = serde_json::to_value(&record).unwrap();
+        let back: NodeRecord = serde_json::from_value(json.clone()).unwrap();
+        assert_eq!(back, record, "{json}");
+    }
+}
+
+#[test]
+fn only_a_complete_report_after_the_lease_expired_makes_ready() {
+    // NS-08: a heartbeat brings a disconnected node to syncing, never to ready.
+    let node = fixtures::ready(0);
+    let silent = node.expire_lease(NodeStatus::Disconnected, at(200), "lease expired").unwrap();
+    let back = silent.heartbeat(&fixtures::caller("i-0"), at(400), at(300)).unwrap();
+    assert_eq!(back.status(), Some(NodeStatus::Syncing));
+    let (life, contact) = (back.life().unwrap(), back.contact().unwrap());
+    assert_eq!(contact.gate_seq, life.seq);
+    assert!(life.seq > node.life().unwrap().seq);
+    assert!(!back.takes_work());
+    assert!(back.open_gate(at(301)).unwrap().takes_work());
+}
+
+#[test]
+fn a_node_that_registers_again_and_again_is_syncing_since_the_first_time() {
+    let since = |r: &NodeRecord| r.contact().unwrap().syncing_since_at;
+    let again = |r: &NodeRecord, s| r.register(&fixtures::caller("i-0"), "anew", at(s + 90), at(s)).unwrap();
+    let first = again(&fixtures::ready(0), 100);
+    assert_eq!(since(&again(&first, 200)), Some(at(100)));
+    let silent = first.expire_lease(NodeStatus::Down, at(300), "lease expired").unwrap();
+    assert_eq!(since(&again(&silent, 400)), Some(at(400)), "a node that was silent starts again");
+}
+
+#[test]
+fn a_restored_record_never_gets_a_seq_that_was_given_out_before() {
+    let restored = fixtures::ready(0);
+    let undone = restored.with_alloc(fixtures::alloc_id(0), at(200)).unwrap();
+    let undone = undone.without_alloc(fixtures::alloc_id(0), at(200)).unwrap();
+    let anew = restored.bump_seq(at(201)).unwrap();
+    let seqs = [&restored, &undone, &anew].map(|r| r.life().unwrap().seq);
+    assert!(seqs.is_sorted_by(|a, b| a < b), "{seqs:?}");
+}
+
+#[test]
+fn wrong_starting_states_are_refused() {
+    let cleaned = fixtures::assigned(0).clean(at(1), "x").unwrap();
+    assert!(cleaned.clean(at(2), "x").is_err());
+    assert!(cleaned.bind("i-1", None, at(2)).is_err());
+    assert!(fixtures::ready(0).bind("i-other", None, at(2)).is_err());
+    assert!(fixtures::assigned(0).shut_down(at(2), "unbound").is_err());
+    let working = fixtures::ready(0).with_alloc(fixtures::alloc_id(0), at(1)).unwrap();
+    assert!(working.shut_down(at(2), "has work").is_err());
+    assert!(working.clean(at(2), "has work").is_err());
+    assert!(NodeRecord::assign(working.slot, Some(&working), fixtures::new_life(0), at(3), "x").is_err());
+}
+
+#[test]
+fn the_pulse_never_moves_back() {
+    let node = fixtures::ready(0);
+    let ping = node.contact().unwrap().last_ping_at;
+    let early = node.heartbeat(&fixtures::caller("i-0"), at(0), Time::from_ms(0)).unwrap();
+    assert_eq!(early.contact().unwrap().last_ping_at, ping);
+}

@@ -1,0 +1,379 @@
+//! The transitions of a node record: each returns the record as it must become, or says why that is not
+//! possible.
+//!
+//! Guarantees: nobody else changes the state of a record; every transition sets `modified_at`, and most give a
+//! reason.
+//! Does not: write anything (the store does), or decide when a transition is due (the plans do).
+
+use super::{
+    Contact, InUse, LAUNCH_CLAIM, Life, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version,
+    short_reason,
+};
+use crate::ids::{AllocId, NodeId, Slot};
+use crate::time::Time;
+use crate::words::{Intent, NodeStatus};
+use std::collections::BTreeSet;
+
+/// What a new life begins with.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct NewLife {
+    /// A new id, never used before.
+    pub node_id: NodeId,
+    pub offering: Offering,
+    /// Digest of the rendered launch request.
+    pub request_digest: String,
+    /// The version of the master key that the node's token is made with.
+    pub key_version: u32,
+}
+
+/// What a registration or a heartbeat says about its sender.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Caller<'a> {
+    pub instance_id: &'a str,
+    pub boot_id: &'a str,
+    /// Whether something other than allocs keeps the node occupied.
+    pub busy: bool,
+    /// Where other nodes reach this one; `None` if the agent does not say.
+    pub address: Option<&'a str>,
+}
+
+/// How a run saw a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Idle, and nothing needs it.
+    Idle,
+    /// Not idle, or something needs it.
+    Needed,
+}
+
+impl NodeRecord {
+    /// `no row or cleaned → assigned`: a new life, with the whole launch request and the claim.
+    /// `previous` is the slot's row as read; `None` if the slot has no row.
+    pub fn assign(
+        slot: Slot,
+        previous: Option<&NodeRecord>,
+        launch: NewLife,
+        now: Time,
+        reason: &str,
+    ) -> Result<Self, NotPossible> {
+        if let Some(record) = previous
+            && !record.is_cleaned()
+        {
+            return Err(record.not_possible("be assigned"));
+        }
+        let life = Life {
+            node_id: launch.node_id,
+            attempt: 1,
+            launch_claim_until_at: now + LAUNCH_CLAIM,
+            offering: launch.offering,
+            request_digest: launch.request_digest,
+            key_version: launch.key_version,
+            instance_id: None,
+            address: None,
+            assigned_at: now,
+            seq: 0,
+            intent: Intent::Run,
+            drain_by_at: None,
+            absent_since_at: None,
+            allocs: BTreeSet::new(),
+        };
+        Ok(Self {
+            slot,
+            version: previous.map_or(Version::UNWRITTEN, |r| r.version),
+            modified_at: now,
+            reason: short_reason(reason),
+            state: NodeState::Assigned(Box::new(life)),
+        })
+    }
+
+    fn not_possible(&self, wanted: &'static str) -> NotPossible {
+        NotPossible { slot: self.slot, state: self.state_name(), wanted }
+    }
+
+    fn touched(mut self, now: Time, reason: &str) -> Self {
+        self.modified_at = now;
+        if !reason.is_empty() {
+            self.reason = short_reason(reason);
+        }
+        self
+    }
+
+    /// Binds the life to its instance: the launch call answered, or EC2 lists the instance.
+    pub fn bind(&self, instance_id: &str, zone: Option<&str>, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let bound = "be bound to another instance";
+        let life = new.life_mut().ok_or_else(|| self.not_possible("be bound"))?;
+        if life.instance_id.as_deref().is_some_and(|known| known != instance_id) {
+            return Err(self.not_possible(bound));
+        }
+        life.instance_id = Some(instance_id.to_owned());
+        if let Some(zone) = zone {
+            life.offering.zone = Some(zone.to_owned());
+        }
+        life.absent_since_at = None;
+        Ok(new.touched(now, &format!("launched as {instance_id}")))
+    }
+
+    /// Another run takes over an unanswered launch: it renews the claim, and will use the same token.
+    pub fn reclaim(&self, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let NodeState::Assigned(life) = &mut new.state else { return Err(self.not_possible("be launched")) };
+        if life.instance_id.is_some() || life.launch_claim_until_at > now {
+            return Err(self.not_possible("be launched again yet"));
+        }
+        life.launch_claim_until_at = now + LAUNCH_CLAIM;
+        Ok(new.touched(now, "launch repeated: its answer never came"))
+    }
+
+    /// After a definite refusal, the run with the claim tries another offering, with another token.
+    pub fn next_attempt(&self, offering: Offering, request_digest: String, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let NodeState::Assigned(life) = &mut new.state else { return Err(self.not_possible("change its offering")) };
+        if life.instance_id.is_some() {
+            return Err(self.not_possible("change its offering: it is launched"));
+        }
+        life.attempt = life.attempt.saturating_add(1);
+        life.launch_claim_until_at = now + LAUNCH_CLAIM;
+        let reason = format!("{} was refused; next attempt with {}", life.offering.size, offering.size);
+        life.offering = offering;
+        life.request_digest = request_digest;
+        Ok(new.touched(now, &reason))
+    }
+
+    /// A registration: `assigned → in_use`, or a new incarnation of a node in use. The node
+    /// becomes `syncing`. Only a complete report that knows this `seq` makes it `ready`.
+    pub fn register(
+        &self,
+        caller: &Caller<'_>,
+        incarnation: &str,
+        lease_expires_at: Time,
+        now: Time,
+    ) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let life = new.life_mut().ok_or_else(|| self.not_possible("register"))?;
+        life.seq = life.next_seq(now);
+        if life.instance_id.is_none() {
+            life.instance_id = Some(caller.instance_id.to_owned());
+        }
+        if let Some(address) = caller.address {
+            life.address = Some(address.to_owned());
+        }
+        let gate_seq = life.seq;
+        let syncing = self.contact().filter(|c| c.status == NodeStatus::Syncing);
+        let contact = Contact {
+            first_ping_at: self.contact().map_or(now, |c| c.first_ping_at),
+            last_ping_at: self.contact().map_or(now, |c| c.last_ping_at.max(now)),
+            // A registration never shortens the lease. It may arrive twice, and an earlier answer may have told
+            // the node to call later than this one does.
+            lease_expires_at: self.contact().map_or(lease_expires_at, |c| c.lease_expires_at.max(lease_expires_at)),
+            status: NodeStatus::Syncing,
+            incarnation: incarnation.to_owned(),
+            boot_id: caller.boot_id.to_owned(),
+            gate_seq,
+            alloc_report_no: 0,
+            handle_report_no: 0,
+            settled: None,
+            busy: caller.busy,
+            idle_since_at: None,
+            idle_seen: 0,
+            // Kept over repeated registrations: a node that registers again and again is stuck too.
+            syncing_since_at: syncing.and_then(|c| c.syncing_since_at).or(Some(now)),
+        };
+        new.state = match new.state {
+            NodeState::Assigned(life) => NodeState::InUse(Box::new(InUse { life: *life, contact })),
+            NodeState::InUse(node) => NodeState::InUse(Box::new(InUse { life: node.life, contact })),
+            NodeState::ShuttingDown(node) => {
+                NodeState::ShuttingDown(Box::new(ShuttingDown { life: node.life, contact: Some(contact) }))
+            }
+            NodeState::Cleaned { .. } => return Err(self.not_possible("register")),
+        };
+        let first = self.contact().is_none();
+        Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
+    }
+
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy` differs.
+    pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let mut reason = "";
+        let in_use = matches!(new.state, NodeState::InUse(_));
+        let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
+        contact.last_ping_at = contact.last_ping_at.max(now);
+        contact.lease_expires_at = contact.lease_expires_at.max(lease_expires_at);
+        if contact.busy != caller.busy {
+            contact.busy = caller.busy;
+            contact.idle_since_at = None;
+            contact.idle_seen = 0;
+            reason = if caller.busy { "the agent says busy" } else { "the agent no longer says busy" };
+        }
+        let was_silent = in_use && matches!(contact.status, NodeStatus::Disconnected | NodeStatus::Down);
+        if was_silent {
+            contact.status = NodeStatus::Syncing;
+            contact.syncing_since_at = Some(now);
+            reason = "heartbeats again";
+        }
+        if let (true, Some(life)) = (was_silent, new.life_mut()) {
+            life.seq = life.next_seq(now);
+            let seq = life.seq;
+            if let Some(contact) = new.contact_mut() {
+                contact.gate_seq = seq;
+            }
+        }
+        if let (Some(address), Some(life)) = (caller.address, new.life_mut()) {
+            life.address = Some(address.to_owned());
+        }
+        Ok(new.touched(now, reason))
+    }
+
+    /// `syncing → ready`, by a complete report whose `as_of` has reached `gate_seq`. This is written after all
+    /// updates of the report.
+    pub fn open_gate(&self, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("become ready")) };
+        if node.contact.status != NodeStatus::Syncing {
+            return Err(self.not_possible("become ready: it is not syncing"));
+        }
+        node.contact.status = NodeStatus::Ready;
+        node.contact.syncing_since_at = None;
+        node.contact.idle_since_at = node.life.allocs.is_empty().then_some(now);
+        node.contact.idle_seen = 0;
+        Ok(new.touched(now, "ready: what runs on it is known"))
+    }
+
+    /// The lease expired: the status becomes `disconnected` if some alloc may wait for the node, else `down`.
+    /// Raises `seq` and `gate_seq`. The write must also require `last_ping_at` as read, so that a heartbeat
+    /// that arrives first wins.
+    pub fn expire_lease(&self, status: NodeStatus, now: Time, reason: &str) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("expire its lease")) };
+        if !matches!(status, NodeStatus::Disconnected | NodeStatus::Down) {
+            return Err(self.not_possible("take that status when its lease expires"));
+        }
+        node.life.seq = node.life.next_seq(now);
+        node.contact.gate_seq = node.life.seq;
+        node.contact.status = status;
+        node.contact.syncing_since_at = None;
+        node.contact.idle_since_at = None;
+        node.contact.idle_seen = 0;
+        Ok(new.touched(now, reason))
+    }
+
+    /// Counts a run that saw the node idle, or resets the count because the node is needed.
+    pub fn seen_by_run(&self, seen: Seen, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("be idle")) };
+        let (idle_since_at, idle_seen, reason) = match seen {
+            Seen::Idle => {
+                let since = node.contact.idle_since_at.or(Some(now));
+                (since, node.contact.idle_seen.saturating_add(1), "idle")
+            }
+            Seen::Needed => (None, 0, "needed"),
+        };
+        node.contact.idle_since_at = idle_since_at;
+        node.contact.idle_seen = idle_seen;
+        Ok(new.touched(now, reason))
+    }
+
+    /// Notes since when the instance is unlisted; `None`: EC2 lists it again.
+    pub fn absent(&self, since: Option<Time>, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let life = new.life_mut().ok_or_else(|| self.not_possible("be noted as unlisted"))?;
+        life.absent_since_at = since;
+        Ok(new.touched(now, if since.is_some() { "not listed by EC2" } else { "listed by EC2 again" }))
+    }
+
+    /// `assigned or in_use → shutting_down`. The plan decides which node, when and why. The node must have
+    /// no live alloc, unless the drain's deadline has passed; the write checks this again.
+    pub fn shut_down(&self, now: Time, reason: &str) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let deadline = self.life().and_then(|l| l.drain_by_at).is_some_and(|by| now >= by);
+        if self.life().is_some_and(|l| !l.allocs.is_empty()) && !deadline {
+            return Err(self.not_possible("be shut down: it has live allocs"));
+        }
+        new.state = match new.state {
+            NodeState::Assigned(life) if life.instance_id.is_some() => {
+                NodeState::ShuttingDown(Box::new(ShuttingDown { life: *life, contact: None }))
+            }
+            NodeState::InUse(node) => {
+                NodeState::ShuttingDown(Box::new(ShuttingDown { life: node.life, contact: Some(node.contact) }))
+            }
+            _ => return Err(self.not_possible("be shut down")),
+        };
+        Ok(new.touched(now, reason))
+    }
+
+    /// `any → cleaned`: keeps only the slot, the version, the reason and the node id of the life. The node's
+    /// allocs must have been ended before.
+    pub fn clean(&self, now: Time, reason: &str) -> Result<Self, NotPossible> {
+        let life = self.life().ok_or_else(|| self.not_possible("be cleaned"))?;
+        if !life.allocs.is_empty() {
+            return Err(self.not_possible("be cleaned: it has live allocs"));
+        }
+        let new = Self { state: NodeState::Cleaned { last_node_id: Some(life.node_id) }, ..self.clone() };
+        Ok(new.touched(now, reason))
+    }
+
+    /// Sets what the operator wants of the node. A node that is shutting down refuses: it can no longer be
+    /// held or kept, and its record keeps the reason for the shutdown.
+    pub fn with_intent(&self, intent: Intent, drain_by_at: Option<Time>, now: Time) -> Result<Self, NotPossible> {
+        if let NodeState::ShuttingDown(_) = self.state {
+            return Err(self.not_possible("be held or drained"));
+        }
+        let mut new = self.clone();
+        let life = new.life_mut().ok_or_else(|| self.not_possible("be held or drained"))?;
+        life.intent = intent;
+        life.drain_by_at = if intent == Intent::Drain { drain_by_at } else { None };
+        // Every answer tells the agent the intent. It is not an order, so `seq` stays as it is.
+        Ok(new.touched(now, &format!("intent {intent}")))
+    }
+
+    /// Drains the node until `by`, because its instance will be taken away then. `None` if it already drains
+    /// until then or earlier, or is shutting down.
+    pub fn interrupted(&self, by: Time, now: Time) -> Option<Self> {
+        let drains = self.life().is_some_and(|l| l.intent == Intent::Drain && l.drain_by_at.is_some_and(|at| at <= by));
+        if drains { None } else { self.with_intent(Intent::Drain, Some(by), now).ok() }
+    }
+
+    /// Adds a live alloc. Raises `seq`: the agent must know of it.
+    pub fn with_alloc(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
+        if !self.takes_work() {
+            return Err(self.not_possible("take work"));
+        }
+        let mut new = self.clone();
+        let life = new.life_mut().ok_or_else(|| self.not_possible("take work"))?;
+        life.allocs.insert(alloc);
+        life.seq = life.next_seq(now);
+        if let Some(contact) = new.contact_mut() {
+            contact.idle_since_at = None;
+            contact.idle_seen = 0;
+        }
+        Ok(new.touched(now, &format!("runs {alloc}")))
+    }
+
+    /// Removes a live alloc. Raises `seq`, also for an end that the agent itself reported. The agent forgets an
+    /// end once it is taken over; without a higher `seq` it would not notice when the table is restored from a
+    /// backup that does not know of the end.
+    pub fn without_alloc(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let life = new.life_mut().ok_or_else(|| self.not_possible("lose an alloc"))?;
+        life.allocs.remove(&alloc);
+        life.seq = life.next_seq(now);
+        let idle = life.allocs.is_empty();
+        if let Some(contact) = new.contact_mut()
+            && idle
+        {
+            contact.idle_since_at = Some(now);
+            contact.idle_seen = 0;
+        }
+        Ok(new.touched(now, &format!("{alloc} ended")))
+    }
+
+    /// Raises `seq`, because an order about one of the node's allocs or handles changed.
+    pub fn bump_seq(&self, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let life = new.life_mut().ok_or_else(|| self.not_possible("be told anything"))?;
+        life.seq = life.next_seq(now);
+        Ok(new.touched(now, ""))
+    }
+}

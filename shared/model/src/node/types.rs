@@ -1,0 +1,255 @@
+//! The types of a node record, in the form of the nodes table.
+//!
+//! Guarantees: each state holds only the data of that state.
+//! Does not: change anything; `transitions` does.
+
+use crate::ids::{AllocId, NodeId, Slot};
+use crate::money::Usd;
+use crate::time::{Span, Time};
+use crate::words::{Intent, Market, NodeStateName, NodeStatus};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The longest `reason` kept on a record, in bytes. A small record keeps a heartbeat at one write unit.
+pub const MAX_REASON_BYTES: usize = 120;
+
+/// How long a launch claim lasts. The launch call ends before the claim does.
+pub const LAUNCH_CLAIM: Span = Span::from_s(60);
+
+/// Two observations that do not list an instance count only if they are at least this far apart.
+pub const ABSENCE_CONFIRM: Span = Span::from_s(60);
+
+/// A record's version as read. Other crates cannot make one up: only reading a record gives one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Version(pub(crate) u64);
+
+impl Version {
+    /// The version of a record that was never written.
+    pub const UNWRITTEN: Self = Self(0);
+
+    /// The version after the next write.
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The number, for people.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// A row of the nodes table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct NodeRecord {
+    pub slot: Slot,
+    /// Raised by every write except a steady heartbeat's: `docs/rules.md#R4`.
+    pub version: Version,
+    /// When the record was last written. Writes of the pulse do not count.
+    pub modified_at: Time,
+    /// Why the record was last changed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    #[serde(flatten)]
+    pub state: NodeState,
+}
+
+/// The state of a record, with the data of that state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum NodeState {
+    /// The slot is free.
+    Cleaned {
+        /// The last life; `None` if there was none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last_node_id: Option<NodeId>,
+    },
+    /// The instance is launching or booting.
+    Assigned(Box<Life>),
+    /// The node has registered.
+    InUse(Box<InUse>),
+    /// The instance is being terminated.
+    ShuttingDown(Box<ShuttingDown>),
+}
+
+/// What a record in use holds: a life that has registered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct InUse {
+    #[serde(flatten)]
+    pub life: Life,
+    #[serde(flatten)]
+    pub contact: Contact,
+}
+
+/// What a record holds while its instance is being terminated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct ShuttingDown {
+    #[serde(flatten)]
+    pub life: Life,
+    /// `None` if the node never registered.
+    #[serde(flatten)]
+    pub contact: Option<Contact>,
+}
+
+/// One life of a slot, from `assigned` to `cleaned`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Life {
+    pub node_id: NodeId,
+    /// The number of the current launch call, from 1. Part of its client token.
+    pub attempt: u32,
+    /// Until then, only the run that wrote the claim may make the launch call: `docs/rules.md#R5`.
+    pub launch_claim_until_at: Time,
+    #[serde(flatten)]
+    pub offering: Offering,
+    /// Digest of the rendered launch request: it shows whether another run would repeat the same call.
+    pub request_digest: String,
+    /// The version of the master key that the node's token is made with.
+    pub key_version: u32,
+    /// `None` until it is known. A node has at most one instance, ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_id: Option<String>,
+    /// Where other nodes reach this one, as the agent says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    pub assigned_at: Time,
+    /// The counter of the node's orders, raised with everything the agent must know: see [`Life::next_seq`].
+    #[serde(default)]
+    pub seq: u64,
+    /// What the operator wants of it.
+    #[serde(default = "run", skip_serializing_if = "is_run")]
+    pub intent: Intent,
+    /// When a drain no longer waits for the node's allocs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_by_at: Option<Time>,
+    /// Since when the instance is unlisted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent_since_at: Option<Time>,
+    /// The node's live allocs.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub allocs: BTreeSet<AllocId>,
+}
+
+impl Life {
+    /// The `seq` of the next order. It is the age of the life in milliseconds, or one more than the last
+    /// `seq` if that is higher. Counting by one alone would not be safe: after the table is restored from a
+    /// backup, the count could reach a number that the agent has from the lost history, and neither side
+    /// would notice the difference.
+    pub fn next_seq(&self, now: Time) -> u64 {
+        let age = u64::try_from(now.since(self.assigned_at).as_ms()).unwrap_or(0);
+        self.seq.saturating_add(1).max(age)
+    }
+}
+
+const fn run() -> Intent {
+    Intent::Run
+}
+
+fn is_run(intent: &Intent) -> bool {
+    *intent == Intent::Run
+}
+
+/// What defines a launch request. It is written before EC2 is called, so that another run can
+/// repeat the same call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Offering {
+    /// The name of the size in the policy.
+    pub size: String,
+    /// Like `m7a.large`.
+    pub instance_type: String,
+    pub market: Market,
+    /// `None` where the launch template names the subnet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subnet_id: Option<String>,
+    /// The subnet's zone; `None` until an instance has shown it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// The id or the name of the launch template.
+    pub template: String,
+    /// `None` for the template's default version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_version: Option<u64>,
+    pub price_per_hour: Usd,
+    #[serde(flatten)]
+    pub capacity: Capacity,
+}
+
+/// What a machine offers, or what a job needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Capacity {
+    pub vcpus: u32,
+    #[serde(default)]
+    pub memory_mib: u64,
+    #[serde(default)]
+    pub scratch_gib: u64,
+    #[serde(default)]
+    pub gpus: u32,
+}
+
+/// What is known from a node's heartbeats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Contact {
+    /// When the node first registered in this life.
+    pub first_ping_at: Time,
+    /// The time of the last heartbeat. Part of the pulse.
+    pub last_ping_at: Time,
+    /// Until when the node is believed alive. Part of the pulse.
+    pub lease_expires_at: Time,
+    pub status: NodeStatus,
+    /// A new one with each registration.
+    pub incarnation: String,
+    /// What the agent reports.
+    pub boot_id: String,
+    /// A report with an `as_of` below this does not make the node `ready`.
+    pub gate_seq: u64,
+    /// The number of the last alloc report taken. `version` does not guard it.
+    #[serde(default)]
+    pub alloc_report_no: u64,
+    /// The number of the last handle report taken. `version` does not guard it.
+    #[serde(default)]
+    pub handle_report_no: u64,
+    /// `seq` and digest of the last handle report that changed nothing: the same report again is skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<String>,
+    /// Whether something other than allocs keeps the node occupied, as the agent says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub busy: bool,
+    /// Since when the node has been idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_since_at: Option<Time>,
+    /// How many runs saw the node idle.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub idle_seen: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syncing_since_at: Option<Time>,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// Why a transition does not apply to a record as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("slot {slot} is {state}: it cannot {wanted}")]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct NotPossible {
+    pub slot: Slot,
+    pub state: NodeStateName,
+    /// What was tried: it completes "it cannot …".
+    pub wanted: &'static str,
+}
+
+/// Shortens `reason` to [`MAX_REASON_BYTES`], on a character boundary.
+pub fn short_reason(reason: &str) -> String {
+    let mut end = reason.len().min(MAX_REASON_BYTES);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason.get(..end).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,265 @@
+//! Every knob of the policy: its name, values, default and meaning, in one table.
+//!
+//! Guarantees: the check, the defaults and the printed reference all come from this table.
+//! Does not: hold values; [`super::Policy`] does.
+
+use crate::ids::SLOT_CEILING;
+
+/// The most bytes of user data that EC2 accepts, before encoding.
+pub const MAX_USER_DATA_BYTES: usize = 16 * 1024;
+/// How many of these bytes nodekeeper's own part of the user data may take.
+pub const OWN_USER_DATA_BYTES: usize = 2 * 1024;
+
+/// The values that a knob allows.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A whole number from the first to the second, both allowed.
+    Whole(i64, i64),
+    /// A number from the first to the second, both allowed.
+    Number(f64, f64),
+    /// Text of at most this many bytes.
+    Text(usize),
+    /// A name: 1 to 64 letters, digits, `-`, `_` or `.`.
+    Name,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// A list of texts.
+    Texts,
+    /// A table of texts.
+    TextTable,
+    /// A list of minutes: alternately how long the window is closed and open.
+    Windows,
+}
+
+/// One knob. The check and the printed reference are made from these.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Knob {
+    /// `section.name`, or the name alone for a knob of a size.
+    pub path: &'static str,
+    pub kind: Kind,
+    /// The default as JSON. `None`: the knob must be given. `Some("null")`: it is optional.
+    pub default: Option<&'static str>,
+    /// The meaning, as the reference prints it.
+    pub doc: &'static str,
+}
+
+const fn knob(path: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Knob {
+    Knob { path, kind, default: Some(default), doc }
+}
+
+const fn required(path: &'static str, kind: Kind, doc: &'static str) -> Knob {
+    Knob { path, kind, default: None, doc }
+}
+
+const DAY_S: i64 = 86_400;
+const SECONDS: Kind = Kind::Whole(0, 366 * DAY_S);
+const SECONDS_1: Kind = Kind::Whole(1, 366 * DAY_S);
+const COUNT: Kind = Kind::Whole(0, 1_000_000);
+const COUNT_1: Kind = Kind::Whole(1, 1_000_000);
+const FRACTION: Kind = Kind::Number(0.0, 1.0);
+
+/// Every knob outside `[[size]]`.
+pub const KNOBS: &[Knob] = &[
+    knob(
+        "nodes.min",
+        Kind::Whole(0, SLOT_CEILING as i64),
+        "0",
+        "nodes kept up when there is no work, of the cheapest size",
+    ),
+    knob(
+        "nodes.max",
+        Kind::Whole(0, SLOT_CEILING as i64),
+        "64",
+        "the most nodes at any time: the number of slots, a hard cap",
+    ),
+    knob(
+        "nodes.max_price_per_hour",
+        Kind::Number(0.0, 1e6),
+        "0",
+        "the most that all nodes together may cost in an hour, in US dollars; 0 for no cap",
+    ),
+    knob(
+        "nodes.memory_usable",
+        Kind::Number(0.01, 1.0),
+        "0.95",
+        "the share of a size's memory that jobs get; the rest is for the system",
+    ),
+    knob(
+        "launch.template",
+        Kind::Text(128),
+        "null",
+        "the launch template's id (lt-…) or name, for sizes that name none; the template sets image, instance profile and security groups",
+    ),
+    knob(
+        "launch.subnets",
+        Kind::Texts,
+        "[]",
+        "subnets to launch in, tried in order; empty: the subnet of the template",
+    ),
+    knob("launch.tags", Kind::TextTable, "{}", "more tags for every instance"),
+    knob(
+        "launch.user_data",
+        Kind::Text(MAX_USER_DATA_BYTES - OWN_USER_DATA_BYTES),
+        "\"\"",
+        "shell commands run at the first boot, after the node's configuration is written: start the agent here, unless the image starts it",
+    ),
+    knob("launch.max_per_run", COUNT_1, "60", "the most launches in one run"),
+    knob(
+        "launch.calls_per_second",
+        Kind::Number(0.01, 1000.0),
+        "2",
+        "launch calls in a second; EC2 allows about 2 RunInstances calls in a second over time",
+    ),
+    knob(
+        "boot.timeout_s",
+        SECONDS_1,
+        "1800",
+        "a node that sends no heartbeat within this time after its launch is given up",
+    ),
+    knob("boot.failures_before_pause", COUNT_1, "10", "failed starts in a row that pause launching"),
+    knob("idle.timeout_s", SECONDS, "120", "a node is shut down only after it was idle for this time"),
+    knob("idle.confirmations", Kind::Whole(1, 1000), "2", "and only after this many runs saw it idle"),
+    knob(
+        "shutdown.windows_min",
+        Kind::Windows,
+        "[]",
+        "when idle nodes may be shut down: minutes since the launch, alternately closed and open, repeated; [54, 5, 1] is open from minute 54 to 59 of every hour; empty: always open",
+    ),
+    knob("shutdown.down_after_s", SECONDS, "600", "a node that is down is shut down after this time of silence"),
+    knob(
+        "stale.after_s",
+        SECONDS_1,
+        "7200",
+        "a record without a live instance is cleaned if it was neither written nor pinged for this time",
+    ),
+    knob(
+        "stale.orphan_after_s",
+        SECONDS_1,
+        "600",
+        "an instance that no record claims is terminated if it is older than this",
+    ),
+    knob(
+        "stale.orphan_brake_min",
+        COUNT,
+        "3",
+        "if there are more orphans than this at once, they wait for an operator",
+    ),
+    knob(
+        "stale.brake_fraction",
+        FRACTION,
+        "0.5",
+        "if more than this share of the records would be cleaned at once because EC2 does not list their instances, they wait",
+    ),
+    knob("stale.brake_min", COUNT, "3", "and more records than this"),
+    knob("stale.brake_hold_s", SECONDS, "300", "how long they wait"),
+    knob(
+        "heartbeat.ttl_s",
+        SECONDS_1,
+        "60",
+        "the time between heartbeats of a working node; at random up to 1.5 times as long",
+    ),
+    knob(
+        "heartbeat.idle_s",
+        SECONDS_1,
+        "10",
+        "the time between heartbeats of an idle node: it decides how fast new work starts",
+    ),
+    knob("heartbeat.grace_s", SECONDS, "30", "how late a heartbeat may be before the lease expires"),
+    knob(
+        "heartbeat.max_per_second",
+        Kind::Number(0.1, 1e6),
+        "1000",
+        "the most heartbeats of the whole fleet in a second; a larger fleet calls less often",
+    ),
+    knob(
+        "heartbeat.brake_fraction",
+        FRACTION,
+        "0.33",
+        "if more than this share of the leases expires at once, no node is treated as silent yet",
+    ),
+    knob("heartbeat.brake_min", COUNT, "3", "and more leases than this"),
+    knob("heartbeat.brake_hold_s", SECONDS, "300", "for how long"),
+    knob(
+        "heartbeat.blackout_s",
+        SECONDS,
+        "1800",
+        "if all nodes are silent at once, heartbeat-ingest is more likely down than the nodes: none is treated as silent for this time",
+    ),
+    knob("poll.stale_after_s", SECONDS_1, "45", "a run does not act on anything that it read longer ago than this"),
+    knob("poll.min_gap_s", SECONDS, "5", "the shortest time between two runs that events start"),
+    knob(
+        "shortage.ttl_s",
+        SECONDS_1,
+        "180",
+        "an offering that EC2 was short of is tried again after this time, doubled with each further refusal",
+    ),
+    knob(
+        "quota.retry_s",
+        SECONDS_1,
+        "60",
+        "after EC2 refused a launch for the account's limit, nothing is launched for this time",
+    ),
+    knob(
+        "sweep.missing_grace_s",
+        SECONDS,
+        "300",
+        "a handle counts as gone after it was missing from reports for this time",
+    ),
+    knob("sweep.creating_s", Kind::Whole(1, DAY_S), "600", "a new handle must appear within this time"),
+    knob(
+        "sweep.failed_keep_s",
+        Kind::Whole(0, DAY_S),
+        "3600",
+        "what a failed alloc left on its node is kept for this time; `nodekeeper keep` keeps it longer",
+    ),
+    knob("sweep.cache_unused_s", SECONDS, "86400", "a cache is destroyed after it was unused for this time"),
+    knob("sweep.max_in_flight", Kind::Whole(1, 1000), "20", "the most handles that a node is told to destroy at once"),
+    knob(
+        "sweep.report_s",
+        SECONDS_1,
+        "30",
+        "the time between handle reports of a node; at random up to 1.5 times as long",
+    ),
+    knob(
+        "sweep.cap_fraction",
+        FRACTION,
+        "0.25",
+        "a report waits for an operator if it would destroy as unknown, or drop as missing, more than this share of the handles of its node",
+    ),
+    knob("sweep.cap_min", COUNT, "10", "and more handles than this"),
+    knob("history.finished_days", Kind::Whole(1, 3650), "7", "for how many days ended jobs and allocs are kept"),
+    knob("history.events_days", Kind::Whole(1, 3650), "14", "for how many days events are kept"),
+    knob(
+        "watchdog.multiplier",
+        Kind::Number(1.0, 1000.0),
+        "5",
+        "a function is overdue after this many of its periods without a success",
+    ),
+    knob(
+        "watchdog.reserve_ms",
+        Kind::Whole(0, 30_000),
+        "5000",
+        "a run starts no action if less than this is left before its deadline",
+    ),
+];
+
+/// Every knob of a `[[size]]`.
+pub const SIZE_KNOBS: &[Knob] = &[
+    required("name", Kind::Name, "the name in this policy"),
+    required("instance_type", Kind::Name, "the name in EC2, like m7a.large"),
+    required("vcpus", Kind::Whole(1, 1 << 20), "vCPUs"),
+    required("memory_mib", Kind::Whole(1, 1 << 32), "memory, in MiB"),
+    knob("scratch_gib", Kind::Whole(0, 1 << 32), "0", "scratch space, in GiB"),
+    knob("gpus", Kind::Whole(0, 1 << 20), "0", "GPUs"),
+    required("price_per_hour", Kind::Number(0.0, 1e6), "the price in US dollars: the cheapest fitting size is taken"),
+    knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought"),
+    knob(
+        "fallback",
+        Kind::OneOf(&["none", "on_demand"]),
+        "\"none\"",
+        "what a spot size falls back to when spot is short",
+    ),
+    knob("max", Kind::Whole(0, SLOT_CEILING as i64), "null", "the most nodes of this size; not set: no cap of its own"),
+    knob("template", Kind::Text(128), "null", "its launch template; not set: launch.template"),
+];

@@ -1,0 +1,21 @@
+//! The policy: what an operator decides, checked as a whole and stored as one versioned item.
+//!
+//! Guarantees: one table ([`KNOBS`], [`SIZE_KNOBS`]) gives every knob its meaning, bounds and default;
+//! reading a document gives a [`Policy`] only if the whole document is right, and otherwise every
+//! mistake, with its path and what is allowed.
+//! Does not: read files, or know where the document is kept (the store does).
+
+mod check;
+mod knobs;
+mod reference;
+#[cfg(test)]
+mod tests;
+mod types;
+
+pub use check::{BadPolicy, Mistake};
+pub use knobs::{KNOBS, Kind, Knob, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SIZE_KNOBS};
+pub use reference::{example_json, reference};
+pub use types::{
+    Boot, Fallback, HeartbeatPolicy, History, Idle, Launch, Nodes, Policy, Poll, Quota, Shortage, Shutdown, Size,
+    Stale, Sweep, Watchdog,
+};

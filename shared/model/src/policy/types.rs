@@ -1,0 +1,130 @@
+//! The policy as a type.
+//!
+//! Guarantees: a type for each section, with one field for each knob.
+//! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
+
+use crate::money::Usd;
+use crate::node::Capacity;
+use crate::time::Span;
+use crate::words::Market;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A checked policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "each knob is documented in KNOBS, the one place")]
+pub struct Policy {
+    pub nodes: Nodes,
+    pub size: Vec<Size>,
+    pub launch: Launch,
+    pub boot: Boot,
+    pub idle: Idle,
+    pub shutdown: Shutdown,
+    pub stale: Stale,
+    pub heartbeat: HeartbeatPolicy,
+    pub poll: Poll,
+    pub shortage: Shortage,
+    pub quota: Quota,
+    pub sweep: Sweep,
+    pub history: History,
+    pub watchdog: Watchdog,
+}
+
+macro_rules! sections {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $t:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[allow(missing_docs, reason = "each knob is documented in KNOBS, the one place")]
+        pub struct $name { $(pub $field: $t),* }
+    )*};
+}
+
+sections! {
+    /// `[nodes]`
+    Nodes { min: u32, max: u32, max_price_per_hour: Usd, memory_usable: f64 }
+    /// `[launch]`
+    Launch {
+        template: Option<String>, subnets: Vec<String>, tags: BTreeMap<String, String>, user_data: String,
+        max_per_run: u32, calls_per_second: f64,
+    }
+    /// `[boot]`
+    Boot { timeout_s: i64, failures_before_pause: u32 }
+    /// `[idle]`
+    Idle { timeout_s: i64, confirmations: u32 }
+    /// `[shutdown]`
+    Shutdown { windows_min: Vec<u32>, down_after_s: i64 }
+    /// `[stale]`
+    Stale {
+        after_s: i64, orphan_after_s: i64, orphan_brake_min: u32, brake_fraction: f64, brake_min: u32, brake_hold_s: i64,
+    }
+    /// `[heartbeat]`
+    HeartbeatPolicy {
+        ttl_s: i64, idle_s: i64, grace_s: i64, max_per_second: f64, brake_fraction: f64, brake_min: u32,
+        brake_hold_s: i64, blackout_s: i64,
+    }
+    /// `[poll]`
+    Poll { stale_after_s: i64, min_gap_s: i64 }
+    /// `[shortage]`
+    Shortage { ttl_s: i64 }
+    /// `[quota]`
+    Quota { retry_s: i64 }
+    /// `[sweep]`
+    Sweep {
+        missing_grace_s: i64, creating_s: i64, failed_keep_s: i64, cache_unused_s: i64, max_in_flight: u32,
+        report_s: i64, cap_fraction: f64, cap_min: u32,
+    }
+    /// `[history]`
+    History { finished_days: i64, events_days: i64 }
+    /// `[watchdog]`
+    Watchdog { multiplier: f64, reserve_ms: u64 }
+}
+
+/// `[[size]]`: one kind of machine to launch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "each knob is documented in SIZE_KNOBS, the one place")]
+pub struct Size {
+    pub name: String,
+    pub instance_type: String,
+    #[serde(flatten)]
+    pub capacity: Capacity,
+    pub price_per_hour: Usd,
+    pub market: Market,
+    pub fallback: Fallback,
+    pub max: Option<u32>,
+    pub template: Option<String>,
+}
+
+/// What replaces a spot size when spot is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// Nothing: launches wait for spot capacity.
+    None,
+    /// The same instance type, on demand.
+    OnDemand,
+}
+
+impl History {
+    /// How long ended jobs and allocs are kept.
+    pub const fn keep_finished(&self) -> Span {
+        Span::from_s(self.finished_days.saturating_mul(86_400))
+    }
+
+    /// How long events are kept.
+    pub const fn keep_events(&self) -> Span {
+        Span::from_s(self.events_days.saturating_mul(86_400))
+    }
+}
+
+impl Policy {
+    /// The document with every default filled in.
+    pub fn to_json(&self) -> Value {
+        serde_json::to_value(self).unwrap_or(Value::Null)
+    }
+
+    /// The size with this name.
+    pub fn size_named(&self, name: &str) -> Option<&Size> {
+        self.size.iter().find(|s| s.name == name)
+    }
+}
