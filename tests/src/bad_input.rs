@@ -34,68 +34,64 @@ async fn tables(world: &World) -> Value {
     json!([nodes, jobs, allocs])
 }
 
+/// A request, and the status and error that must answer it.
+type Refused = (Value, u64, &'static str);
+
+fn path(node: NodeId, what: &str) -> String {
+    format!("/v1/nodes/{node}/{what}")
+}
+
+fn wrong_credentials_and_paths(world: &World, node: NodeId, token: &str, beat: &Value) -> Vec<Refused> {
+    let other = NodeId::new(node.slot(), model::ids::Ulid::from_parts(1, 1));
+    let foreign = world.settings.key.as_ref().unwrap().token(&world.cluster, other);
+    let (heartbeat, allocs) = (path(node, "heartbeat"), path(node, "allocs"));
+    let mut get = http(&heartbeat, Some(token), beat);
+    get["requestContext"]["http"]["method"] = json!("GET");
+    vec![
+        (http(&heartbeat, None, beat), 401, "unauthorized"),
+        (http(&heartbeat, Some("wrong"), beat), 401, "unauthorized"),
+        (http(&heartbeat, Some(&foreign), beat), 401, "unauthorized"),
+        (http(&allocs, Some(&foreign), beat), 401, "unauthorized"),
+        (http("/v1/nodes//heartbeat", Some(token), beat), 400, "bad_request"),
+        (http("/v2/nodes/x/heartbeat", Some(token), beat), 404, "not_found"),
+        (http(&path(node, "nothing"), Some(token), beat), 404, "not_found"),
+        (get, 405, "method_not_allowed"),
+    ]
+}
+
+fn wrong_bodies(node: NodeId, token: &str, beat: &Value) -> Vec<Refused> {
+    let (heartbeat, allocs) = (path(node, "heartbeat"), path(node, "allocs"));
+    let sent = |to: &str, body: Value| http(to, Some(token), &body);
+    let raw = |body: &str| {
+        let mut event = http(&heartbeat, Some(token), &json!({}));
+        event["body"] = json!(body);
+        event
+    };
+    let report =
+        |allocs: Value| json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": allocs});
+    vec![
+        (sent(&heartbeat, json!({})), 400, "bad_request"),
+        (sent(&heartbeat, json!([1, 2])), 400, "bad_request"),
+        (raw("{\"instance_id\": \"i"), 400, "bad_request"),
+        (raw("\u{0}\u{1}garbage"), 400, "bad_request"),
+        (raw(&"x".repeat(3 << 20)), 413, "too_large"),
+        (sent(&heartbeat, json!({"instance_id": "", "boot_id": "b", "as_of": 0})), 400, "bad_request"),
+        (sent(&heartbeat, json!({"instance_id": "i", "boot_id": "b", "as_of": -1})), 400, "bad_request"),
+        (sent(&heartbeat, beat.clone()), 409, "foreign_instance"),
+        (sent(&allocs, report(json!([]))), 409, "wrong_incarnation"),
+        (sent(&allocs, report(json!([{"alloc_id": "no"}]))), 400, "bad_request"),
+        (json!({"dry_run": true}), 400, "bad_request"),
+        (json!("text"), 400, "bad_request"),
+    ]
+}
+
 #[tokio::test]
 async fn nothing_a_stranger_sends_changes_anything() {
     let (world, node, token) = working().await;
     let before = tables(&world).await;
-    let path = |what: &str| format!("/v1/nodes/{node}/{what}");
     let beat = json!({"instance_id": "i-1", "boot_id": "b", "as_of": 0});
-    let other = NodeId::new(node.slot(), model::ids::Ulid::from_parts(1, 1));
-    let foreign = world.settings.key.as_ref().unwrap().token(&world.cluster, other);
-    let huge = "x".repeat(3 << 20);
-    let raw = |path: String, token: Option<&str>, body: &str| {
-        let mut event = http(&path, token, &json!({}));
-        event["body"] = json!(body);
-        event
-    };
-    let mut get = http(&path("heartbeat"), Some(&token), &beat);
-    get["requestContext"]["http"]["method"] = json!("GET");
-    let cases: Vec<(Value, u64, &str)> = vec![
-        (http(&path("heartbeat"), None, &beat), 401, "unauthorized"),
-        (http(&path("heartbeat"), Some("wrong"), &beat), 401, "unauthorized"),
-        (http(&path("heartbeat"), Some(&foreign), &beat), 401, "unauthorized"),
-        (http(&path("allocs"), Some(&foreign), &beat), 401, "unauthorized"),
-        (http("/v1/nodes//heartbeat", Some(&token), &beat), 400, "bad_request"),
-        (http("/v2/nodes/x/heartbeat", Some(&token), &beat), 404, "not_found"),
-        (http(&path("nothing"), Some(&token), &beat), 404, "not_found"),
-        (get, 405, "method_not_allowed"),
-        (http(&path("heartbeat"), Some(&token), &json!({})), 400, "bad_request"),
-        (http(&path("heartbeat"), Some(&token), &json!([1, 2])), 400, "bad_request"),
-        (raw(path("heartbeat"), Some(&token), "{\"instance_id\": \"i"), 400, "bad_request"),
-        (raw(path("heartbeat"), Some(&token), "\u{0}\u{1}garbage"), 400, "bad_request"),
-        (raw(path("heartbeat"), Some(&token), &huge), 413, "too_large"),
-        (
-            http(&path("heartbeat"), Some(&token), &json!({"instance_id": "", "boot_id": "b", "as_of": 0})),
-            400,
-            "bad_request",
-        ),
-        (
-            http(&path("heartbeat"), Some(&token), &json!({"instance_id": "i", "boot_id": "b", "as_of": -1})),
-            400,
-            "bad_request",
-        ),
-        (http(&path("heartbeat"), Some(&token), &beat), 409, "foreign_instance"),
-        (
-            http(
-                &path("allocs"),
-                Some(&token),
-                &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": []}),
-            ),
-            409,
-            "wrong_incarnation",
-        ),
-        (
-            http(
-                &path("allocs"),
-                Some(&token),
-                &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": [{"alloc_id": "no"}]}),
-            ),
-            400,
-            "bad_request",
-        ),
-        (json!({"dry_run": true}), 400, "bad_request"),
-        (json!("text"), 400, "bad_request"),
-    ];
+    let mut cases = wrong_credentials_and_paths(&world, node, &token, &beat);
+    cases.extend(wrong_bodies(node, &token, &beat));
     for (event, status, error) in cases {
         let response = world.ingest.handle(&event, world.now()).await;
         let (got, body) = answer(&response);

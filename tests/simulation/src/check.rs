@@ -13,13 +13,14 @@ mod cloud;
 mod demand;
 mod handles;
 mod jobs;
+mod left;
 mod nodes;
 mod shutdown;
 
 use crate::caller::{Caller, Kind};
 use crate::core::{Core, lock};
 use crate::database::{Change, Model};
-use crate::ec2::{Ec2, Real};
+use crate::ec2::Ec2;
 use aws_sdk_dynamodb::types::AttributeValue;
 use demand::Lately;
 use model::ids::{AllocId, JobId, NodeId, Slot};
@@ -27,7 +28,7 @@ use model::policy::Policy;
 use model::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use store::{Item, Key, Row, Table, Write, alloc_key, handle_key, job_key, node_key, to_json};
+use store::{Item, Key, Row, Table, Write, alloc_key, job_key, node_key};
 
 /// How far the functions' clocks may be apart, and a run's observation behind.
 const SLACK: Span = Span::from_s(8);
@@ -493,82 +494,6 @@ impl Check {
     pub fn jobs_left(&self) -> usize {
         let Some(model) = self.model.get() else { return 0 };
         lock(model).rows(Table::Jobs).filter(|r| !is_ended(r)).count()
-    }
-
-    /// When faults are over and time has passed, everything that should end has.
-    pub fn what_is_left(&self, min: u32) -> Option<String> {
-        let model = lock(self.model.get()?);
-        let mut left = Vec::new();
-        for row in model.rows(Table::Jobs) {
-            if !is_ended(row) || !set(row).is_empty() {
-                let brief = to_json(row);
-                let of = |names: &[&str]| -> Vec<String> {
-                    names.iter().filter_map(|n| Some(format!("{n} {}", brief.get(*n)?))).collect()
-                };
-                let wants = of(&[
-                    "job_id",
-                    "state",
-                    "priority",
-                    "nodes",
-                    "vcpus",
-                    "memory_mib",
-                    "gpus",
-                    "instance_type",
-                    "market",
-                ]);
-                left.push(format!("job: {}, allocs {:?}", wants.join(", "), set(row)));
-            }
-        }
-        for row in model.rows(Table::Allocs).filter(|r| !is_final(r)) {
-            left.push(format!("alloc {:?} is {:?}", text(row, "alloc_id"), text(row, "client")));
-        }
-        let up: Vec<_> = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).collect();
-        if up.len() != min as usize {
-            left.push(format!("{} records are not cleaned and nodes.min is {min}", up.len()));
-            left.extend(up.iter().map(|r| {
-                let word = |name: &str| text(r, name).unwrap_or("–").to_owned();
-                ["node_id", "size", "state", "status", "intent", "reason"].map(word).join(" ")
-            }));
-        }
-        let lives: BTreeSet<NodeId> = up.iter().filter_map(|r| node_id(r)).collect();
-        for row in model.rows(Table::Handles).filter(|r| node_id(r).is_none_or(|n| !lives.contains(&n))) {
-            left.push(format!(
-                "handle {:?} of {:?} is {:?}, due {:?}",
-                text(row, "handle"),
-                text(row, "node_id"),
-                text(row, "state"),
-                time(row, "due_at").map(|t| t.to_string())
-            ));
-        }
-        // What ended leaves nothing on the nodes that stay, but for what an operator keeps.
-        for ground in lock(&self.seen).by_node.values() {
-            let ground = lock(ground);
-            for handle in &ground.handles {
-                let Ok(id) = handle.parse::<AllocId>() else { continue };
-                let row = model.get(&handle_key(ground.node_id, handle));
-                let kept = row.is_some_and(|r| is_true(r, "keep"));
-                if !kept && model.get(&alloc_key(id)).is_none_or(|a| is_final(a)) {
-                    left.push(format!("handle {handle} is still on {}: {row:?}", ground.node_id));
-                }
-            }
-        }
-        // Nor are there rows of what is not there, but for tombstones.
-        for row in model.rows(Table::Handles).filter(|r| text(r, "state") != Some("gone") && !is_true(r, "keep")) {
-            let ground = node_id(row).and_then(|node| lock(&self.seen).by_node.get(&node).cloned());
-            let handle = text(row, "handle").unwrap_or_default();
-            if ground.is_some_and(|g| !lock(&g).handles.contains(handle)) {
-                left.push(format!("handle {handle} is not on its node any more: {row:?}"));
-            }
-        }
-        drop(model);
-        let instances: Vec<Real> = self.ec2()?.real().into_iter().filter(Real::is_live).collect();
-        for real in instances.iter().filter(|r| !lives.contains(&r.node_id)) {
-            left.push(format!(
-                "instance {} of {} is {:?}",
-                real.instance.instance_id, real.node_id, real.instance.state
-            ));
-        }
-        (!left.is_empty()).then(|| left.join("\n  "))
     }
 
     /// The job's row.

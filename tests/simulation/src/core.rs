@@ -28,6 +28,8 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Makes the enum, [`Fault::ALL`], [`Fault::base`] and [`Fault::meaning`] from one table: a row is the
+/// meaning, the name and the chance.
 macro_rules! faults {
     ($($(#[doc = $doc:literal])* $name:ident = $p:literal,)*) => {
         /// What can go wrong, each with how likely it is where it is met in an ordinary seed.
@@ -44,6 +46,8 @@ macro_rules! faults {
     };
 }
 
+// A new fault is a new last row here and the place where it happens. A row's place decides its stream of random
+// numbers: a row in between would change the history of every seed.
 faults! {
     /// a call of DynamoDB takes up to 20 s
     DbSlow = 0.002,

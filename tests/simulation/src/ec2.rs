@@ -9,11 +9,11 @@ use crate::caller::Caller;
 use crate::check::Check;
 use crate::core::{Core, Fault, START, lock};
 use async_trait::async_trait;
-use model::Market;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError, NODE_TAG};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
+use model::{Market, Offering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -178,11 +178,9 @@ impl Ec2 {
         Ok(caller)
     }
 
-    /// What becomes of a launch request that reached EC2.
+    /// EC2 carries out or refuses a launch request.
     fn land(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Result<Instance, LaunchError> {
-        let now = self.core.now();
-        let offering = &request.offering;
-        let zone = match offering.subnet_id.as_deref() {
+        let zone = match request.offering.subnet_id.as_deref() {
             Some("subnet-b") => "zone-b",
             _ => "zone-a",
         };
@@ -199,6 +197,17 @@ impl Ec2 {
             };
         }
         let node_id = self.check.launching(caller, request, token);
+        self.refuse(&mut region, &request.offering, zone)?;
+        let Some(node_id) = node_id else { return Err(LaunchError::BadRequest("no node id".into())) };
+        self.check.launched(node_id, region.instances.values());
+        let instance = self.create(&mut region, request, zone, node_id);
+        region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), instance.instance_id.clone()));
+        Ok(instance)
+    }
+
+    /// The errors that EC2 answers a launch with: a wrong request, the account's limit, no capacity.
+    fn refuse(&self, region: &mut Region, offering: &Offering, zone: &str) -> Result<(), LaunchError> {
+        let now = self.core.now();
         if self.core.happens(Fault::BadRequest) {
             return Err(LaunchError::BadRequest("InvalidParameterValue (simulated)".into()));
         }
@@ -217,8 +226,11 @@ impl Ec2 {
         if never || region.shortages.get(&place).is_some_and(|until| now < *until) {
             return Err(LaunchError::Capacity("InsufficientInstanceCapacity (simulated)".into()));
         }
-        let Some(node_id) = node_id else { return Err(LaunchError::BadRequest("no node id".into())) };
-        self.check.launched(node_id, region.instances.values());
+        Ok(())
+    }
+
+    fn create(&self, region: &mut Region, request: &LaunchRequest, zone: &str, node_id: NodeId) -> Instance {
+        let now = self.core.now();
         region.launched += 1;
         let instance = Instance {
             instance_id: format!("i-{:08x}", region.launched),
@@ -241,9 +253,8 @@ impl Ec2 {
         };
         self.core.count("an instance was launched");
         self.core.tell(|| "ec2".into(), || format!("{} launched as {node_id}", instance.instance_id));
-        region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), instance.instance_id.clone()));
         region.instances.insert(instance.instance_id.clone(), real);
-        Ok(instance)
+        instance
     }
 
     /// The machine's own life: it boots, or does not.

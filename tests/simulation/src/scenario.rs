@@ -218,12 +218,37 @@ pub fn sizes(spot: bool) -> Value {
 
 fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     let mut policy = model::policy::example_json();
+    let changes = policy_changes(dice);
+    if let Value::Object(fields) = &mut policy {
+        for (section, value) in changes {
+            match (fields.get_mut(section), value) {
+                (Some(Value::Object(old)), Value::Object(new)) => old.extend(new),
+                (Some(Value::Object(_)), _) => {}
+                (_, value) => _ = fields.insert(section.to_owned(), value),
+            }
+        }
+    }
+    policy
+}
+
+/// The sections of the example policy that this world changes.
+fn policy_changes(dice: &mut Xoshiro256PlusPlus) -> BTreeMap<&'static str, Value> {
     let spot = dice.random_bool(0.6);
     let ttl = *pick(dice, &[30, 60, 300, 600, 900, 900]);
     let max: u32 = dice.random_range(21..=30);
     let min = *pick(dice, &[0, 0, 0, 2, 20]);
-    // In dollars: little enough to matter, now and then.
+    // In dollars. Sometimes so little that the limit is reached.
     let price = *pick(dice, &[0.0, 0.0, 0.0, 0.25]) * f64::from(max);
+    let mut changes: BTreeMap<&'static str, Value> = BTreeMap::from([
+        ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),
+        ("size", limited_sizes(dice, spot)),
+    ]);
+    changes.extend(launch_and_shutdown(dice));
+    changes.extend(heartbeat_and_sweep(dice, ttl));
+    changes
+}
+
+fn limited_sizes(dice: &mut Xoshiro256PlusPlus, spot: bool) -> Value {
     let mut sizes = sizes(spot);
     if dice.random_bool(0.3)
         && let Some(Value::Object(large)) = sizes.get_mut(2)
@@ -235,9 +260,11 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     {
         small.insert("max".into(), json!(4));
     }
-    let changes: BTreeMap<&str, Value> = BTreeMap::from([
-        ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),
-        ("size", sizes),
+    sizes
+}
+
+fn launch_and_shutdown(dice: &mut Xoshiro256PlusPlus) -> [(&'static str, Value); 4] {
+    [
         (
             "launch",
             json!({"template": "lt-0123456789abcdef0", "max_per_run": pick(dice, &[5, 20, 60]),
@@ -251,6 +278,11 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
             json!({"windows_min": pick(dice, &[json!([]), json!([]), json!([8, 2]), json!([54, 5, 1])]),
                    "down_after_s": pick(dice, &[120, 600])}),
         ),
+    ]
+}
+
+fn heartbeat_and_sweep(dice: &mut Xoshiro256PlusPlus, ttl: i32) -> [(&'static str, Value); 5] {
+    [
         (
             "stale",
             json!({"after_s": pick(dice, &[1800, 7200]), "orphan_after_s": pick(dice, &[300, 600]),
@@ -269,18 +301,5 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
                    "creating_s": pick(dice, &[120, 600]), "cache_unused_s": pick(dice, &[300, 3600, 86_400]),
                    "missing_grace_s": pick(dice, &[60, 300]), "cap_min": pick(dice, &[3, 10])}),
         ),
-    ]);
-    if let Value::Object(fields) = &mut policy {
-        for (section, value) in changes {
-            match fields.get_mut(section) {
-                Some(Value::Object(old)) => {
-                    if let Value::Object(new) = value {
-                        old.extend(new);
-                    }
-                }
-                _ => _ = fields.insert(section.to_owned(), value),
-            }
-        }
-    }
-    policy
+    ]
 }
