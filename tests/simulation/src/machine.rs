@@ -1,9 +1,8 @@
-//! A node: the agent's real protocol on a machine without processes, and what happens to
-//! machines.
+//! A node: the agent's real protocol on a machine with simulated processes, and the mishaps of machines.
 //!
-//! Guarantees: what the protocol calls durable is what a crash leaves; an alloc is started at
-//! most once on one disk; processes outlive their agent but no boot.
-//! Does not: speak HTTP ([`crate::functions`] delivers the requests, or does not).
+//! Guarantees: a crash leaves exactly what the protocol calls durable; an alloc is started at most once on one
+//! disk; processes survive their agent, but not a reboot.
+//! Does not: speak HTTP ([`crate::functions`] delivers or loses the requests).
 
 mod calls;
 
@@ -20,13 +19,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// What outlives a reboot.
+/// What survives a reboot.
 #[derive(Default)]
 struct Disk {
     durable: Option<Durable>,
-    /// The task of each alloc that was started, and in which boot.
+    /// The order of each alloc that was started, and in which boot.
     started: BTreeMap<AllocId, (AllocOrder, u32)>,
-    /// How those that ended did.
+    /// How each ended alloc ended.
     ended: BTreeMap<AllocId, Ended>,
     /// Containers and volumes, each with its label.
     handles: BTreeMap<String, Option<String>>,
@@ -35,12 +34,12 @@ struct Disk {
 struct Process {
     ends_at: Time,
     exit_code: i32,
-    /// How it ends when it is told to.
+    /// The exit code when it is told to stop.
     told_code: i32,
     stopping: bool,
 }
 
-/// See the module.
+/// One simulated node.
 pub struct Machine {
     core: Arc<Core>,
     check: Arc<Check>,
@@ -57,7 +56,7 @@ pub struct Machine {
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
-    /// What is not listed yet, until when, with its label.
+    /// Handles that are not listed yet: until when, and with which label.
     appears: BTreeMap<String, (Time, Option<String>)>,
     heartbeat_at: Time,
     report_at: Time,
@@ -66,7 +65,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Puts an agent on a machine that came up.
+    /// Starts an agent on a machine that booted.
     pub fn boot(
         core: &Arc<Core>,
         check: &Arc<Check>,
@@ -94,7 +93,7 @@ impl Machine {
             processes: BTreeMap::new(),
             boot: 1,
             busy_until: None,
-            // As soon as it is heard from, or with work on it.
+            // A time in the past: it hangs as soon as it registered. Later, it may have work.
             hangs_at: core.happens(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
             never_reports: core.happens(Fault::NeverReports),
             stuck: BTreeMap::new(),
@@ -164,11 +163,11 @@ impl Machine {
         }
     }
 
-    /// What an observer of the machine itself would see.
+    /// Writes down what an observer of the machine itself would see.
     fn write_ground(&self) {
         let mut ground = lock(&self.ground);
         let (known, running, handles) = (&self.protocol.durable.allocs, &self.processes, &self.disk.handles);
-        // Mostly nothing changed: looking is cheaper than copying.
+        // Usually nothing changed. A comparison is cheaper than a copy.
         if !ground.known.iter().eq(known.keys()) {
             ground.known = known.keys().copied().collect();
         }
@@ -190,7 +189,7 @@ impl Machine {
         }
     }
 
-    /// What ended, ended, whether or not an agent is there to see it.
+    /// Ends processes whose time is over, whether or not an agent is running.
     fn reap(&mut self) -> Vec<AllocId> {
         let now = self.core.now();
         let over: Vec<AllocId> = self.processes.iter().filter(|(_, p)| p.ends_at <= now).map(|(id, _)| *id).collect();
@@ -214,7 +213,7 @@ impl Machine {
         self.disk.ended.insert(id, ended);
     }
 
-    /// The agent sees what ended.
+    /// The agent observes the processes that ended.
     fn settle(&mut self) {
         for id in self.reap() {
             let seen = self.look(id);
@@ -232,7 +231,7 @@ impl Machine {
         self.write_ground();
     }
 
-    /// How an alloc is on this disk; pending if it was never started here.
+    /// The state of an alloc on this disk. `Pending` if it was never started here.
     fn look(&mut self, id: AllocId) -> Seen {
         if self.processes.contains_key(&id) {
             return Seen::Running;
@@ -282,7 +281,7 @@ impl Machine {
         for cache in &order.caches {
             self.disk.handles.entry(format!("cache:{cache}")).or_insert_with(|| label.clone());
         }
-        // Many a process takes TERM for its end, and ends well.
+        // Some processes handle TERM and exit with 0.
         let told_code = if s % 2 == 0 { 0 } else { 143 };
         self.processes.insert(id, Process { ends_at: now + Span::from_s(s), exit_code, told_code, stopping: false });
         self.protocol.observe(id, Seen::Running);
@@ -315,13 +314,13 @@ impl Machine {
         self.protocol.observe(id, seen);
     }
 
-    /// What its agent sees before it calls.
+    /// What the agent notices before it calls.
     fn notice(&mut self, now: Time) {
         self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
     }
 
-    /// What happens to machines and to their networks: looked at about once a minute.
+    /// Mishaps of machines and of their networks. Drawn about once a minute.
     async fn mishaps(&mut self, now: Time) {
         let core = Arc::clone(&self.core);
         let node = self.file.node_id;
@@ -380,7 +379,7 @@ impl Machine {
         self.restart(s).await;
     }
 
-    /// The agent ends, and comes back in a while with what was on disk.
+    /// The agent ends, and starts again after `s` seconds with what was on disk.
     async fn restart(&mut self, s: i64) {
         self.core.tell(|| self.name(), || format!("its agent is down for {s} s"));
         self.write_ground();
@@ -401,8 +400,8 @@ impl Machine {
         self.write_ground();
     }
 
-    /// As the agent loads its state: after another boot what ran is not listed any more; from
-    /// nothing, what its disk has is adopted.
+    /// Loads the state as the agent does. After a reboot, allocs that ran are not listed any more. Without a
+    /// state file, the agent adopts what it finds on the disk.
     fn load(&self) -> Durable {
         let boot_id = format!("boot-{}", self.boot);
         let mut durable = self.disk.durable.clone().unwrap_or_else(|| {

@@ -1,5 +1,7 @@
-//! One world: the schedules, the jobs, the operators, trouble for some hours, and then the
-//! proof that everything that should end does.
+//! One world: schedules, jobs and operators; faults for some hours; then the check that everything that should
+//! end does end.
+//!
+//! Does not: decide how jobs arrive (`arrivals`) or what operators do (`operators`).
 
 mod arrivals;
 mod operators;
@@ -20,34 +22,34 @@ use std::time::Duration;
 use store::Store;
 use tokio::time::sleep;
 
-/// Within so many ticks of poll-and-scale after the faults stop, or after the job before it ended, a
-/// job ends; after the last one every instance is gone. (The longest waits of a policy: a stale
-/// record, a paused launch, a brake.)
+/// The most ticks of poll-and-scale until the next job ends, after the faults stop or after another job ended.
+/// As many until every instance is gone after the last job. (The longest waits of a policy: a stale record, a
+/// paused launch, a brake.)
 pub const TICKS_TO_END: u32 = 720;
-/// Within so many, what was to be drained before they stopped is.
+/// The most ticks until a drain ends that began before the faults stopped.
 pub const TICKS_TO_DRAIN: u32 = 30;
-/// Within so many, nothing waits any more for an instance that was over by then.
+/// The most ticks until nothing waits for an instance that ended before the faults stopped.
 pub const TICKS_TO_NOTICE: u32 = 60;
-/// Within so many, every handle row too: a row is looked at once a day, and what a restored table has
-/// forgotten is left for another.
+/// The most ticks until every handle row is gone. A row is looked at once a day, and a row that a restored table
+/// forgot takes another day.
 pub const TICKS_TO_FORGET: u32 = 3200;
-/// A fleet-hour is an hour of a cluster with at least so many nodes.
+/// A cluster of at least this many nodes counts as a fleet in fleet-hours.
 pub const FLEET: usize = 20;
 
-/// What came of one world.
+/// The result of one world.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What broke.
     pub broken: Option<Broken>,
     /// What happened.
     pub happened: Happened,
-    /// Hours it lasted.
+    /// How many hours it lasted.
     pub hours: f64,
     /// Hours with a fleet of at least [`FLEET`] nodes.
     pub fleet_hours: f64,
     /// Hours of all nodes together.
     pub node_hours: f64,
-    /// The story, where one was told.
+    /// The story, if one was told.
     pub lines: Vec<Line>,
 }
 
@@ -56,7 +58,7 @@ pub struct Outcome {
 pub struct How {
     /// Keep the story's lines.
     pub telling: bool,
-    /// On the real store (embedded), the model beside it held to the same answers.
+    /// Use the real (embedded) store, and compare every answer of the model with it.
     pub real_store: bool,
 }
 
@@ -112,7 +114,7 @@ impl Default for Lived {
 impl World {
     async fn new(mut scenario: Scenario, how: How) -> Arc<Self> {
         if how.real_store {
-            // The embedded store is not restored.
+            // The embedded store cannot be restored.
             scenario.set_chance(Fault::Restored, 0.0);
         }
         let core = Arc::new(Core::new(scenario, how.telling));
@@ -131,7 +133,7 @@ impl World {
         let functions = Functions::new(&core, &check, Arc::clone(&tables) as _, &ec2);
         let boot = {
             let (core, check) = (Arc::clone(&core), Arc::clone(&check));
-            // Weak: EC2 keeps this, and the functions keep EC2.
+            // Weak references: EC2 keeps this closure, and the functions keep EC2.
             let (weak_ec2, weak_functions) = (Arc::downgrade(&ec2), Arc::downgrade(&functions));
             move |real: &crate::ec2::Real| match (weak_ec2.upgrade(), weak_functions.upgrade()) {
                 (Some(ec2), Some(functions)) => Machine::boot(&core, &check, &ec2, &functions, real),
@@ -208,7 +210,7 @@ impl World {
     fn recovers(&self, lived: &mut Lived) -> bool {
         lived.healthy_minutes += 1;
         let healthy = lived.healthy_minutes;
-        if healthy % 10 == 0 {
+        if healthy.is_multiple_of(10) {
             self.check.invariant_the_first_job_is_served(Span::from_s(i64::from(TICKS_TO_END) * 60));
         }
         if healthy == TICKS_TO_DRAIN {
@@ -220,7 +222,7 @@ impl World {
         }
         // While small jobs keep coming, some job is always unfinished.
         let late = self.core.scenario.late_hours * 60;
-        if healthy % 10 != 0 || healthy <= late {
+        if !healthy.is_multiple_of(10) || healthy <= late {
             return false;
         }
         let jobs = self.check.jobs_left();
@@ -230,8 +232,8 @@ impl World {
         self.invariant_everything_ends(healthy - lived.fewest_since.max(late))
     }
 
-    /// Plain jobs all end, and leave nothing behind, although nothing is put right: before the world
-    /// does. Whether they have.
+    /// Plain jobs all end before the world ends, and leave nothing behind, although the faults go on. Returns
+    /// whether they have.
     fn invariant_everything_ends_in_the_midst_of_chaos(&self, late: bool) -> bool {
         let left = self.check.what_is_left(0);
         if let (true, Some(left)) = (late, &left) {
@@ -240,8 +242,8 @@ impl World {
         left.is_none()
     }
 
-    /// When the faults are over, everything that should end does: within [`TICKS_TO_END`] since the
-    /// last job did, and handle rows within [`TICKS_TO_FORGET`]. Whether it has.
+    /// When the faults are over, everything that should end does: within [`TICKS_TO_END`] after the last job
+    /// ended, and handle rows within [`TICKS_TO_FORGET`]. Returns whether it has.
     fn invariant_everything_ends(&self, ticks: u32) -> bool {
         let min = self.core.scenario.policy.pointer("/nodes/min").and_then(Value::as_u64).unwrap_or(0);
         let Some(left) = self.check.what_is_left(u32::try_from(min).unwrap_or(0)) else { return true };
@@ -278,12 +280,12 @@ impl World {
         }
     }
 
-    /// EventBridge passes on what EC2 says.
+    /// EventBridge passes on the warnings of EC2.
     async fn events(self: Arc<Self>) {
         loop {
             sleep(Duration::from_secs(10)).await;
             for instance in self.ec2.take_warnings() {
-                // Not every warning arrives; the node's agent sees it too.
+                // Not every warning arrives. The node's agent sees it too.
                 if self.core.maybe(0.6) {
                     let input = json!({"detail-type": "EC2 Spot Instance Interruption Warning",
                         "detail": {"instance-id": instance}});

@@ -1,4 +1,4 @@
-//! The calls of a node: heartbeats, alloc reports and handle reports, and what it does with the answers.
+//! The calls of a node: heartbeats, alloc reports and handle reports, and what the node does with the answers.
 
 use super::Machine;
 use crate::core::{Fault, lock};
@@ -32,7 +32,7 @@ impl Machine {
         }
     }
 
-    /// What a node is answered is of the documented form.
+    /// Every answer to a node has the documented form.
     fn invariant_answers_are_of_the_documented_form<A: DeserializeOwned>(&self, what: &str, body: &str) -> Option<A> {
         let broken = |e| {
             self.core.broken("invariant_answers_are_of_the_documented_form", format!("{what}: {e}: {body}"));
@@ -40,7 +40,7 @@ impl Machine {
         serde_json::from_str(body).map_err(broken).ok()
     }
 
-    /// A node is never refused for the credentials it was launched with.
+    /// A node is never refused because of the credentials it was launched with.
     fn invariant_good_credentials_are_accepted(&self, refused: ErrorCode) {
         if refused == ErrorCode::Unauthorized {
             self.core.broken("invariant_good_credentials_are_accepted", self.file.node_id.to_string());
@@ -51,7 +51,7 @@ impl Machine {
         self.core.now() + Span::from_ms(self.core.between(least * 1000, most * 1000))
     }
 
-    /// One heartbeat; whether the node goes on.
+    /// Sends one heartbeat. Returns whether the node goes on.
     pub(super) async fn heartbeat(&mut self) -> bool {
         let beat = self.protocol.heartbeat();
         let asked_at = self.core.now();
@@ -65,13 +65,13 @@ impl Machine {
                 let registered = self.protocol.on_heartbeat(&answer);
                 self.save();
                 if self.core.happens(Fault::AgentCrashes) {
-                    // Killed before anything was done about it.
+                    // Killed before the agent acted on the answer.
                     self.restart(3).await;
                     return true;
                 }
                 let ms = (answer.next_heartbeat_s * 1000.0) as i64;
                 self.heartbeat_at = self.core.now() + Span::from_ms(ms);
-                // A slow answer is what the grace is for.
+                // The next call counts from the moment of asking: the policy's grace covers a slow answer.
                 let mut ground = lock(&self.ground);
                 ground.next_call_at = Some(asked_at + Span::from_ms(ms));
                 ground.answered_at = Some(self.core.now());
@@ -105,7 +105,7 @@ impl Machine {
         let Some(mut report) = self.protocol.report() else { return };
         self.save();
         if self.core.happens(Fault::Liar) {
-            // Somebody else's alloc: never its to say.
+            // The node reports an alloc of another node, which it must not.
             if let Some(other) = self.check.somebody_elses(self.file.node_id) {
                 let lie = AllocUpdate {
                     alloc_id: other,

@@ -35,7 +35,7 @@ impl World {
                 submitted += 1;
             }
             let wait = match scenario.arrivals {
-                // An exponential wait, roughly.
+                // About the mean of an exponential wait.
                 Arrivals::Steady => core.between(1, mean_ms * 2),
                 Arrivals::Bursts => mean_ms * burst,
                 _ => (mean_ms * burst).min(end / 3),
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// Small jobs that would each find room, where a larger one has waited for longer.
+    /// Small jobs that would each find room, while a larger job has waited for longer.
     pub(super) async fn late_arrivals(self: Arc<Self>) {
         let end = Span::from_s(i64::from(self.core.scenario.late_hours) * 3600);
         if end <= Span::ZERO {
@@ -53,7 +53,7 @@ impl World {
         while !self.core.is_healed_for(end) {
             sleep(Duration::from_secs(120)).await;
             if self.core.is_healed() {
-                // Of the least priority: what is before them in the queue has waited for longer.
+                // The lowest priority: every job before them in the queue has waited for longer.
                 let command = vec!["work".into(), "5".into()];
                 let spec = JobSpec { command, priority: 100, ..JobSpec::default() };
                 self.send(spec).await;

@@ -167,13 +167,13 @@ impl World {
         let by = (intent == Intent::Drain && self.core.maybe(0.5))
             .then(|| self.core.now() + Span::from_s(self.core.between(60, 3600)));
         if let Ok(after) = record.with_intent(intent, by, self.core.now()) {
-            // A lost race: the operator would try again.
+            // If the write lost a race, the operator would try again.
             let _ = self.store.write(Some(record), &after, Vec::new()).await;
         }
     }
 
     async fn cancel_one(&self) {
-        // Any job an operator may know of, also one that has ended.
+        // Any job that an operator may know of, even one that has ended.
         let jobs: Vec<JobId> = lock(&self.tables.model)
             .rows(Table::Jobs)
             .filter_map(|row| row.get("job_id")?.as_s().ok()?.parse().ok())
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// An operator lets go of brakes.
+    /// An operator releases brakes.
     async fn release(&self, kinds: &[BrakeKind]) {
         let now = self.core.now();
         for kind in kinds {
@@ -221,11 +221,11 @@ impl World {
         }
     }
 
-    /// From now on nothing goes wrong, and operators want nothing unusual.
+    /// Ends the faults and everything unusual that operators asked for.
     pub(super) async fn heal(&self) {
         self.core.tell(|| "the world".into(), || "the faults are over".into());
         if self.core.maybe(0.3) && self.core.scenario.chance(Fault::ZoneLost) > 0.0 {
-            // A last blow.
+            // One last loss of a zone.
             self.ec2.lose_most();
         }
         self.core.heal();
