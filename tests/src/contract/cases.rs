@@ -1,4 +1,4 @@
-//! Conditions and effects of single writes, written out, with what must come of each.
+//! Conditions and effects of single writes, each with the result that it must have.
 
 use super::{Bench, Got, Op, check, delete, handle, item, job, l, m, n, ns, put, row, s, seen, ss, update};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -10,7 +10,7 @@ pub async fn all(bench: &Bench) {
     wrong_keys(bench).await;
 }
 
-/// Of a condition: on the row as given, and where there is no row.
+/// The result of a condition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Is {
     True,
@@ -54,7 +54,7 @@ fn presence_conds() -> Conds {
         one(Cond::Present("version"), True, False),
         one(Cond::Absent("nowhere"), True, True),
         one(Cond::Present("nowhere"), False, False),
-        // Null and empty are there.
+        // A null attribute and an empty text exist.
         one(Cond::Present("nothing"), True, False),
         one(Cond::Absent("empty"), False, True),
     ]
@@ -117,7 +117,7 @@ fn combined_conds() -> Conds {
         one(Cond::Any(vec![Cond::Absent("version"), Cond::Lt("version", n(3))]), False, True),
         one(Cond::Any(vec![Cond::Eq("state", s("placed")), Cond::Present("busy")]), True, False),
         one(Cond::Any(vec![Cond::Any(vec![Cond::Present("busy")]), Cond::Present("nowhere")]), True, False),
-        // All of them must hold, and what stands beside an Any is outside it.
+        // All conditions must hold. An Any contains only its own conditions.
         (vec![Cond::Eq("version", n(3)), Cond::Eq("state", s("queued"))], True, False),
         (vec![Cond::Eq("version", n(3)), Cond::Eq("state", s("placed"))], False, False),
         (vec![Cond::Absent("nowhere"), Cond::Any(vec![Cond::Absent("a"), Cond::Absent("b")])], True, True),
@@ -126,7 +126,7 @@ fn combined_conds() -> Conds {
     ]
 }
 
-/// What an expression may not hold is refused before any row is looked at.
+/// Expressions that are refused before any row is read.
 fn refused_conds() -> Vec<(&'static str, Cond)> {
     let huge: Vec<AttributeValue> = (0..101).map(n).collect();
     vec![
@@ -146,7 +146,7 @@ async fn conditions(bench: &Bench) {
     for (number, (case, when, on_row, on_none)) in named.chain(refused).enumerate() {
         for (there, is) in [(true, on_row), (false, on_none)] {
             let effects = ["update", "put", "delete", "check"];
-            // Where each call costs: the update, which answers most.
+            // If calls are slow, only the update: its answer tells most.
             for name in effects.iter().take(if bench.thorough { 4 } else { 1 }) {
                 for answer in [Answer::Row, Answer::None] {
                     let key = job(&format!("cond-{number}-{there}-{name}-{answer:?}"));
@@ -184,7 +184,7 @@ async fn one_condition(
         _ => (check(key), before.clone()),
     };
     write.when = when;
-    // A check needs something to check.
+    // A check without a condition is refused.
     let is = if name == "check" && write.when.is_empty() { Refused } else { is };
     let answers = answer == Answer::Row && matches!(name, "update" | "put");
     let expected = match is {
@@ -197,7 +197,7 @@ async fn one_condition(
     bench.expect(what, Op::Get(key.clone()), &Got::Row(then.as_ref().map(seen))).await;
 }
 
-/// What an effect makes of a row; `None` if it is refused.
+/// An effect: the row before, the write, and the row after. `after` is `None` if the write is refused.
 struct Case {
     name: &'static str,
     before: Option<Vec<(&'static str, AttributeValue)>>,
@@ -283,7 +283,7 @@ fn value_cases() -> Vec<Case> {
 
 fn number_cases(old: &[(&'static str, AttributeValue)]) -> Vec<Case> {
     vec![
-        // DynamoDB keeps numbers, not their spelling (developer guide, naming rules and data types).
+        // DynamoDB stores numbers, not their spelling (developer guide, naming rules and data types).
         case(
             "numbers are kept in one spelling",
             None,
@@ -339,7 +339,7 @@ fn refused_cases(old: &[(&'static str, AttributeValue)]) -> Vec<Case> {
         ),
         case("a set with a value twice", Some(old), |k| update(k, &[("allocs", ss(&["a", "a"]))], &[]), None),
         case("a set with a number twice", None, |k| put(k, &[("done", ns(&["1", "1.0"]))]), None),
-        // What an index is keyed by has its type, in every row that has it.
+        // An attribute that is an index key must have the key's type in every row.
         case("an index key of another type", Some(old), |k| update(k, &[("rank", n(1))], &[]), None),
         case("an index key of another type, put", None, |k| put(k, &[("queue", n(1)), ("rank", s("a"))]), None),
         case("an empty index key", Some(old), |k| update(k, &[("queue", s(""))], &[]), None),
@@ -358,7 +358,7 @@ async fn effects(bench: &Bench) {
             let write = (case.write)(&key);
             let after = case.after.as_ref().map(|a| a.as_ref().map(|a| row(&key, a)));
             let answered = match (&write.effect, way) {
-                // The client says what it put, as it put it.
+                // A put is answered with the item as the client sent it.
                 (Effect::Put(put), "answered") => Some(seen(put)),
                 (Effect::Update { .. }, "answered") => after.clone().flatten().as_ref().map(seen),
                 _ => None,
@@ -376,7 +376,7 @@ async fn effects(bench: &Bench) {
     }
 }
 
-/// Keys of another shape are refused wherever they are named.
+/// A key of the wrong shape is refused in every operation.
 async fn wrong_keys(bench: &Bench) {
     let keys = [
         Key::hash(Table::Jobs, n(1)),
@@ -405,7 +405,7 @@ async fn wrong_keys(bench: &Bench) {
             bench.expect(&what, op, &Got::Refused).await;
         }
     }
-    // A number is one key however it is spelled.
+    // Two spellings of one number are the same key.
     let (one, other) = (Key::hash(Table::Nodes, n(7)), Key::hash(Table::Nodes, n("7.0")));
     bench.given(put(&one, &[("version", n(1))])).await;
     bench

@@ -27,7 +27,7 @@ async fn plan_shows_the_next_run_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_read_loses_no_other() {
+async fn an_unreadable_state_does_not_affect_the_others() {
     let world = World::empty().await;
     let dir = tempfile::tempdir().unwrap();
     let job = serde_json::to_value(fixtures::job(1)).unwrap();
@@ -130,7 +130,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_function_that_is_overdue_is_wrong() {
+async fn an_overdue_function_is_reported_as_wrong() {
     let world = World::with_policy().await;
     let row = |function: &str, success: i64| RunRow {
         last_success_at: Some(at(success)),

@@ -47,7 +47,7 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_submission_without_options_is_the_documented_default() {
+async fn a_submission_without_options_uses_the_documented_defaults() {
     let world = World::new().await;
     let out = world.run(&["submit", "--", "true"]).await.done();
     let job = world.store().job(out.trim().parse().unwrap()).await.unwrap().unwrap();
@@ -81,7 +81,7 @@ async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn waiting_ends_when_every_job_has_and_says_how() {
+async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
     let world = World::new().await;
     let ends = |how: Vec<ClientStatus>| {
         let store = world.store().clone();
@@ -115,7 +115,7 @@ async fn waiting_ends_when_every_job_has_and_says_how() {
 }
 
 #[tokio::test]
-async fn jobs_are_listed_as_people_and_programs_want() {
+async fn jobs_are_listed_as_a_table_and_as_json() {
     let world = World::new().await;
     assert_eq!(world.run(&["jobs"]).await.done(), "no jobs are queued or placed (--all shows those that have ended)\n");
     world.put_job(1).await;
@@ -198,7 +198,7 @@ async fn a_job_shows_its_allocs_and_their_ends() {
 }
 
 #[tokio::test]
-async fn what_a_job_prints_cannot_drive_the_terminal_and_reaches_a_pipe_unchanged() {
+async fn job_output_cannot_control_the_terminal_and_is_unchanged_in_a_pipe() {
     let mut world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
     let printed = "\u{1b}[2J\u{1b}]0;title\u{7}plain\ttab\r\n\u{9b}31m";
@@ -236,7 +236,7 @@ async fn cancel_changes_the_job_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_lost_race_is_tried_again_but_not_for_ever() {
+async fn a_lost_race_is_tried_again_a_few_times() {
     let mut world = World::with_policy().await;
     let mut job = world.put_job(1).await;
     let mut theirs = Vec::new();
