@@ -227,7 +227,7 @@ async fn cancel_changes_the_job_and_nothing_else() {
     let event = &world.store().history(&format!("job#{}", id(1)), 9).await.unwrap()[0];
     assert_eq!((event.action.as_str(), event.reason.as_str(), event.at()), ("cancel", "by the operator", world.now));
     assert_eq!(event.expires_at, (world.now + Span::from_s(14 * 86_400)).as_epoch_s());
-    // What is not there does not keep the others from being cancelled.
+    // A job that does not exist does not stop the others.
     let (said, changed) = world.changes(&["cancel", &id(9), &id(1), &id(2)]).await;
     let (out, err) = said.failed();
     assert_eq!(out, format!("{} was cancelled already\n{} cancelled\n", id(1), id(2)));

@@ -84,7 +84,7 @@ async fn a_handle_is_kept_and_released() {
     assert_eq!(said.done(), "handle cache:data on slot 1 is kept from now on\n");
     assert_eq!(changed, ["events/slot#1/keep".to_owned(), handle.clone()]);
     assert!(world.run(&["handles", "1"]).await.done().lines().nth(1).unwrap().contains("kept"));
-    // Only one node has it: the slot may be left out.
+    // Only one node has this handle, so the slot is not needed.
     let (said, changed) = world.changes(&["keep", "cache:data"]).await;
     assert_eq!(
         (said.done().as_str(), changed.len()),
@@ -140,7 +140,7 @@ async fn a_release_frees_what_is_held_now_and_ends() {
     };
     world.put_entry(brake).await;
     let (said, changed) = world.changes(&["release", "leases"]).await;
-    assert_eq!(said.done(), "what is held back of leases is let go in the next run (all silent)\n");
+    assert_eq!(said.done(), "the next run carries out what the brake leases holds back (all silent)\n");
     assert_eq!(changed, ["control/release#leases", "events/cluster/release"]);
     let key = ControlKey::Release(BrakeKind::Leases);
     let release: Release = world.store().entry(&key).await.unwrap();

@@ -65,7 +65,7 @@ async fn setting_a_policy_prints_the_difference_and_stores_it_once() {
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines.contains(&"~ nodes.max: 4 -> 8") && lines.contains(&"- size.small.vcpus: 2"), "{said}");
     assert!(lines.contains(&"+ size.tiny.name: \"tiny\"") && lines.ends_with(&["stored as version 2"]), "{said}");
-    // What is shown can be stored again, and changes nothing.
+    // The policy as shown can be stored again, and nothing changes.
     let shown = world.run(&["policy", "show"]).await.done();
     assert!(shown.starts_with("# version 2\n"), "{shown}");
     let said = world.run(&["policy", "set", &file(&dir, "shown.toml", &shown)]).await.done();
@@ -122,6 +122,6 @@ async fn the_same_policy_is_stored_again_if_ec2_refused_a_size() {
     let key = ControlKey::BadRequest("small".into());
     world.put_entry(EntryRow { policy_version: Some(1), ..EntryRow::new(&key) }).await;
     let said = world.run(&["policy", "set", &same]).await.done();
-    assert!(said.ends_with("stored as version 2\nsize small, which EC2 called wrong, is tried again\n"), "{said}");
+    assert!(said.ends_with("stored as version 2\nsize small, which EC2 refused, is tried again\n"), "{said}");
     assert_eq!(world.run(&["policy", "set", &same]).await.done(), "nothing changed: version 2 is the same\n");
 }
