@@ -396,7 +396,7 @@ impl Check {
             let guarded = write.when.iter().any(|cond| match cond {
                 Cond::Eq(name, _) => guards.contains(name),
                 Cond::Absent(name) => *name == hash || *name == "handle",
-                // Over a tombstone.
+                // A write that may replace a tombstone.
                 Cond::Any(of) => write.key.table == Table::Handles && of.contains(&Cond::Absent("handle")),
                 _ => false,
             });
@@ -406,16 +406,15 @@ impl Check {
         }
     }
 
-    /// No run begins an action on what it observed longer than `poll.stale_after_s` ago: after that,
-    /// or after the last call that was held up, it changes nothing but for the moment that an action
-    /// takes. (A launch takes its time between its writes.)
+    /// No run begins an action if its observation is older than `poll.stale_after_s`. Only an action that is under way
+    /// may still write, for the time that an action takes and after a slow call. (A launch may take longer.)
     fn invariant_nothing_is_done_by_an_old_observation(&self, caller: &Caller, changes: &[Change]) {
         if !matches!(caller.kind, Kind::Run(f) if f != sweep_dispatch::FUNCTION) {
             return;
         }
         let assigned = |row: Option<&Row>| row.is_some_and(|r| text(r, "state") == Some("assigned"));
         let launching = |c: &Change| assigned(c.before.as_ref());
-        // A spot warning: done for what the event says and not for what was observed.
+        // A spot warning acts on its event, not on the observation.
         let intent =
             |row: Option<&Row>| row.map(|r| (text(r, "intent").map(ToOwned::to_owned), time(r, "drain_by_at")));
         let warned = |c: &Change| c.table == Table::Nodes && intent(c.before.as_ref()) != intent(c.after.as_ref());

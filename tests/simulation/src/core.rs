@@ -38,11 +38,9 @@ macro_rules! faults {
         impl Fault {
             /// Every kind.
             pub const ALL: &'static [Fault] = &[$(Fault::$name),*];
-            /// The chance at each occasion, in an ordinary seed.
-            pub const fn base(self) -> f64 { match self { $(Fault::$name => $p),* } }
-            /// What it is, in words.
-            pub const fn meaning(self) -> &'static str { match self { $(Fault::$name => concat!($($doc),*)),* } }
         }
+        /// The chance and the meaning of each kind, in the order of [`Fault::ALL`].
+        const ROWS: &[(f64, &str)] = &[$(($p, concat!($($doc),*))),*];
     };
 }
 
@@ -206,6 +204,16 @@ faults! {
 impl Fault {
     fn index(self) -> usize {
         self as usize
+    }
+
+    /// The chance at each occasion, in an ordinary seed.
+    pub fn base(self) -> f64 {
+        ROWS.get(self.index()).map_or(0.0, |(chance, _)| *chance)
+    }
+
+    /// What it is, in words.
+    pub fn meaning(self) -> &'static str {
+        ROWS.get(self.index()).map_or("", |(_, meaning)| meaning)
     }
 }
 
