@@ -1,8 +1,7 @@
 //! The `nodekeeper` command: operators' commands, and the whole system on one machine.
 //!
-//! Guarantees: the same commands work against AWS and against local endpoints; an error is
-//! one line that says what, why and what to do. Does not: change anything behind the back of
-//! the functions: every write is conditional, like theirs.
+//! Guarantees: the same commands work with AWS and with local endpoints; an error is one line that says what is wrong,
+//! why, and what to do. Does not: overwrite what a function wrote: every write is conditional, as in the functions.
 
 pub mod commands;
 pub mod local;

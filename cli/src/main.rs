@@ -1,4 +1,7 @@
 //! The `nodekeeper` command: reads arguments, environment and clock, and runs a command.
+//!
+//! Guarantees: an error is one line on standard error; exit code 0 done, 1 failed, 2 wrong usage.
+//! Does not: contain a command; `commands` and `local` do.
 
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
 
@@ -18,7 +21,7 @@ use store::{Dynamo, Store};
 #[derive(Parser, Debug)]
 #[command(name = "nodekeeper", version, after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage.")]
 struct Cli {
-    /// The deployment: names its tables and instances
+    /// The name of the deployment: part of the names of its tables, and a tag of its instances
     #[arg(long, global = true, env = "NODEKEEPER_CLUSTER", hide_env_values = true, value_name = "NAME")]
     cluster: Option<ClusterName>,
     #[command(subcommand)]
@@ -46,7 +49,7 @@ async fn main() -> ExitCode {
     match run(cli).await {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
-        // Whoever read the output has seen enough of it.
+        // The reader closed the pipe: it has read enough.
         Err(e) if closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("nodekeeper: {e:#}");
@@ -93,7 +96,7 @@ async fn connect(cluster: Option<ClusterName>) -> anyhow::Result<Cluster> {
     Ok(Cluster { store: Store::new(Arc::new(dynamo.clone())), dynamo, cloud: Arc::new(cloud) })
 }
 
-/// Whether the reader of the output is gone.
+/// Whether the reader of the output has closed the pipe.
 fn closed(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<io::Error>();

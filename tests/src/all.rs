@@ -1,4 +1,4 @@
-//! The tests that need more than one crate, in one binary: linking the SDK takes long.
+//! The tests that need more than one crate. They are one binary, because linking the AWS SDK takes long.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Bad input: a clear error each, and nothing changed.
+//! Bad input: each is answered with a clear error and changes nothing.
 
 use crate::node::{answer, http};
 use crate::world::{World, dynamo_client, ec2_client, free_url, job, quick_policy, set_policy};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use store::{Dynamo, Store};
 
-/// A world with one working node, and what its tables hold.
+/// A world with one working node; the node's id and token.
 async fn working() -> (World, NodeId, String) {
     let mut world = World::new().await;
     world.submit(job(&["forever"])).await;
@@ -34,68 +34,64 @@ async fn tables(world: &World) -> Value {
     json!([nodes, jobs, allocs])
 }
 
-#[tokio::test]
-async fn nothing_a_stranger_sends_changes_anything() {
-    let (world, node, token) = working().await;
-    let before = tables(&world).await;
-    let path = |what: &str| format!("/v1/nodes/{node}/{what}");
-    let beat = json!({"instance_id": "i-1", "boot_id": "b", "as_of": 0});
+/// A request, and the status and error that must answer it.
+type Refused = (Value, u64, &'static str);
+
+fn path(node: NodeId, what: &str) -> String {
+    format!("/v1/nodes/{node}/{what}")
+}
+
+fn wrong_credentials_and_paths(world: &World, node: NodeId, token: &str, beat: &Value) -> Vec<Refused> {
     let other = NodeId::new(node.slot(), model::ids::Ulid::from_parts(1, 1));
     let foreign = world.settings.key.as_ref().unwrap().token(&world.cluster, other);
-    let huge = "x".repeat(3 << 20);
-    let raw = |path: String, token: Option<&str>, body: &str| {
-        let mut event = http(&path, token, &json!({}));
+    let (heartbeat, allocs) = (path(node, "heartbeat"), path(node, "allocs"));
+    let mut get = http(&heartbeat, Some(token), beat);
+    get["requestContext"]["http"]["method"] = json!("GET");
+    vec![
+        (http(&heartbeat, None, beat), 401, "unauthorized"),
+        (http(&heartbeat, Some("wrong"), beat), 401, "unauthorized"),
+        (http(&heartbeat, Some(&foreign), beat), 401, "unauthorized"),
+        (http(&allocs, Some(&foreign), beat), 401, "unauthorized"),
+        (http("/v1/nodes//heartbeat", Some(token), beat), 400, "bad_request"),
+        (http("/v2/nodes/x/heartbeat", Some(token), beat), 404, "not_found"),
+        (http(&path(node, "nothing"), Some(token), beat), 404, "not_found"),
+        (get, 405, "method_not_allowed"),
+    ]
+}
+
+fn wrong_bodies(node: NodeId, token: &str, beat: &Value) -> Vec<Refused> {
+    let (heartbeat, allocs) = (path(node, "heartbeat"), path(node, "allocs"));
+    let sent = |to: &str, body: Value| http(to, Some(token), &body);
+    let raw = |body: &str| {
+        let mut event = http(&heartbeat, Some(token), &json!({}));
         event["body"] = json!(body);
         event
     };
-    let mut get = http(&path("heartbeat"), Some(&token), &beat);
-    get["requestContext"]["http"]["method"] = json!("GET");
-    let cases: Vec<(Value, u64, &str)> = vec![
-        (http(&path("heartbeat"), None, &beat), 401, "unauthorized"),
-        (http(&path("heartbeat"), Some("wrong"), &beat), 401, "unauthorized"),
-        (http(&path("heartbeat"), Some(&foreign), &beat), 401, "unauthorized"),
-        (http(&path("allocs"), Some(&foreign), &beat), 401, "unauthorized"),
-        (http("/v1/nodes//heartbeat", Some(&token), &beat), 400, "bad_request"),
-        (http("/v2/nodes/x/heartbeat", Some(&token), &beat), 404, "not_found"),
-        (http(&path("nothing"), Some(&token), &beat), 404, "not_found"),
-        (get, 405, "method_not_allowed"),
-        (http(&path("heartbeat"), Some(&token), &json!({})), 400, "bad_request"),
-        (http(&path("heartbeat"), Some(&token), &json!([1, 2])), 400, "bad_request"),
-        (raw(path("heartbeat"), Some(&token), "{\"instance_id\": \"i"), 400, "bad_request"),
-        (raw(path("heartbeat"), Some(&token), "\u{0}\u{1}garbage"), 400, "bad_request"),
-        (raw(path("heartbeat"), Some(&token), &huge), 413, "too_large"),
-        (
-            http(&path("heartbeat"), Some(&token), &json!({"instance_id": "", "boot_id": "b", "as_of": 0})),
-            400,
-            "bad_request",
-        ),
-        (
-            http(&path("heartbeat"), Some(&token), &json!({"instance_id": "i", "boot_id": "b", "as_of": -1})),
-            400,
-            "bad_request",
-        ),
-        (http(&path("heartbeat"), Some(&token), &beat), 409, "foreign_instance"),
-        (
-            http(
-                &path("allocs"),
-                Some(&token),
-                &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": []}),
-            ),
-            409,
-            "wrong_incarnation",
-        ),
-        (
-            http(
-                &path("allocs"),
-                Some(&token),
-                &json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": [{"alloc_id": "no"}]}),
-            ),
-            400,
-            "bad_request",
-        ),
+    let report =
+        |allocs: Value| json!({"incarnation": "x", "report_no": 1, "as_of": 0, "complete": true, "allocs": allocs});
+    vec![
+        (sent(&heartbeat, json!({})), 400, "bad_request"),
+        (sent(&heartbeat, json!([1, 2])), 400, "bad_request"),
+        (raw("{\"instance_id\": \"i"), 400, "bad_request"),
+        (raw("\u{0}\u{1}garbage"), 400, "bad_request"),
+        (raw(&"x".repeat(3 << 20)), 413, "too_large"),
+        (sent(&heartbeat, json!({"instance_id": "", "boot_id": "b", "as_of": 0})), 400, "bad_request"),
+        (sent(&heartbeat, json!({"instance_id": "i", "boot_id": "b", "as_of": -1})), 400, "bad_request"),
+        (sent(&heartbeat, beat.clone()), 409, "foreign_instance"),
+        (sent(&allocs, report(json!([]))), 409, "wrong_incarnation"),
+        (sent(&allocs, report(json!([{"alloc_id": "no"}]))), 400, "bad_request"),
         (json!({"dry_run": true}), 400, "bad_request"),
         (json!("text"), 400, "bad_request"),
-    ];
+    ]
+}
+
+#[tokio::test]
+async fn requests_without_valid_credentials_or_form_change_nothing() {
+    let (world, node, token) = working().await;
+    let before = tables(&world).await;
+    let beat = json!({"instance_id": "i-1", "boot_id": "b", "as_of": 0});
+    let mut cases = wrong_credentials_and_paths(&world, node, &token, &beat);
+    cases.extend(wrong_bodies(node, &token, &beat));
     for (event, status, error) in cases {
         let response = world.ingest.handle(&event, world.now()).await;
         let (got, body) = answer(&response);
@@ -104,7 +100,7 @@ async fn nothing_a_stranger_sends_changes_anything() {
         assert!(body["message"].as_str().unwrap().len() < 600, "{shown}");
         assert_eq!(tables(&world).await, before, "{shown}");
     }
-    // A node that never was: its credential is good, its record is not there. Not 410.
+    // A node without a record, but with a valid credential. The answer is not 410.
     let nobody = NodeId::new(model::ids::Slot::new(99).unwrap(), model::ids::Ulid::from_parts(5, 5));
     let credential = world.settings.key.as_ref().unwrap().token(&world.cluster, nobody);
     let event = http(&format!("/v1/nodes/{nobody}/heartbeat"), Some(&credential), &beat);
@@ -114,7 +110,7 @@ async fn nothing_a_stranger_sends_changes_anything() {
 }
 
 #[tokio::test]
-async fn a_nodes_word_about_anothers_alloc_is_refused_and_the_rest_is_taken() {
+async fn a_report_about_another_nodes_alloc_is_refused_and_the_rest_is_taken() {
     let mut world = World::new().await;
     for _ in 0..2 {
         let mut spec = job(&["forever"]);
@@ -163,7 +159,7 @@ async fn ns_05_updates_are_refused_until_the_node_was_heard_from() {
     assert_eq!((status, body["error"].as_str()), (409, Some("not_ready")));
     assert_eq!(body["message"], format!("node {node} may not update allocs while disconnected: heartbeat first"));
     assert_eq!(tables(&world).await, before);
-    // NS-15: it comes back: syncing, then ready, and still the same single alloc.
+    // NS-15: the node comes back. It is syncing, then ready, and still has the same single alloc.
     for node in world.nodes.values_mut() {
         node.silent = false;
     }
@@ -178,7 +174,7 @@ async fn ns_05_updates_are_refused_until_the_node_was_heard_from() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_not_there_is_said_clearly() {
+async fn an_unreachable_endpoint_gives_a_clear_error() {
     let url = free_url();
     let store = Store::new(Arc::new(Dynamo::new(dynamo_client(&url), "c".parse().unwrap())));
     let error = store.nodes().await.unwrap_err().to_string();
@@ -200,10 +196,10 @@ async fn a_failed_page_fails_the_run_before_anything_is_done() {
     assert_eq!(world.ec2.instances().len(), 0);
 }
 
-/// An instance that is refused alone does not keep the others from being terminated; a service that
-/// fails is not asked again for each of them.
+/// If EC2 refuses to terminate one instance, the others are still terminated. If the service fails, it is not called
+/// again for each instance.
 #[tokio::test]
-async fn a_refused_instance_is_asked_for_alone_and_a_failing_service_is_not() {
+async fn instances_are_terminated_one_by_one_after_a_refusal_but_not_after_a_service_error() {
     let world = World::new().await;
     let mut ids = Vec::new();
     for n in 0..3 {
@@ -225,12 +221,12 @@ async fn a_refused_instance_is_asked_for_alone_and_a_failing_service_is_not() {
         ended.sort_by_key(|id| ids.iter().position(|i| i == id));
         ended
     };
-    // The SDK tries a failing service three times; the calls after that would pass.
+    // The SDK tries a failing service three times. A later call would succeed.
     fail(&[1, 2, 3].map(|n| (n, "InternalError", 500)));
     let error = world.cloud.terminate(&ids).await.unwrap_err().to_string();
     assert!(error.contains("InternalError"), "{error}");
     assert_eq!(ended(), [] as [String; 0]);
-    // The first call is for all, the second for the first of them.
+    // The first call is for all instances, the second for the first instance alone.
     fail(&[1, 2].map(|n| (n, "OperationNotPermitted", 400)));
     let error = world.cloud.terminate(&ids).await.unwrap_err().to_string();
     assert!(error.contains("OperationNotPermitted"), "{error}");
@@ -248,7 +244,8 @@ async fn a_dry_run_writes_nothing() {
     assert_eq!((tables(&world).await, world.switch.calls(), world.ec2.instances().len()), (before, 0, 0));
 }
 
-/// The same call comes twice, and in between leases became shorter: the node calls when it was told to.
+/// The same call comes twice, and leases became shorter in between. The lease still covers the time at which the node
+/// was told to call.
 #[tokio::test]
 async fn a_repeated_heartbeat_shortens_no_lease() {
     let (world, node, token) = working().await;
@@ -271,7 +268,7 @@ async fn a_repeated_heartbeat_shortens_no_lease() {
     let (status, body) = answer(&ingest.handle(&event, now).await);
     assert_eq!(status, 200, "{body}");
     assert_eq!(lease(&world).await, (until, now));
-    // A process whose clock is behind, and which still gives long leases, answers after that one.
+    // Then a process answers whose clock is behind and which still gives long leases.
     world.pass(30);
     assert_eq!(answer(&ingest.handle(&event, world.now()).await).0, 200);
     let (short, pinged) = lease(&world).await;
@@ -283,9 +280,9 @@ async fn a_repeated_heartbeat_shortens_no_lease() {
     assert!(until > short && until > told, "{until} {short} {told}");
 }
 
-/// EC2 takes an instance in two minutes that an operator has an hour for.
+/// An operator gave an instance an hour, and EC2 takes it in two minutes.
 #[tokio::test]
-async fn an_interruption_comes_before_a_later_deadline() {
+async fn an_interruption_replaces_a_later_deadline() {
     let (world, node, token) = working().await;
     let record = world.look.node(node.slot()).await.unwrap().unwrap();
     let drained = record.with_intent(Intent::Drain, Some(world.now() + Span::from_s(3600)), world.now()).unwrap();
@@ -296,7 +293,7 @@ async fn an_interruption_comes_before_a_later_deadline() {
     poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &warning, world.clock()).await.unwrap();
     let told = world.now() + Span::from_s(120);
     assert_eq!(by().await, Some(told));
-    // Its agent knows it to the second; a later word changes nothing.
+    // The agent knows the exact second. A later report of a later time changes nothing.
     for (at, expected) in [(told - Span::from_s(5), told - Span::from_s(5)), (told, told - Span::from_s(5))] {
         let agent = world.nodes.values().next().unwrap();
         let mut beat = json!(agent.protocol.heartbeat());

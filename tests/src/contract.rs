@@ -1,13 +1,12 @@
-//! The contract of the database: the model that the simulation runs on, the embedded DynamoDB
-//! called in process, the same through the SDK, and an emulator none of us wrote, all held to the
-//! same answers.
+//! The contract of the database: four databases must give the same answers. They are the model that the simulation
+//! runs on, the embedded DynamoDB called in process, the embedded DynamoDB through the SDK, and an emulator from
+//! another project.
 //!
-//! Guarantees: every kind of condition and effect, transactions, indexes, order and pages, as
-//! written out (`cases`, `lists`) and as chance has it (`walk`); errors of the same kind; and
-//! what no emulator does, played to the SDK (`scripted`). Where an engine is wrong and AWS's
-//! documentation is clear, the model follows AWS and `EXCUSED` names the difference.
-//! Does not: compare error messages, or the order of rows that an index holds under one key,
-//! which DynamoDB leaves open.
+//! Guarantees: every kind of condition and effect, transactions, indexes, order and pages are compared, as written out
+//! (`cases`, `lists`, `transactions`) and at random (`walk`); errors are of the same kind; answers that no emulator
+//! gives are played to the SDK (`scripted`). If an engine is wrong and AWS's documentation is clear, the model follows
+//! AWS and `EXCUSED` names the difference.
+//! Does not: compare error messages, or the order of rows with the same index key, which DynamoDB leaves open.
 
 mod cases;
 mod lists;
@@ -31,7 +30,7 @@ const EMBEDDED: &str = "the embedded DynamoDB, in process";
 const HTTP: &str = "the embedded DynamoDB, through the SDK";
 const MINISTACK: &str = "ministack";
 
-/// Where an engine is known to be wrong: which, in which cases, and what AWS says.
+/// Known mistakes of engines: which engine, in which case, and what AWS says.
 const EXCUSED: &[(&[&str], &str, &str)] = &[
     (
         &[EMBEDDED, HTTP, MINISTACK],
@@ -96,25 +95,25 @@ const EXCUSED: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// One thing asked of a database.
+/// One request to a database.
 #[derive(Clone, Debug)]
 pub enum Op {
     Get(Key),
     GetMany(Vec<Key>),
-    /// To its last page.
+    /// All pages of a query.
     Query(Query),
-    /// One page of it.
+    /// One page of a query.
     Page(Query, Option<PageKey>),
-    /// To its last page.
+    /// All pages of a scan.
     Scan(Table, Option<Index>),
     Write(Write, Answer),
     Transact(Vec<Write>),
 }
 
-/// A row in a form to compare.
+/// A row in a form that can be compared.
 pub type Seen = BTreeMap<String, String>;
 
-/// What was answered.
+/// The answer of a database.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Got {
     Rows(Vec<Seen>),
@@ -127,12 +126,12 @@ pub enum Got {
     Other,
 }
 
-/// Several databases, asked the same.
+/// Several databases that get the same requests.
 pub struct Bench {
     dbs: Vec<(&'static str, Arc<dyn Db>)>,
-    /// Whether every combination is tried, or, where each call costs, the telling ones.
+    /// Whether every combination is tried. If calls are slow, only the most useful ones are.
     thorough: bool,
-    /// Whether the engine is held to what is refused also where chance picks it.
+    /// Whether random walks also compare refused requests.
     strict: bool,
     differences: Mutex<Vec<String>>,
     excuses: Mutex<BTreeSet<&'static str>>,
@@ -177,12 +176,12 @@ impl Bench {
         Self::with_sdk(MINISTACK, &url, Some(emulator)).await
     }
 
-    /// Asks all of them, and holds them to the model's answer.
+    /// Sends a request to all of them, and compares their answers with the model's.
     pub async fn ask(&self, what: &str, op: Op) -> Got {
         self.hold(what, op, None).await
     }
 
-    /// Asks all of them, and holds them to this answer.
+    /// Sends a request to all of them, and compares their answers with this one.
     pub async fn expect(&self, what: &str, op: Op, expected: &Got) {
         self.hold(what, op, Some(expected)).await;
     }
@@ -201,12 +200,12 @@ impl Bench {
         model.unwrap()
     }
 
-    /// The row is there without a condition.
+    /// Writes a row without a condition.
     pub async fn given(&self, write: Write) {
         self.expect("given", Op::Write(write, Answer::None), &Got::Row(None)).await;
     }
 
-    /// Whether they have agreed so far.
+    /// Whether all answers have been equal so far.
     pub fn agree(&self) -> bool {
         self.differences.lock().unwrap().is_empty()
     }
@@ -219,7 +218,7 @@ impl Bench {
         excuse.is_some()
     }
 
-    /// An engine that has been put right needs its excuse no more.
+    /// Fails if an excuse is not needed any more because the engine is now right.
     fn excuses_are_needed(&self) {
         let used = self.excuses.lock().unwrap();
         for (names, case, _) in EXCUSED {
@@ -228,7 +227,7 @@ impl Bench {
         }
     }
 
-    /// All differences at once.
+    /// Fails with all differences at once.
     fn close(&self) {
         let differences = self.differences.lock().unwrap();
         let first: Vec<&str> = differences.iter().take(60).map(String::as_str).collect();
@@ -277,13 +276,13 @@ pub fn failed(error: &DbError) -> Got {
     }
 }
 
-/// No list here has so many pages: an engine that goes round in circles is told, not waited for.
+/// Stops a list that never ends. No list in these tests has so many pages.
 fn ends(pages: usize) -> Result<(), DbError> {
     let (code, message) = ("Endless".to_owned(), format!("{pages} pages and no end"));
     if pages < 200 { Ok(()) } else { Err(DbError::Refused { operation: "pages", code, message }) }
 }
 
-/// Every page of a query; rows with one range key, which an index may have, in one order.
+/// Every page of a query. Rows with the same range key, which an index may hold, are sorted.
 async fn whole(db: &dyn Db, query: &Query) -> Result<Vec<Seen>, DbError> {
     let range = query.index.map_or(query.table.definition().key, |i| i.key).range.map(|r| r.name);
     let (mut rows, mut from, mut pages): (Vec<Seen>, _, usize) = (Vec::new(), None, 0);
@@ -330,7 +329,7 @@ pub fn seen(item: &Item) -> Seen {
     item.iter().map(|(k, v)| (k.clone(), text(v))).collect()
 }
 
-/// A value to compare: sets and maps have no order. Numbers stay as they are spelled.
+/// A value as a text to compare. Sets and maps have no order. Numbers keep their spelling.
 fn text(value: &AttributeValue) -> String {
     let sorted = |all: &[String]| {
         let mut all = all.to_vec();
@@ -376,7 +375,7 @@ pub fn item(attributes: &[(&str, AttributeValue)]) -> Item {
     attributes.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect::<HashMap<_, _>>()
 }
 
-/// The key and what more there is.
+/// A row's key and its other attributes.
 pub fn row(key: &Key, more: &[(&str, AttributeValue)]) -> Item {
     let mut row = key.attributes();
     row.extend(item(more));

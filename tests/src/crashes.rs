@@ -1,5 +1,5 @@
-//! Killed anywhere: every function, after every single write and EC2 call of a whole life, by
-//! enumeration. What follows puts it right.
+//! Crashes: every function is killed after every single write and EC2 call of a whole life, one by one. Each time the
+//! next runs repair everything.
 
 use crate::world::{World, dynamo_client, dynamo_url, job, quick_policy};
 use model::ActionName;
@@ -8,8 +8,8 @@ use runtime::answer::Outcome;
 use serde_json::json;
 use store::{Definition, Item, TABLES, Table};
 
-/// A life with a launch, registrations, placements (one of two nodes at once), a failure with a
-/// retry, a cache, shutdowns and cleaning.
+/// A life with a launch, registrations, placements (one on two nodes at once), a failure with a retry, a cache,
+/// shutdowns and cleaning.
 async fn life(world: &mut World) -> Vec<(String, JobState)> {
     let mut pair = job(&["pair"]);
     pair.nodes = 2;
@@ -39,7 +39,7 @@ fn right(outcome: &[(String, JobState)]) -> bool {
 }
 
 #[tokio::test]
-async fn killed_after_each_single_write_or_call_the_next_runs_put_it_right() {
+async fn a_run_killed_after_any_write_or_call_is_repaired_by_the_next_runs() {
     let mut world = fresh().await;
     let outcome = life(&mut world).await;
     assert!(right(&outcome), "{outcome:?}");
@@ -95,7 +95,7 @@ async fn slot_0_is_used_first_and_cleaned_like_any_other() {
     let first = nodes[0].node_id().unwrap();
     world.until_quiet(120).await;
     assert!(world.look.nodes().await.unwrap()[0].is_cleaned());
-    // And again: the same slot, another life.
+    // The same slot again, for another life.
     world.submit(job(&["two"])).await;
     world.poll().await;
     let again = world.look.nodes().await.unwrap();
@@ -104,7 +104,7 @@ async fn slot_0_is_used_first_and_cleaned_like_any_other() {
     world.until_quiet(120).await;
 }
 
-/// Every row but the events'.
+/// Every row except events.
 type Tables = Vec<(Definition, Vec<Item>)>;
 
 async fn saved(world: &World, dynamo: &aws_sdk_dynamodb::Client) -> Tables {
@@ -133,7 +133,7 @@ async fn restore(world: &World, dynamo: &aws_sdk_dynamodb::Client, tables: &Tabl
 }
 
 #[tokio::test]
-async fn tables_restored_to_any_earlier_step_of_a_life_end_it_all_the_same() {
+async fn a_life_ends_after_tables_are_restored_to_any_earlier_step() {
     let dynamo = dynamo_client(dynamo_url());
     for after in 2..=12 {
         for back in [1, 2] {
@@ -161,7 +161,7 @@ async fn tables_restored_to_any_earlier_step_of_a_life_end_it_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_node_restored_to_before_its_alloc_ended_is_rid_of_it() {
+async fn an_ended_alloc_leaves_a_restored_node() {
     let dynamo = dynamo_client(dynamo_url());
     let mut world = fresh().await;
     world.submit(job(&["one"])).await;
@@ -201,7 +201,7 @@ async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
     for _ in 0..40 {
         world.step().await;
     }
-    // What lists the forgotten alloc stays as long as its instance: nobody can say what became of it.
+    // The node that lists the forgotten alloc stays as long as its instance does: nobody knows how the alloc ended.
     let listed = |n: &NodeRecord| n.life().is_some_and(|life| !life.allocs.is_empty());
     let left: Vec<_> = world.look.nodes().await.unwrap().into_iter().filter(listed).collect();
     assert_eq!(left.len(), 1, "{left:#?}");
@@ -215,7 +215,7 @@ async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
     );
 }
 
-/// One table as it was, the others as they are.
+/// Restores one table and leaves the others.
 async fn restore_only(world: &World, dynamo: &aws_sdk_dynamodb::Client, table: Table, then: Tables) {
     let mut tables = saved(world, dynamo).await;
     for ((definition, rows), (_, then)) in tables.iter_mut().zip(then) {
@@ -226,8 +226,7 @@ async fn restore_only(world: &World, dynamo: &aws_sdk_dynamodb::Client, table: T
     restore(world, dynamo, &tables).await;
 }
 
-/// Steps until the fleet is quiet, without [`World::check`]: tables of different moments break what
-/// it checks.
+/// Steps until the fleet is quiet. Does not call [`World::check`]: tables of different moments break what it checks.
 async fn until_quiet_unchecked(world: &mut World) {
     for _ in 0..120 {
         world.step().await;

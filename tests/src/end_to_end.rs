@@ -1,5 +1,5 @@
-//! The built programs as their users run them: the demonstration, cargo-lambda, bad starts,
-//! Ctrl-C. Waits are polls with a deadline.
+//! The built programs, run as users run them: the demonstration, cargo-lambda, bad starts, Ctrl-C. Every wait polls and
+//! has a deadline.
 
 use crate::second_opinions::{free_port, python_tool, root, wait_for_port};
 use nix::sys::signal::{Signal, kill};
@@ -18,7 +18,7 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Processes whose command line mentions `mark`, this one aside.
+/// Other processes whose command line contains `mark`.
 fn processes_of(mark: &str) -> Vec<String> {
     let own = std::process::id();
     std::fs::read_dir("/proc")
@@ -45,7 +45,7 @@ fn until<T>(what: &str, seconds: u64, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// `nodekeeper local` in a directory of its own.
+/// `nodekeeper local` in its own directory.
 struct Local {
     process: Child,
     directory: tempfile::TempDir,
@@ -76,7 +76,7 @@ impl Local {
         Command::new(program("nodekeeper")).args(args).envs(self.env()).output().unwrap()
     }
 
-    /// Ctrl-C; its exit code.
+    /// Sends Ctrl-C. Returns the exit code.
     fn stop(&mut self) -> Option<i32> {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT).unwrap();
         until("the end after Ctrl-C", 30, || self.process.try_wait().unwrap()).code()
@@ -110,7 +110,7 @@ fn the_demonstration_does_real_work_and_leaves_nothing() {
 }
 
 #[test]
-fn ctrl_c_leaves_no_process_behind_not_even_a_daemon_a_job_made() {
+fn ctrl_c_leaves_no_process_not_even_a_jobs_daemon() {
     let mut local = Local::start(&["--tick-s", "1"]);
     let mark = local.path().to_string_lossy().into_owned();
     let script = format!("setsid sh -c 'exec -a {mark}-daemon sleep 1000' & touch {mark}/started; sleep 1000");
@@ -122,8 +122,8 @@ fn ctrl_c_leaves_no_process_behind_not_even_a_daemon_a_job_made() {
     until("the end of every process", 10, || processes_of(&mark).is_empty().then_some(()));
 }
 
-/// All four functions under `cargo lambda watch`: each answers `cargo lambda invoke`, a heartbeat
-/// can be posted, and a job runs from its submission to its end.
+/// All four functions run under `cargo lambda watch`. Each answers `cargo lambda invoke`, a heartbeat can be posted,
+/// and a job runs from its submission to its end.
 #[test]
 fn cargo_lambda_watches_and_invokes_all_four_functions() {
     let port = free_port();
@@ -158,7 +158,7 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
             assert!(answer["duration_ms"].is_number() && answer["actions"].is_array(), "{answer}");
         }
     }
-    // It answers HTTP events only, and says so.
+    // This function answers only HTTP events, and says so.
     assert_eq!(invoke("heartbeat-ingest", "{}")["statusCode"], 400);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let node = "0-01JD0000000000000000000000";
@@ -198,7 +198,7 @@ fn a_bad_start_is_one_clear_line_and_exit_1() {
 }
 
 #[test]
-fn tables_that_do_not_exist_are_said_clearly() {
+fn missing_tables_give_a_clear_error() {
     let local = Local::start(&["--functions-url", "http://127.0.0.1:9"]);
     let mut env = local.env();
     env.insert("NODEKEEPER_CLUSTER".into(), "elsewhere".into());

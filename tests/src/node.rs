@@ -1,4 +1,4 @@
-//! A node of the world: the agent's real protocol on a machine without processes.
+//! A node of the world: the agent's real protocol, on a machine whose processes are simulated.
 
 use crate::world::Switch;
 use ec2_stand_in::MachineStart;
@@ -17,17 +17,17 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Node {
     pub file: NodeFile,
     pub protocol: Protocol,
-    /// What exists on its disk.
+    /// The handles on its disk.
     pub handles: BTreeSet<String>,
     /// How often each alloc was started here.
     pub started: BTreeMap<AllocId, u32>,
-    /// Told 410.
+    /// Whether it was answered 410.
     pub gone: bool,
-    /// Cut off the network.
+    /// Whether it is cut off the network.
     pub silent: bool,
 }
 
-/// An HTTP request as a function URL passes it on.
+/// An HTTP request in the form in which a function URL passes it on.
 pub fn http(path: &str, token: Option<&str>, body: &impl Serialize) -> Value {
     let mut headers = json!({"content-type": "application/json"});
     if let Some(token) = token {
@@ -81,7 +81,7 @@ impl Node {
         }
         let token = self.file.token.clone();
         let event = http(&self.path("heartbeat"), token.as_deref(), &self.protocol.heartbeat());
-        // Killed on the way: the node hears nothing, and tries again.
+        // The function was killed: the node gets no answer, and tries again.
         let Some(response) = switch.guard(ingest.handle(&event, now)).await else { return };
         match read(&response) {
             Ok(answer) => _ = self.protocol.on_heartbeat(&answer),
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    /// What runs ends in the next round; what is new starts.
+    /// Running allocs end in the next round. New allocs start.
     fn work(&mut self) {
         for id in self.protocol.unfinished() {
             if *self.protocol.seen(id) == Seen::Running {

@@ -1,4 +1,4 @@
-//! What was decided from reads that are older than what they are about: it is not done.
+//! Old reads: a decision from rows that have changed since is not carried out.
 
 use crate::world::{World, job, quick_policy};
 use model::ActionName;
@@ -13,7 +13,7 @@ use runtime::run::Run;
 use serde_json::json;
 use store::steps::{self, Retention};
 
-/// A world whose one job runs, on a node beside an idle one.
+/// A world with one running job, and an idle node beside its node.
 async fn running() -> (World, AllocId) {
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 4, "min": 2});
@@ -41,14 +41,14 @@ impl World {
         Observation::read(&self.look, &*self.cloud, self.now()).await.unwrap()
     }
 
-    /// What a run does that has read this.
+    /// The actions of a run that has read this.
     async fn act_on(&self, seen: &Observation) -> Vec<ActionAnswer> {
         let plan = plan(seen, self.now());
         let run = Run::new(POLL_AND_SCALE, &self.look, seen, self.clock());
         act::act(run, &*self.cloud, &self.settings, &plan).await
     }
 
-    /// Everything that a run may change of jobs, allocs and nodes.
+    /// The jobs, allocs and nodes, which a run may change.
     async fn rows(&self) -> (Vec<model::Job>, Vec<Alloc>, Vec<NodeRecord>) {
         let jobs = self.look.jobs().await.unwrap();
         let mut allocs = Vec::new();
@@ -68,7 +68,7 @@ fn outcome(answers: &[ActionAnswer], action: ActionName) -> Outcome {
 #[tokio::test]
 async fn an_alloc_on_a_node_that_a_scan_did_not_show_yet_is_not_lost() {
     let (world, _) = running().await;
-    // The scan of the nodes is older than the launch, the index of the allocs is not.
+    // The scan of the nodes is older than the launch. The index of the allocs is not.
     let mut seen = world.observe().await;
     seen.nodes.clear();
     let before = world.rows().await;
@@ -78,10 +78,10 @@ async fn an_alloc_on_a_node_that_a_scan_did_not_show_yet_is_not_lost() {
 }
 
 #[tokio::test]
-async fn which_copy_stays_is_decided_among_all_of_them() {
+async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let (world, original) = running().await;
     let (look, now) = (&world.look, world.now());
-    // Its node is silent, a copy is placed, and then the node is back.
+    // The node is silent, a copy is placed, and then the node comes back.
     let alloc = look.alloc(original).await.unwrap().unwrap();
     let node = alloc.summary.node_id;
     let unknown = look.write(Some(&alloc), &alloc.unknown("silent", now).unwrap(), Vec::new()).await.unwrap();
@@ -103,7 +103,7 @@ async fn which_copy_stays_is_decided_among_all_of_them() {
     };
     look.write(Some(&replaced), &*back, Vec::new()).await.unwrap();
 
-    // A run that was shown the original as it is, and all else as it was before the copy.
+    // A run reads the original as it is now, and everything else as it was before the copy.
     let mut seen = world.observe().await;
     seen.allocs.retain(|a| a.alloc_id == original);
     seen.jobs = vec![before.summary.clone()];
@@ -115,7 +115,7 @@ async fn which_copy_stays_is_decided_among_all_of_them() {
     assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Conflict);
     assert_eq!(world.rows().await, rows);
 
-    // One that is shown everything tells one of them to stop.
+    // A run that reads everything as it is tells one of them to stop.
     let seen = world.observe().await;
     assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Done);
     let wanted = |a: &&Alloc| a.summary.desired == model::Desired::Run;

@@ -1,4 +1,4 @@
-//! Many at once: claimants of one slot, and whole runs beside each other.
+//! Races: many claims of one slot, and several runs at the same time.
 
 use crate::world::{START, World, job, quick_policy};
 use model::ids::{NodeId, Slot};
@@ -21,7 +21,7 @@ async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
                 NodeRecord::assign(slot, record.as_ref(), launch, START, "claimed").unwrap()
             })
             .collect();
-        // Tasks of their own, on both threads.
+        // Separate tasks, so that both threads are used.
         let tries = claims.into_iter().map(|claim| {
             let (store, record) = (store.clone(), record.clone());
             tokio::spawn(async move { store.write(record.as_ref(), &claim, Vec::new()).await })
@@ -64,7 +64,7 @@ async fn runs_at_once(runs: usize) {
     }
     let jobs = world.look.jobs().await.unwrap();
     assert!(jobs.iter().all(|j| j.summary.state == JobState::Complete), "{jobs:#?}");
-    // Nothing was lost on the way, so each job was placed once.
+    // No alloc was lost, so each job was placed once.
     assert!(jobs.iter().all(|j| j.summary.copies == 1), "a job was placed twice");
 }
 

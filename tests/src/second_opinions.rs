@@ -1,8 +1,8 @@
-//! Emulators that none of us wrote, from PyPI: the test command installs them.
+//! Emulators from other projects, as a second opinion. The test command installs them from PyPI.
 //!
-//! `ministack` judges the store (its suite runs there too, see `store`), `moto_server` the EC2
-//! calls. What moto cannot judge is left out by name: client tokens (it starts an instance for
-//! each call), the time from pending to running, capacity.
+//! Guarantees: the suite of `store` also runs on `ministack`; `moto_server` accepts the EC2 calls.
+//! Does not: test with moto what moto does not emulate: client tokens (it starts an instance for each call), the time
+//! from pending to running, capacity.
 
 use crate::world::{World, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
 use cloud::Ec2;
@@ -25,7 +25,7 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// A program of the Python environment that the test command makes.
+/// A program of the Python environment that the test command creates.
 pub fn python_tool(name: &str) -> PathBuf {
     let program = root().join("target/venv/bin").join(name);
     assert!(
@@ -41,7 +41,7 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Waits until something listens there.
+/// Waits until something listens on the port.
 pub fn wait_for_port(port: u16, what: &str) {
     let until = Instant::now() + Duration::from_secs(60);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -50,7 +50,7 @@ pub fn wait_for_port(port: u16, what: &str) {
     }
 }
 
-/// An emulator process; it ends with the test.
+/// An emulator process. It ends with the test.
 pub struct Emulator {
     pub url: String,
     process: Child,
@@ -119,7 +119,7 @@ async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     assert_eq!(other.instances().await.unwrap(), [], "another cluster's are not ours");
     assert!(cloud.instance(&launched[0]).await.unwrap().is_some());
     assert_eq!(cloud.instance("i-0123456789abcdef0").await.unwrap(), None);
-    // One unknown id does not keep the others from being terminated.
+    // An unknown id does not stop the termination of the others.
     let ids = [launched[0].clone(), "i-0123456789abcdef0".into(), launched[1].clone()];
     cloud.terminate(&ids).await.unwrap();
     for instance in cloud.instances().await.unwrap() {
@@ -133,8 +133,8 @@ async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     assert!(matches!(error, model::cloud::LaunchError::BadRequest(_)), "{error:?}");
 }
 
-/// A whole life by the real function, with moto for EC2: launched and bound, given up after the
-/// boot time, terminated, cleaned.
+/// A whole life by the real function, with moto as EC2: the node is launched and bound, given up after the boot time,
+/// terminated and cleaned.
 #[tokio::test]
 async fn poll_and_scale_passes_with_moto_for_ec2() {
     let emulator = Emulator::moto();
@@ -154,7 +154,7 @@ async fn poll_and_scale_passes_with_moto_for_ec2() {
     assert_eq!(cloud.instances().await.unwrap()[0].instance_id, instance);
     let cancelled = job.cancel(Span::from_s(60), world.now()).unwrap();
     world.look.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
-    // A run lasts as long as the emulator takes.
+    // The emulator decides how long a run takes.
     world.pass(world.policy.boot.timeout_s + 60);
     assert_eq!(pass().await, [(ActionName::ShutDown, true)]);
     assert_eq!(cloud.instance(&instance).await.unwrap().unwrap().state, InstanceState::Terminated);
@@ -164,7 +164,7 @@ async fn poll_and_scale_passes_with_moto_for_ec2() {
     assert_eq!(pass().await, []);
 }
 
-/// The table definitions themselves, as the embedded DynamoDB describes them.
+/// The embedded DynamoDB describes the tables as the product defines them.
 #[tokio::test]
 async fn the_tables_are_as_defined() {
     let (cluster, client) = (fresh_cluster(), dynamo_client(dynamo_url()));

@@ -1,5 +1,5 @@
-//! The simulation, shortly: a few seeds of every kind, the seeds that ever found a bug, the
-//! reference's chaos. Long runs are `cargo run --profile simulation --bin simulate`.
+//! A short simulation: a few seeds of every kind, seeds that found a bug before, and the reference's chaos. Long runs:
+//! `cargo run --profile simulation --bin simulate`.
 
 use model::ActionName;
 use nodekeeper_simulation::core::Fault;
@@ -9,9 +9,9 @@ use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{How, Outcome as WorldOutcome, simulate};
 use runtime::answer::Outcome;
 
-/// Worlds that find a bug when its repair is undone, by the mistake of this name in
-/// `tests/mutants.toml`, which also says of what kind they are. A seed means another world whenever
-/// the worlds are extended: then `tests/mutants` tells which one finds it now.
+/// Seeds whose worlds find a known mistake. `tests/mutants.toml` has the mistake under the same name, with the options
+/// of its worlds. When the simulation changes, a seed gives another world. Then `tests/mutants` tells which seed finds
+/// the mistake now.
 const KEPT: &[(&str, u64)] = &[
     ("seq_counts_by_one", 73),
     ("acknowledged_end_without_seq", 13),
@@ -37,8 +37,7 @@ const KEPT: &[(&str, u64)] = &[
     ("missing_while_it_is_stopped", 121),
 ];
 
-/// The world of this seed among those that a mistake is looked for in: `options` are those of
-/// `simulate`.
+/// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.
 fn world(seed: u64, options: &str) -> Scenario {
     let words: Vec<&str> = options.split_whitespace().collect();
     let given = |name: &str| words.chunks(2).filter(|pair| pair[0] == name).map(|pair| pair[1]).collect::<Vec<_>>();
@@ -75,7 +74,7 @@ fn every_invariant_holds_on_the_real_store() {
 }
 
 #[test]
-fn what_once_broke_holds() {
+fn seeds_that_found_a_mistake_hold_now() {
     let list: toml::Value = toml::from_str(include_str!("../mutants.toml")).unwrap();
     let mistakes = list["mutant"].as_array().unwrap();
     for (name, seed) in KEPT {
@@ -87,7 +86,7 @@ fn what_once_broke_holds() {
 }
 
 #[test]
-fn a_seed_is_one_history() {
+fn one_seed_gives_one_history() {
     let how = How { telling: true, ..How::default() };
     let tell = |outcome: WorldOutcome| -> Vec<String> {
         outcome.lines.iter().map(|l| format!("{} {} {}", l.at, l.who, l.what)).collect()

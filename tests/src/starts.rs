@@ -1,4 +1,4 @@
-//! Starts that fail, and launches that must not outlast the run.
+//! Failed starts, and launches that must not last longer than their run.
 
 use crate::world::{World, job, quick_policy};
 use model::ActionName;
@@ -7,7 +7,7 @@ use model::control::{ControlKey, Entry, EntryRow, FailedStarts};
 use runtime::answer::{Outcome, RunAnswer};
 use serde_json::json;
 
-/// Each in need of a node of its own.
+/// A job that needs a node for itself.
 fn alone() -> JobSpec {
     let mut spec = job(&["forever"]);
     spec.exclusive = true;
@@ -19,7 +19,7 @@ async fn failures(world: &World) -> FailedStarts {
 }
 
 #[tokio::test]
-async fn instances_that_die_before_they_call_are_failed_starts_and_launching_pauses() {
+async fn instances_that_die_before_they_call_pause_launching() {
     let mut policy = quick_policy();
     policy["boot"]["failures_before_pause"] = json!(2);
     let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
@@ -62,7 +62,7 @@ async fn a_start_that_succeeds_ends_the_count_before_its_node_is_gone() {
 }
 
 #[tokio::test]
-async fn a_launch_whose_turn_comes_too_late_is_left_and_the_run_says_what_it_did() {
+async fn a_launch_without_time_left_is_left_to_the_next_run() {
     let mut policy = quick_policy();
     policy["launch"]["calls_per_second"] = json!(0.01);
     let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
@@ -80,10 +80,10 @@ async fn a_launch_whose_turn_comes_too_late_is_left_and_the_run_says_what_it_did
 }
 
 #[tokio::test]
-async fn what_was_short_is_tried_once_and_then_twice_as_often_with_each_success() {
+async fn after_a_shortage_launches_double_with_each_success() {
     let mut policy = quick_policy();
     policy["nodes"]["max"] = json!(20);
-    // One after the other: each is noted before the next is tried.
+    // One launch after the other, so that each result is noted before the next one.
     policy["launch"]["calls_per_second"] = json!(50);
     policy["size"] = json!([policy["size"][0]]);
     let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
@@ -112,7 +112,7 @@ async fn what_was_short_is_tried_once_and_then_twice_as_often_with_each_success(
         assert_eq!(launches().await, (most, 0));
         world.pass(60);
     }
-    // It runs out: what succeeded just before does not make forget that.
+    // Capacity runs out. An earlier success in the same run does not hide that.
     world.ec2.set_faults(serde_json::from_value(json!({"shortages": [{"left": 2}]})).unwrap());
     let (done, failed) = launches().await;
     assert!(done == 2 && failed > 0, "{done} launched, {failed} not");

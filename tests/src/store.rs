@@ -1,6 +1,8 @@
-//! The store against a database: every kind of write it makes, its conditions, and proof of
-//! which rows changed. The same suite passes on the embedded DynamoDB, through the SDK and in
-//! process, on an emulator that none of us wrote, and on the model that the simulation runs on.
+//! The store on a real database: every kind of write that it makes, with its conditions and with proof of which rows
+//! changed.
+//!
+//! Guarantees: the same suite passes on the embedded DynamoDB (through the SDK and in process), on an emulator from
+//! another project, and on the model that the simulation runs on.
 
 use crate::second_opinions::Emulator;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
@@ -28,10 +30,10 @@ const KEEP: Retention = Retention {
     creating: Span::from_s(600),
 };
 
-/// Where the tables are.
+/// The database that holds the tables.
 #[derive(Clone, Copy)]
 enum Place<'a> {
-    /// Behind the SDK.
+    /// A database behind the SDK.
     Url(&'a str),
     Embedded,
     Model,
@@ -79,7 +81,7 @@ impl Tables {
         self.store.write(None, &job, Vec::new()).await.unwrap()
     }
 
-    /// Everything in the tables, to compare.
+    /// All rows, to compare.
     async fn all(&self) -> (Vec<NodeRecord>, Vec<Job>, Vec<Handle>) {
         let mut nodes = self.store.nodes().await.unwrap();
         nodes.sort_by_key(|n| n.slot);
@@ -118,7 +120,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let node = steps::place(&tables.store, &first, &[(0, &node)], None, KEEP, at(80)).await.unwrap().remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let failed = Ending { client: ClientStatus::Failed, exit_code: Some(1), message: None, log_tail: None };
-    // Its first look would have been at 680 s: what failed is kept its own time, here longer.
+    // Its first look was due at 680 s. A failed alloc's handle is kept for its own time, which is longer here.
     let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
     let node = steps::end_alloc(&tables.store, Some(&node), &alloc, &failed, long, at(90)).await.unwrap().unwrap();
     let left = tables.store.handle(fixtures::node_id(0), &alloc.id().to_string()).await.unwrap().unwrap();
@@ -151,11 +153,11 @@ async fn a_version_is_written_once(place: Place<'_>) {
     let held = record.with_intent(model::Intent::Hold, None, at(70)).unwrap();
     let written = tables.store.write(Some(&record), &held, Vec::new()).await.unwrap();
     assert_eq!(written.version.number(), record.version.number() + 1);
-    // The loser changes nothing, in its row or any other.
+    // The loser of the race changes nothing, in this row or any other.
     let late = record.shut_down(at(71), "idle").unwrap();
     assert!(tables.store.write(Some(&record), &late, Vec::new()).await.unwrap_err().is_conflict());
     assert_eq!(tables.all().await.0, [written, other]);
-    // A row that is there is not made again.
+    // An existing row is not created again.
     assert!(tables.store.write(None, &fixtures::assigned(0), Vec::new()).await.unwrap_err().is_conflict());
 }
 
@@ -175,7 +177,7 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
     assert_eq!(after.version, record.version);
     let contact = after.contact().unwrap();
     assert_eq!((contact.last_ping_at, contact.lease_expires_at), (at(100), at(190)));
-    // An older one, another busy, another caller: the row stays, and comes back as it is.
+    // An older heartbeat, another `busy`, another caller: the row does not change, and the current row is answered.
     for other in [
         pulse(at(99), false),
         pulse(at(101), true),
@@ -212,7 +214,7 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
     let lost = tables.store.write(Some(&record), &missed, vec![silent_since(&record)]).await;
     assert!(lost.unwrap_err().is_conflict());
     assert_eq!(tables.all().await.0, std::slice::from_ref(&spoke));
-    // With its last word read, the same write happens.
+    // After reading the last heartbeat, the same write succeeds.
     tables.store.write(Some(&spoke), &missed, vec![silent_since(&spoke)]).await.unwrap();
     assert_eq!(tables.all().await.0[0].status(), Some(NodeStatus::Down));
 }
@@ -221,7 +223,7 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (a, b) = (tables.ready(0).await, tables.ready(1).await);
     let job = tables.job(0, JobSpec { nodes: 2, caches: vec!["data".into()], ..spec() }).await;
-    // One of the two nodes changes in between: nothing at all is placed.
+    // One of the two nodes changes in between. Nothing is placed.
     let held = b.with_intent(model::Intent::Hold, None, at(70)).unwrap();
     let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
     let before = tables.all().await;
@@ -246,7 +248,7 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
         assert!(names.contains(&id.to_string()) && names.contains(&"cache:data".to_owned()));
     }
     assert_eq!(tables.store.live_allocs().await.unwrap().len(), 2);
-    // Placed is placed: the same job is not placed again by who read it queued.
+    // A caller that read the job as queued cannot place it again.
     let (c, d) = (tables.ready(2).await, tables.ready(3).await);
     let again = steps::place(&tables.store, &job, &[(0, &c), (1, &d)], None, KEEP, at(83)).await;
     assert!(again.unwrap_err().is_conflict());
@@ -256,7 +258,7 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let node = tables.ready(0).await;
     let job = tables.job(0, spec()).await;
-    // In a history that was undone the same id ran on the same node.
+    // Before a restore, the same id ran on the same node.
     let id = fixtures::alloc_id(0);
     let node_id = node.node_id().unwrap();
     let trace = Handle::new(node_id, id.to_string(), model::HandleKind::Container, HandleState::Live, 5, at(99_999));
@@ -287,7 +289,7 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     let (node, job, alloc) = placed(&tables).await;
     let ending =
         Ending { client: ClientStatus::Complete, exit_code: Some(0), message: None, log_tail: Some("x".into()) };
-    // From a node record that is no longer current: nothing changes.
+    // A node record that is not current any more: nothing changes.
     let old = fixtures::ready(0);
     let before = tables.all().await;
     let stale = steps::end_alloc(&tables.store, Some(&old), &alloc, &ending, KEEP, at(90)).await;
@@ -331,7 +333,7 @@ async fn cleaning_leaves_nothing_behind(place: Place<'_>) {
     let lost = tables.store.alloc(alloc.id()).await.unwrap().unwrap();
     assert_eq!((lost.summary.client, lost.summary.desired), (ClientStatus::Lost, Desired::Stop));
     assert_eq!((jobs[0].summary.state, jobs[0].lost_count), (JobState::Queued, 1), "it is queued again");
-    // The whole row: nothing of the life stays.
+    // The whole row is replaced: nothing of the life stays.
     let row = store::row(&cleaned);
     let mut names: Vec<_> = row.keys().cloned().collect();
     names.sort_unstable();
@@ -392,7 +394,7 @@ async fn handles_are_changed_as_read(place: Place<'_>) {
     let _ = no_live_allocs();
 }
 
-/// A page is at most 1 MB: commands of 16 KiB fill several.
+/// A page holds at most 1 MB, so commands of 16 KiB fill several pages.
 async fn long_lists_are_read_to_the_last_page(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let long = "x".repeat(16_000);

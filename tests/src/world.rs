@@ -1,6 +1,7 @@
-//! A cluster in a box: the embedded DynamoDB over HTTP, the EC2 stand-in over HTTP, the real
-//! decision and action code, nodes that speak the agent's real protocol, and time as an
-//! argument. Calls can be counted, and a run can be killed after any one of them.
+//! A whole cluster for tests: the embedded DynamoDB and the EC2 stand-in over HTTP, the real functions, and nodes with
+//! the agent's real protocol.
+//!
+//! Guarantees: time is an argument; calls are counted, and a run can be killed after any one of them.
 
 use crate::node::Node;
 use async_trait::async_trait;
@@ -25,8 +26,7 @@ use store::{Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, Query, Row, 
 
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
-/// Where the embedded DynamoDB of this test process listens. It has a thread of its own,
-/// because each test has a runtime of its own.
+/// The URL of this test process's embedded DynamoDB. It has its own thread, because each test has its own runtime.
 pub fn dynamo_url() -> &'static str {
     static URL: OnceLock<String> = OnceLock::new();
     URL.get_or_init(|| {
@@ -67,7 +67,7 @@ pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
     aws_sdk_ec2::Client::from_conf(config)
 }
 
-/// A name no other test of this process has.
+/// A cluster name that no other test of this process has.
 pub fn fresh_cluster() -> ClusterName {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
@@ -104,7 +104,7 @@ impl Switch {
         self.log.lock().unwrap().clone()
     }
 
-    /// Runs it to its end, or until the switch kills it: `None`.
+    /// Runs `work` to its end. Returns `None` if the switch kills it.
     pub async fn guard<T>(&self, run: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             result = run => Some(result),
@@ -173,7 +173,7 @@ impl Cloud for Switched<dyn Cloud> {
     }
 }
 
-/// Machines that come up and go down, for the world to put nodes on.
+/// The machines that came up and went down. The world puts nodes on them.
 #[derive(Default)]
 struct Hooks {
     started: Mutex<Vec<ec2_stand_in::MachineStart>>,
@@ -192,9 +192,9 @@ impl ec2_stand_in::Machines for Hooks {
 /// One cluster.
 pub struct World {
     pub cluster: ClusterName,
-    /// Through the switch.
+    /// The store that the functions use, through the switch.
     pub store: Store,
-    /// Beside the switch, to look.
+    /// The store for looking, without the switch.
     pub look: Store,
     pub cloud: Arc<dyn Cloud>,
     pub ec2: Arc<ec2_stand_in::Ec2>,
@@ -209,7 +209,7 @@ pub struct World {
     steps: u32,
 }
 
-/// A policy under which a whole life takes minutes of the world's time.
+/// A policy with short times: a whole life takes minutes of the world's time.
 pub fn quick_policy() -> Value {
     let mut policy = model::policy::example_json();
     policy["nodes"] = json!({"max": 4});
@@ -312,7 +312,7 @@ impl World {
         self.switch.guard(run).await.map(|r| r.unwrap())
     }
 
-    /// Puts nodes on the machines that came up, takes those away that went down.
+    /// Puts nodes on machines that came up, and removes nodes whose machines went down.
     pub fn machines(&mut self) {
         self.ec2.advance();
         for machine in self.hooks.started.lock().unwrap().drain(..) {
@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// Five seconds of everybody's life: the functions on their schedules, and every node.
+    /// Five seconds of the world: the functions on their schedules, and every node.
     pub async fn step(&mut self) {
         self.pass(5);
         self.steps += 1;
@@ -349,7 +349,7 @@ impl World {
         }
     }
 
-    /// Steps until the fleet is quiet: every job ended, every record cleaned, nothing left in EC2.
+    /// Steps until the fleet is quiet: every job has ended, every record is cleaned, and EC2 has no instance.
     /// Checks the invariants after each step.
     pub async fn until_quiet(&mut self, most_steps: u32) {
         for _ in 0..most_steps {
@@ -376,7 +376,7 @@ impl World {
             && self.look.handles_due(self.now() + Span::from_s(2 * 86_400)).await.unwrap().is_empty()
     }
 
-    /// What must hold at any moment, as far as a look at the tables and EC2 can tell.
+    /// Checks what must hold at any moment, from the tables and EC2.
     pub async fn check(&self) {
         let nodes = self.look.nodes().await.unwrap();
         let jobs = self.look.jobs().await.unwrap();
@@ -388,13 +388,13 @@ impl World {
     }
 }
 
-/// Not more than `nodes.max` slots are not cleaned.
+/// At most `nodes.max` records are not cleaned.
 pub fn invariant_slots_are_the_cap(nodes: &[model::NodeRecord], max: u32) {
     let up = nodes.iter().filter(|n| !n.is_cleaned()).count();
     assert!(up <= max as usize, "{up} records are not cleaned, nodes.max is {max}");
 }
 
-/// At most one live instance per node id.
+/// A node id has at most one live instance.
 pub fn invariant_one_live_instance_per_node(instances: &[ec2_stand_in::Instance]) {
     let mut seen = BTreeMap::new();
     for instance in instances.iter().filter(|i| i.state != ec2_stand_in::State::Terminated) {
@@ -405,7 +405,7 @@ pub fn invariant_one_live_instance_per_node(instances: &[ec2_stand_in::Instance]
     }
 }
 
-/// The `allocs` sets on nodes and jobs are exactly the live allocs.
+/// The `allocs` sets of nodes and jobs hold exactly the live allocs.
 pub fn invariant_sets_are_the_live_allocs(nodes: &[model::NodeRecord], jobs: &[Job], allocs: &[model::AllocSummary]) {
     let mut live: Vec<_> = allocs.iter().map(|a| a.alloc_id).collect();
     live.sort_unstable();
@@ -417,7 +417,7 @@ pub fn invariant_sets_are_the_live_allocs(nodes: &[model::NodeRecord], jobs: &[J
     assert_eq!(on_jobs, live, "the jobs' sets");
 }
 
-/// At most one copy of a member is to run and is neither unknown nor awaiting.
+/// At most one copy of a member has `desired` = run and is neither unknown nor awaiting.
 pub fn invariant_one_copy_of_a_member(allocs: &[model::AllocSummary]) {
     use model::{ClientStatus, Desired};
     let mut seen = BTreeMap::new();

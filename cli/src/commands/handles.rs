@@ -1,8 +1,8 @@
-//! `handles`, `keep`, `release`: what lives on nodes, and what brakes hold back.
+//! `handles`, `keep`, `release`: containers and volumes on nodes, and brakes.
 //!
-//! Guarantees: what is kept is not marked for destruction any more; a release is for what a
-//! brake has held up to now, and ends by itself.
-//! Does not: destroy anything, or lift a brake that begins later.
+//! Guarantees: a kept handle is not marked for destruction; a release applies to what a brake has held until now, and
+//! ends by itself.
+//! Does not: destroy anything, or release a brake that begins later.
 
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, or_blank, when};
@@ -24,7 +24,7 @@ const RELEASE: Span = Span::from_s(3600);
 pub struct HandlesArgs {
     /// The slot's number
     slot: Slot,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -34,10 +34,10 @@ pub struct HandlesArgs {
 pub struct KeepArgs {
     /// The handle's name, as `nodekeeper handles SLOT` shows it
     handle: String,
-    /// On this slot's node; may be left out where only one node has a handle of that name
+    /// The slot of the handle's node; not needed if only one node has a handle of that name
     #[arg(long)]
     slot: Option<Slot>,
-    /// Keep it no longer
+    /// Stop keeping it
     #[arg(long)]
     undo: bool,
 }
@@ -45,21 +45,21 @@ pub struct KeepArgs {
 /// `release`
 #[derive(Args, Clone, Debug)]
 pub struct ReleaseArgs {
-    /// Which brake
+    /// The brake to release
     #[arg(value_enum)]
     kind: Brake,
 }
 
-/// What a brake holds back.
+/// The brakes, by what they hold back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Brake {
-    /// Leases that are over, of an unusual share of the fleet at once
+    /// Expired leases, if an unusual share of the fleet expires at once
     Leases,
-    /// Records whose instances EC2 no longer lists, unusually many at once
+    /// Records of unlisted instances, if EC2 stops listing unusually many at once
     Missing,
-    /// Instances that no record claims, more than a few at once
+    /// Orphans (instances that no record claims), if there are more than a few at once
     Orphans,
-    /// Handles that a report would destroy or drop, an unusual share of a node's at once
+    /// Handles that a report would destroy or drop, if it is an unusual share of a node's handles
     Handles,
 }
 
@@ -74,7 +74,7 @@ impl Brake {
     }
 }
 
-/// The node whose handles a slot's record stands for: the current one, or the last.
+/// The current node of a slot, or else its last one.
 fn node_of(record: &NodeRecord) -> Option<NodeId> {
     match &record.state {
         NodeState::Cleaned { last_node_id } => *last_node_id,
@@ -96,7 +96,7 @@ pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
     if handles.is_empty() {
         writeln!(context.out, "no handles on slot {}", args.slot)?;
     }
-    let mut rows = Rows::new(&["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "LOOKED AT"]);
+    let mut rows = Rows::new(&["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "NEXT LOOK"]);
     for handle in &handles {
         rows.row([
             handle.handle.clone(),
@@ -132,7 +132,7 @@ pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
         if matches!(handle.state, HandleState::Destroying | HandleState::Gone) {
             anyhow::bail!("handle {name} cannot be kept: it is {} already", handle.state);
         }
-        // Let go, it is looked at in the next run rather than in a day.
+        // A handle that is not kept any more is looked at in the next run, not in a day.
         let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
         let after = Handle { keep: wanted, due_at, ..handle.clone() };
         cluster.store.apply(&change_handle(&handle, &after)).await?;
@@ -184,6 +184,6 @@ pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
     tell(&cluster, &Subject::Cluster, ActionName::Release, &reason, retention(&cluster).await?, now).await?;
     let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
     let held = held.message().filter(|_| held.holds_back(now)).map(|m| format!(" ({})", show::one_line(m)));
-    writeln!(context.out, "what is held back of {kind} is let go in the next run{}", held.unwrap_or_default())?;
+    writeln!(context.out, "the next run carries out what the brake {kind} holds back{}", held.unwrap_or_default())?;
     Ok(Outcome::Done)
 }

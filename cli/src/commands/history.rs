@@ -1,6 +1,7 @@
 //! `history`: what happened to something, and why, newest first.
 //!
-//! Does not: show what was never an event: an alloc's own history is on the alloc (`job ID`).
+//! Guarantees: shows every stored event of a subject, up to `--limit`.
+//! Does not: show state changes without an event. An alloc keeps its own history (`job ID`).
 
 use super::show::{self, Rows, moment};
 use super::{Context, Outcome, Usage};
@@ -16,15 +17,15 @@ pub struct HistoryArgs {
     /// A slot, node, job or alloc by its number or id, a function by its name, or `cluster`
     #[arg(value_name = "SUBJECT")]
     subject: String,
-    /// At most so many
+    /// The most events to show
     #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1000))]
     limit: i32,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What a person means: `7` and `slot#7` are the same.
+/// Understands a subject as people write it: `7` and `slot#7` are the same.
 pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
     let (kind, name) = text.split_once('#').map_or((None, text), |(kind, name)| (Some(kind), name));
     let is = |wanted: &str| kind.is_none_or(|k| k == wanted);
@@ -45,7 +46,7 @@ pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
         let functions: Vec<&str> = FUNCTIONS.iter().map(|f| f.name).collect();
         let functions = functions.join(", ");
         Err(Usage(format!(
-            "{given} is no subject: give a slot, the id of a node, job or alloc, cluster, or one of {functions}"
+            "{given} is not a subject: give a slot, the id of a node, job or alloc, cluster, or one of {functions}"
         )))
     }
 }

@@ -1,6 +1,6 @@
-//! `init`: the tables, at a local or test endpoint.
+//! `init`: creates the tables at a local or test endpoint.
 //!
-//! Does not: change a table that is there. In AWS the stack makes them.
+//! Guarantees: prints the tables that it created. Does not: change an existing table. In AWS the stack creates them.
 
 use super::{Context, Outcome, show};
 use clap::Args;

@@ -1,8 +1,7 @@
 //! `jobs`, `job`, `logs`, `cancel`.
 //!
-//! Guarantees: what is shown of one job is read consistently; a list comes from the index and
-//! may be a moment behind.
-//! Does not: stop allocs: the next run derives that from the cancelled job.
+//! Guarantees: one job is read consistently; a list comes from the index and may be a moment old.
+//! Does not: stop allocs: the next run does, because the job is cancelled.
 
 use super::operate::{BY_OPERATOR, retention, retried};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
@@ -19,10 +18,10 @@ use store::steps::cancel_job;
 /// `jobs`
 #[derive(Args, Clone, Debug)]
 pub struct JobsArgs {
-    /// Also those that have ended and are still kept
+    /// Also show ended jobs that are still stored
     #[arg(long)]
     all: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -33,7 +32,7 @@ pub struct JobArgs {
     /// The job's id
     #[arg(value_name = "ID")]
     job: JobId,
-    /// As JSON: the job's row, with its allocs' rows as `all_allocs`
+    /// Print JSON: the job's row, with the rows of its allocs as `all_allocs`
     #[arg(long)]
     json: bool,
 }
@@ -44,7 +43,7 @@ pub struct LogsArgs {
     /// The id of a job or of one alloc
     #[arg(value_name = "ID")]
     id: String,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -58,7 +57,7 @@ pub struct CancelArgs {
 }
 
 fn no_job(id: JobId) -> anyhow::Error {
-    anyhow::anyhow!("there is no job {id}: `nodekeeper jobs --all` lists those that are kept")
+    anyhow::anyhow!("there is no job {id}: `nodekeeper jobs --all` lists the jobs that are stored")
 }
 
 pub(super) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Outcome> {
@@ -122,7 +121,7 @@ fn needs(job: &JobSummary) -> String {
     needs
 }
 
-/// A job as programs get it: its row, and what belongs to it.
+/// A job in JSON: its row, its allocs, and why it waits.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
@@ -142,7 +141,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         return Ok(Outcome::Done);
     }
     let latest = cluster.store.history(&Subject::Job(args.job).to_string(), 1).await?;
-    // An event that only says the job's own reason again is not shown twice.
+    // An event with the same reason as the job itself is not shown.
     let latest = latest.first().filter(|e| Some(&e.reason) != job.reason.as_ref());
     let latest = latest.map(|e| format!("{}: {} ({})", e.action, e.reason, when(e.at(), now)));
     fields(&job, waits, latest, now).print(context.out)?;
@@ -155,14 +154,14 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     Ok(Outcome::Done)
 }
 
-/// Why it waits; the cloud may be out of reach, and the job is shown nevertheless.
+/// Why a job waits. The job is shown even if EC2 cannot be reached.
 async fn waits(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
     if !matches!(job.summary.state, JobState::Queued | JobState::Regrouping) {
         return None;
     }
     match Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await {
         Ok(seen) => waiting::because(&seen, job.summary.job_id, now),
-        Err(e) => Some(format!("not known, because the next run could not observe: {e}")),
+        Err(e) => Some(format!("not known, because the cluster cannot be read: {e}")),
     }
 }
 
@@ -188,7 +187,7 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("lost", Some(retries(job.lost_count, job.retry_lost)));
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
     let replace = if failure_policy.replace {
-        format!(", a copy meanwhile ({})", failure_policy.reconcile)
+        format!(", with a copy meanwhile ({})", failure_policy.reconcile)
     } else {
         String::new()
     };
@@ -229,7 +228,7 @@ fn history_rows(allocs: &[Alloc], now: Time) -> Rows {
     rows
 }
 
-/// The end of an alloc's output, as programs get it.
+/// The end of an alloc's output, in JSON.
 #[derive(Serialize)]
 struct Log<'a> {
     alloc_id: AllocId,
@@ -323,7 +322,7 @@ pub(super) async fn cancel(context: &mut Context<'_>, args: &CancelArgs) -> anyh
                 all = false;
                 writeln!(context.err, "nodekeeper: job {id} cannot be cancelled: it has ended already ({state})")?;
             }
-            // One that is not there does not keep the others from being cancelled.
+            // An error with one job does not stop the others.
             Err(e) => {
                 all = false;
                 writeln!(context.err, "nodekeeper: {e:#}")?;

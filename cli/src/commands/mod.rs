@@ -1,13 +1,12 @@
-//! The operators' commands: submit and look, hold and release, ask why.
+//! The operators' commands: submit and list jobs, hold and drain nodes, release brakes, ask why.
 //!
-//! One file a group of commands. A command reads what it needs, writes what it is told, and
-//! prints: tables for people, `--json` for programs.
+//! Each group of commands has its own file. A command reads what it needs, writes what it is told to, and prints tables
+//! for people or, with `--json`, JSON for programs.
 //!
-//! Guarantees: every write is conditional like the functions' own, and leaves an event that
-//! says an operator did it; nothing is printed as done before it is written; an error is one
-//! line that says what, why and what to do.
-//! Does not: read the clock or the environment (`main.rs` does), or act for the functions:
-//! what follows from a command is theirs to do, in their next run.
+//! Guarantees: every write is conditional, as in the functions, and leaves an event that names the operator; nothing
+//! is printed as done before it is written; an error is one line that says what is wrong, why, and what to do.
+//! Does not: read the clock or the environment (`main.rs` does), or do the work of the functions: their next run acts
+//! on what a command wrote.
 
 mod handles;
 mod history;
@@ -35,12 +34,12 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use store::{Dynamo, Store};
 
-/// The cluster a command works on.
+/// The cluster that a command works on.
 #[derive(Clone)]
 pub struct Cluster {
     /// Its tables.
     pub store: Store,
-    /// The database they are in.
+    /// The database of the tables.
     pub dynamo: Dynamo,
     /// Its instances.
     pub cloud: Arc<dyn Cloud>,
@@ -52,22 +51,22 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// Reaches the cluster: asked only by commands that need one.
+/// Connects to the cluster. Called only by commands that need one.
 pub type Connect = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<Cluster>> + Send + Sync>;
 
 /// What a command works with.
 pub struct Context<'a> {
-    /// Reaches the cluster.
+    /// Connects to the cluster.
     pub connect: Connect,
-    /// Where the time comes from.
+    /// Gives the current time.
     pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
     /// Standard input.
     pub input: &'a mut (dyn BufRead + Send),
     /// Whether standard output is a terminal.
     pub screen: Screen,
-    /// Standard output: what was asked for.
+    /// Standard output: the result of the command.
     pub out: &'a mut (dyn Write + Send),
-    /// Standard error: what went wrong on the way.
+    /// Standard error: what went wrong.
     pub err: &'a mut (dyn Write + Send),
 }
 
@@ -87,12 +86,12 @@ impl Context<'_> {
     }
 }
 
-/// How a command that could do its work came out.
+/// The result of a command that could run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As asked: exit code 0.
+    /// It did what was asked: exit code 0.
     Done,
-    /// Not as asked, and said so already: exit code 1.
+    /// It did not do all that was asked, and has said so: exit code 1.
     Failed,
 }
 
@@ -107,49 +106,49 @@ impl Outcome {
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// What an operator can say.
+/// The commands of an operator.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Command {
-    /// Make the tables at a local or test endpoint (in AWS the stack does it)
+    /// Create the tables at a local or test endpoint (in AWS the stack creates them)
     Init(init::InitArgs),
     /// Check, store and show the policy
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Submit a job; prints its id
+    /// Submit a job and print its id
     Submit(Box<submit::SubmitArgs>),
     /// List jobs
     Jobs(jobs::JobsArgs),
-    /// Show a job, its allocs, and why it waits
+    /// Show a job, its allocs, and why the job waits
     Job(jobs::JobArgs),
-    /// Show the end of what a job or an alloc wrote
+    /// Show the end of the output of a job or an alloc
     Logs(jobs::LogsArgs),
-    /// Cancel jobs: their allocs are stopped
+    /// Cancel jobs and stop their allocs
     Cancel(jobs::CancelArgs),
     /// List nodes
     Nodes(nodes::NodesArgs),
     /// Show a node
     Node(nodes::NodeArgs),
-    /// Keep nodes up, and give them no new work
+    /// Keep nodes up and give them no new work
     Hold(nodes::IntentArgs),
-    /// Give nodes no new work, and shut them down as soon as they are idle
+    /// Give nodes no new work and shut them down as soon as they are idle
     Drain(nodes::IntentArgs),
-    /// Let nodes work again after a hold or a drain
+    /// Let nodes take work again after a hold or a drain
     Resume(nodes::IntentArgs),
     /// List the containers and volumes of a node
     Handles(handles::HandlesArgs),
     /// Keep a container or volume from being destroyed
     Keep(handles::KeepArgs),
-    /// Let go, once, what a brake holds back now
+    /// Release, once, what a brake holds back now
     Release(handles::ReleaseArgs),
-    /// Show what the next run would do and why, doing nothing
+    /// Show what the next run would do and why, without doing it
     Plan(plan::PlanArgs),
     /// Show what happened to something, and why
     History(history::HistoryArgs),
-    /// Say whether all is well, and what to do when not (then the exit code is 1)
+    /// Say whether all is well, and what to do if not (then the exit code is 1)
     Status(status::StatusArgs),
 }
 
-/// Carries a command out.
+/// Runs a command.
 pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Outcome> {
     use model::Intent;
     match command {

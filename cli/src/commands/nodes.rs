@@ -1,7 +1,7 @@
 //! `nodes`, `node`, `hold`, `drain`, `resume`.
 //!
-//! Guarantees: an intent belongs to the life that has the slot now and ends with it.
-//! Does not: shut anything down: poll-and-scale does, by the intent.
+//! Guarantees: an intent belongs to the current life of the slot and ends with it.
+//! Does not: shut anything down: poll-and-scale does, because of the intent.
 
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
@@ -16,10 +16,10 @@ use model::{Intent, NodeRecord, NodeState};
 /// `nodes`
 #[derive(Args, Clone, Debug)]
 pub struct NodesArgs {
-    /// Also slots that are free
+    /// Also show free slots
     #[arg(long)]
     all: bool,
-    /// As JSON: every record, free ones included
+    /// Print JSON: every record, including free slots
     #[arg(long)]
     json: bool,
 }
@@ -29,7 +29,7 @@ pub struct NodesArgs {
 pub struct NodeArgs {
     /// The slot's number
     slot: Slot,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -43,7 +43,7 @@ pub struct IntentArgs {
 }
 
 pub(super) fn no_node(slot: Slot) -> anyhow::Error {
-    anyhow::anyhow!("slot {slot} has never had a node: `nodekeeper nodes --all` lists those that had")
+    anyhow::anyhow!("slot {slot} has never had a node: `nodekeeper nodes --all` lists the slots that have had one")
 }
 
 pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow::Result<Outcome> {
@@ -67,7 +67,7 @@ pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow:
     if !args.all && free > 0 {
         writeln!(context.out, "{} not shown (--all)", show::several(free, "free slot"))?;
     } else if records.is_empty() {
-        writeln!(context.out, "no nodes: there have not been any yet")?;
+        writeln!(context.out, "no nodes yet")?;
     }
     Ok(Outcome::Done)
 }
@@ -134,7 +134,7 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
         rows.field("market", Some(format!("{}, {} an hour", o.market, o.price_per_hour)));
         rows.field("zone", o.zone.as_ref());
         rows.field("instance", life.instance_id.as_ref());
-        rows.field("not listed since", life.absent_since_at.map(|at| moment(at, now)));
+        rows.field("unlisted since", life.absent_since_at.map(|at| moment(at, now)));
         rows.field("address", life.address.as_ref());
         rows.field("assigned", Some(moment(life.assigned_at, now)));
     }
@@ -163,9 +163,9 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
         let now = context.now();
         let changed = retried(async || {
             let record = cluster.store.node(*slot).await?.ok_or_else(|| no_node(*slot))?;
-            // Its termination has begun, and that is not taken back.
+            // Its termination has begun and cannot be undone.
             if matches!(record.state, NodeState::ShuttingDown(_)) {
-                anyhow::bail!("slot {slot} is shutting down already: its intent matters no more");
+                anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
             }
             if record.life().is_some_and(|l| l.intent == intent) {
                 return Ok(false);
@@ -180,7 +180,7 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
                 writeln!(context.out, "slot {slot} {done}")?;
             }
             Ok(false) => writeln!(context.out, "nothing changed: slot {slot} {already}")?,
-            // One that cannot does not keep the others from it.
+            // An error with one slot does not stop the others.
             Err(e) => {
                 all = false;
                 writeln!(context.err, "nodekeeper: {e:#}")?;

@@ -1,8 +1,8 @@
-//! What every operator's write has in common: it is conditional, tried again when someone else
-//! was first, and leaves an event.
+//! What all writes of operators have in common.
 //!
-//! Does not: decide what is written. A function's run leaves a lost race to the next run; an
-//! operator's command has no next run.
+//! Guarantees: a write is conditional, is tried again if someone else was first, and leaves an event. (A function
+//! leaves a lost race to its next run, but a command has no next run.)
+//! Does not: decide what is written.
 
 use super::Cluster;
 use model::ActionName;
@@ -12,14 +12,14 @@ use model::time::Time;
 use store::WriteError;
 use store::steps::Retention;
 
-/// How often a write is tried again when someone else was first.
+/// How often a write is tried again if someone else was first.
 const RETRIES: u32 = 3;
 
-/// What every operator's event says.
+/// The reason in every event of an operator.
 pub(super) const BY_OPERATOR: &str = "by the operator";
 
-/// How long things are kept: as the stored policy says, or by default where none is stored. An operator
-/// must be able to cancel a job without a policy.
+/// How long things are kept, as the stored policy says. Without a valid policy, the defaults: an operator must be able
+/// to cancel a job without a policy.
 pub(super) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     let control = cluster.store.ingest_control().await?;
     Ok(match control.checked_policy() {
@@ -28,7 +28,7 @@ pub(super) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     })
 }
 
-/// Reads, changes and writes, again from the beginning when someone else was first.
+/// Reads, changes and writes. Starts again if someone else was first.
 pub(super) async fn retried<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let mut tries = 0;
     loop {
@@ -46,7 +46,7 @@ fn lost_race(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(WriteError::Conflict(_) | WriteError::Contended))
 }
 
-/// Keeps an event of what an operator did.
+/// Stores an event of what an operator did.
 pub(super) async fn tell(
     cluster: &Cluster,
     subject: &Subject,
@@ -57,8 +57,8 @@ pub(super) async fn tell(
 ) -> anyhow::Result<()> {
     let event = Event::new(subject, action, reason, now, keep.events, cluster.store.chance());
     match cluster.store.record(&event).await {
-        // The event is there already: the answer to its first try was lost.
+        // The event is stored already: the answer to the first write was lost.
         Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
-        Err(e) => Err(anyhow::Error::new(e).context("it is done, but no event of it was kept")),
+        Err(e) => Err(anyhow::Error::new(e).context("the change was made, but its event was not stored")),
     }
 }

@@ -1,9 +1,9 @@
 //! `plan`: what the next run would do, and why.
 //!
-//! Guarantees: nothing is written and no instance is touched. With `--state`, one answer for
-//! each line that can be read, in order, as soon as it is read; a line that cannot is said on
-//! standard error and keeps no other from its answer.
-//! Does not: decide: the functions' own plans do, from the same observation.
+//! Guarantees: nothing is written and no instance is changed. With `--state`, each readable line gets one answer, in
+//! order and at once; a line that cannot be read is named on standard error, and the other lines still get their
+//! answers.
+//! Does not: decide: the plans of the functions do, from the same observation.
 
 use super::show::{self, Rows, counted};
 use super::{Context, Outcome, policy};
@@ -20,20 +20,20 @@ use std::path::PathBuf;
 /// `plan`
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
-    /// Whose next run
+    /// The function whose next run is planned
     #[arg(long, value_enum, default_value = "poll-and-scale")]
     function: Planner,
-    /// Plan from this file's states instead of the cluster's, one JSON object a line; - for
-    /// standard input. One answer a line, as JSON
+    /// Plan from the states in this file instead of the cluster: one JSON object on each line; - for standard
+    /// input. Prints one JSON answer on each line
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// By this policy instead of the stored one
+    /// Use this policy instead of the stored one
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// As if it were this time: milliseconds since the epoch, or like 2026-11-21T10:00:00Z
+    /// Plan as if it were this time: milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Time>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -62,7 +62,8 @@ impl Planner {
 fn moment(text: &str) -> Result<Time, String> {
     let ms = text.parse::<i64>().ok();
     let ms = ms.or_else(|| text.parse::<jiff::Timestamp>().ok().map(|t| t.as_millisecond()));
-    ms.map(Time::from_ms).ok_or_else(|| "it must be milliseconds since the epoch, or like 2026-11-21T10:00:00Z".into())
+    ms.map(Time::from_ms)
+        .ok_or_else(|| "it must be milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z".into())
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
@@ -99,7 +100,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     }
     let mut rows = Rows::new(&["ACTION", "SUBJECT", "REASON"]);
     for action in &answer.actions {
-        // Handles share their node's subject: their names tell them apart.
+        // Handles of one node share a subject, so their names are shown too.
         let handle = action.handle.as_ref().map(|h| format!(" {h}")).unwrap_or_default();
         rows.row([action.action.to_string(), format!("{}{handle}", action.subject), action.reason.clone()]);
     }
@@ -135,7 +136,7 @@ fn states(
             Ok(answer) => {
                 serde_json::to_writer(&mut *out, &answer)?;
                 writeln!(out)?;
-                // Another program may wait for each answer before it sends the next state.
+                // The other program may wait for this answer before it sends the next state.
                 out.flush()?;
             }
             Err(e) => {

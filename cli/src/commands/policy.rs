@@ -1,9 +1,9 @@
 //! `policy check`, `policy set`, `policy show`.
 //!
-//! Guarantees: only a policy that is right as a whole is stored, and only over the version the
-//! printed difference was made against. What is stored has every default filled in, so that
-//! another release with other defaults changes nothing by itself.
-//! Does not: decide what is right; `model::policy` does.
+//! Guarantees: a policy is stored only if all of it is valid, and only over the version that the printed difference
+//! names. The stored policy has every default filled in, so that a release with other defaults changes nothing by
+//! itself.
+//! Does not: decide what is valid; `model::policy` does.
 
 use super::operate::{BY_OPERATOR, retention, tell};
 use super::{Cluster, Context, Outcome, show};
@@ -23,18 +23,18 @@ use store::WriteError;
 /// `policy …`
 #[derive(Subcommand, Clone, Debug)]
 pub enum PolicyCommand {
-    /// Check a file; says every mistake at once, and needs no cluster
+    /// Check a file and name every mistake in it; needs no cluster
     Check(FileArgs),
-    /// Store a file as the policy; prints what changes
+    /// Store a file as the policy and print what changes
     Set(FileArgs),
     /// Print the stored policy
     Show(ShowArgs),
 }
 
-/// A policy's file.
+/// The file of a policy.
 #[derive(Args, Clone, Debug)]
 pub struct FileArgs {
-    /// The policy, as TOML (or as JSON, where the name ends in .json)
+    /// The policy as TOML (or as JSON, if the name ends in .json)
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -45,7 +45,7 @@ pub struct ShowArgs {
     /// Print every knob with its default and meaning instead; needs no cluster
     #[arg(long)]
     defaults: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "defaults")]
     json: bool,
 }
@@ -55,7 +55,7 @@ pub(super) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
         PolicyCommand::Check(args) => {
             let policy = read(&args.file)?;
             let (sizes, max) = (show::several(policy.size.len(), "size"), show::several(policy.nodes.max, "node"));
-            writeln!(context.out, "{} is right: {sizes}, at most {max}", args.file.display())?;
+            writeln!(context.out, "{} is valid: {sizes}, at most {max}", args.file.display())?;
             Ok(Outcome::Done)
         }
         PolicyCommand::Set(args) => set(context, args).await,
@@ -63,7 +63,7 @@ pub(super) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
     }
 }
 
-/// A checked policy from a file.
+/// Reads and checks a policy.
 pub(super) fn read(file: &Path) -> anyhow::Result<Policy> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("{shown} cannot be read"))?;
@@ -81,7 +81,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     let cluster = context.cluster().await?;
     let before = cluster.store.ingest_control().await?.policy;
     let stored: Value = before.as_ref().and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
-    // What is stored may be an older release's: it is compared as it is understood now.
+    // An older release may have stored the policy: it is compared as this release understands it.
     let stored = Policy::from_json(&stored).map_or(stored, |p| p.to_json());
     let refused = refused_sizes(&cluster, before.as_ref(), context.now()).await?;
     if stored == document && refused.is_empty() {
@@ -105,7 +105,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     let version = after.version.number();
     writeln!(context.out, "stored as version {version}")?;
     for size in refused {
-        writeln!(context.out, "size {size}, which EC2 called wrong, is tried again")?;
+        writeln!(context.out, "size {size}, which EC2 refused, is tried again")?;
     }
     let (keep, now) = (retention(&cluster).await?, context.now());
     let reason = format!("{BY_OPERATOR}: version {version}, {} knobs changed", changes.len());
@@ -113,8 +113,8 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     Ok(Outcome::Done)
 }
 
-/// The sizes that are not launched until the policy's next version. What was wrong may have been put
-/// right outside the policy, in the launch template for one: then the same policy is stored anew.
+/// The sizes that are not launched before the policy's next version, because EC2 refused them. The mistake may have
+/// been corrected outside the policy, for example in the launch template. Then the same policy is stored again.
 async fn refused_sizes(cluster: &Cluster, before: Option<&PolicyRow>, now: Time) -> anyhow::Result<Vec<String>> {
     let mut control = cluster.store.control().await?;
     control.policy = before.cloned();
@@ -138,7 +138,7 @@ async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Out
     Ok(Outcome::Done)
 }
 
-/// TOML has no word for nothing.
+/// TOML has no null.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -149,7 +149,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// What changes from one policy to another, a line a knob.
+/// What changes from one policy to another: one line for each knob.
 fn difference(before: &Value, after: &Value) -> Vec<String> {
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     knobs("", before, &mut old);
@@ -169,7 +169,7 @@ fn difference(before: &Value, after: &Value) -> Vec<String> {
     lines
 }
 
-/// Every knob by its path. Sizes go by their names, so that another order is no change of each.
+/// Every knob by its path. Sizes are keyed by name, so that a new order of sizes is not a change.
 fn knobs(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
     let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     match value {

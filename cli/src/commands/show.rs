@@ -1,7 +1,7 @@
-//! How things look: tables and times for people, JSON for programs.
+//! Output: tables and times for people, JSON for programs.
 //!
-//! Guarantees: text that users or nodes chose cannot move the cursor or colour the terminal.
-//! Does not: know what it shows.
+//! Guarantees: text from users or nodes cannot control the terminal.
+//! Does not: know what the output means.
 
 use comfy_table::{Table, presets};
 use model::Capacity;
@@ -14,7 +14,7 @@ use std::io::{self, Write};
 pub(super) struct Rows(Table);
 
 impl Rows {
-    /// With these column heads; none for a list of names and values.
+    /// A table with these column heads. No heads: a list of names and values.
     pub(super) fn new(heads: &[&str]) -> Self {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
@@ -24,12 +24,12 @@ impl Rows {
         Self(table)
     }
 
-    /// A row more.
+    /// Adds a row.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
         self.0.add_row(cells.into_iter().map(|c| one_line(&c.to_string())));
     }
 
-    /// A name and its value, if there is one.
+    /// Adds a name and its value, if there is a value.
     pub(super) fn field(&mut self, name: &str, value: Option<impl ToString>) {
         if let Some(value) = value {
             self.row([name.to_owned(), value.to_string()]);
@@ -41,7 +41,7 @@ impl Rows {
         self.0.is_empty()
     }
 
-    /// Prints it.
+    /// Prints the table, if it has rows.
     pub(super) fn print(mut self, out: &mut dyn Write) -> io::Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -53,18 +53,18 @@ impl Rows {
     }
 }
 
-/// One JSON document.
+/// Prints one JSON document.
 pub(super) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     Ok(writeln!(out)?)
 }
 
-/// Without what would break the line or speak to the terminal.
+/// The text with control characters replaced: it stays on one line and cannot control the terminal.
 pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Where output goes.
+/// The kind of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {
     /// A terminal, which obeys control sequences.
@@ -73,8 +73,8 @@ pub enum Screen {
     Pipe,
 }
 
-/// A job's own output. On a terminal its control characters, line ends and tabs aside, are shown as
-/// `\\x1b`: what a job prints cannot drive the terminal. Into a pipe it is unchanged.
+/// A job's own output. On a terminal, control characters are shown as `\\x1b`, except line ends and tabs: a job's
+/// output cannot control the terminal. In a pipe it is unchanged.
 pub(super) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
     let shown = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     if screen == Screen::Pipe || text.chars().all(shown) {
@@ -84,12 +84,12 @@ pub(super) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(show).collect())
 }
 
-/// Its text, or nothing.
+/// The value's text, or an empty text.
 pub(super) fn or_blank(value: Option<impl ToString>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
 
-/// The way people say it, in one unit: `42 s`, `7 min`, `3 h`, `5 days`.
+/// A span in one unit: `42 s`, `7 min`, `3 h`, `5 days`.
 pub(super) fn rough(span: Span) -> String {
     let s = span.as_ms().unsigned_abs() / 1000;
     match s {
@@ -106,12 +106,12 @@ pub(super) fn when(at: Time, now: Time) -> String {
     if since.as_ms() < 0 { format!("in {}", rough(since)) } else { format!("{} ago", rough(since)) }
 }
 
-/// The same, if it is known; nothing otherwise.
+/// As [`when`], or an empty text if the time is not known.
 pub(super) fn when_known(at: Option<Time>, now: Time) -> String {
     at.map(|at| when(at, now)).unwrap_or_default()
 }
 
-/// A moment, exactly and roughly.
+/// A time, exactly and relative to now.
 pub(super) fn moment(at: Time, now: Time) -> String {
     format!("{at} ({})", when(at, now))
 }
@@ -121,7 +121,7 @@ pub(super) fn memory(mib: u64) -> String {
     if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
 }
 
-/// What a machine has, or a job needs.
+/// The capacity of a machine, or the needs of a job.
 pub(super) fn capacity(capacity: Capacity) -> String {
     let Capacity { vcpus, memory_mib, scratch_gib, gpus } = capacity;
     let mut parts = vec![format!("{vcpus} vCPU")];
@@ -137,7 +137,7 @@ pub(super) fn capacity(capacity: Capacity) -> String {
     parts.join(", ")
 }
 
-/// A command as a shell would take it.
+/// A command, quoted for a shell.
 pub(super) fn command(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     let quoted = |w: &String| {
@@ -146,14 +146,14 @@ pub(super) fn command(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// So many of something: `1 node`, `2 nodes`.
+/// A number with its noun: `1 node`, `2 nodes`.
 pub(super) fn several(n: impl ToString, noun: &str) -> String {
     let n = n.to_string();
     let plural = if n == "1" { "" } else { "s" };
     format!("{n} {noun}{plural}")
 }
 
-/// Counted things: `2 ready, 1 syncing`.
+/// Counts with their names: `2 ready, 1 syncing`.
 pub(super) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToString)>) -> String {
     let parts: Vec<String> =
         counts.into_iter().map(|(name, n)| format!("{} {}", n.to_string(), name.to_string())).collect();

@@ -1,7 +1,7 @@
-//! `status`: is all well, and what to do when not.
+//! `status`: whether all is well, and what to do if not.
 //!
-//! Guarantees: what is wrong comes with what to do about it; the exit code says the same.
-//! Does not: ask EC2, or repair anything: the functions do both, and say here how it went.
+//! Guarantees: everything that is wrong comes with what to do about it; the exit code says whether all is well.
+//! Does not: call EC2 or repair anything. The functions do both, and store their results, which are shown here.
 
 use super::show::{self, Rows, counted, one_line, rough, several, when};
 use super::{Context, Outcome};
@@ -17,34 +17,34 @@ use model::{JobSummary, NodeRecord};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How long a working fleet's ingest may be without a heartbeat, before `watchdog.multiplier`.
+/// How long a working fleet may send no heartbeat. Multiplied by `watchdog.multiplier`.
 const INGEST: Span = Span::from_s(60);
-/// How far back warnings are shown.
+/// The age up to which warnings are shown.
 const RECENT: Span = Span::from_s(3600);
-/// How many events of a subject are looked at for warnings.
+/// How many events of a subject are searched for warnings.
 const LOOK_BACK: i32 = 20;
 
 /// `status`
 #[derive(Args, Clone, Debug)]
 pub struct StatusArgs {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// How something is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Level {
     /// As it should be.
     Well,
-    /// Worth knowing; it ends by itself.
+    /// Worth knowing. It ends by itself.
     Note,
     /// A person must look.
     Wrong,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
     what: String,
@@ -60,7 +60,7 @@ impl Check {
     }
 }
 
-/// As programs get it.
+/// The status in JSON.
 #[derive(Serialize)]
 struct Status {
     well: bool,
@@ -132,12 +132,12 @@ fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     counts
 }
 
-/// A node by its status while in use, by its state otherwise.
+/// A node's status if it is in use, otherwise its state.
 fn node_word(record: &NodeRecord) -> String {
     record.status().map_or_else(|| record.state_name().to_string(), |s| s.to_string())
 }
 
-/// Returns `watchdog.multiplier`, the default one where there is no policy.
+/// Checks the policy. Returns `watchdog.multiplier`, or its default without a valid policy.
 fn policy(control: &Control, checks: &mut Vec<Check>) -> f64 {
     let default = || Policy::from_json(&example_json()).map_or(5.0, |p| p.watchdog.multiplier);
     match control.checked_policy() {
@@ -146,7 +146,7 @@ fn policy(control: &Control, checks: &mut Vec<Check>) -> f64 {
             policy.watchdog.multiplier
         }
         Err(e) => {
-            // Its message says what to do.
+            // The message itself says what to do.
             checks.push(Check::new("policy", Level::Wrong, one_line(&e.to_string()), ""));
             default()
         }
@@ -175,7 +175,7 @@ fn scheduled(control: &Control, function: &str, period: Span, multiplier: f64, n
     Check::new(function, level, format!("{said}, {} done{left}", several(run.actions, "action")), "")
 }
 
-/// An ingest that nobody calls is well as long as nobody should.
+/// No heartbeats are fine as long as no node is in use.
 fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -> Check {
     let in_use = nodes.iter().filter(|n| n.status().is_some()).count();
     let heard = control.ingest().since_at();
@@ -194,7 +194,7 @@ fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -
     Check::new(HEARTBEAT_INGEST.name, Level::Well, said, "")
 }
 
-/// A limit that keeps launches from being made.
+/// A limit that stops launches.
 fn limited(limit: &Limit, now: Time) -> Check {
     let wrong = matches!(limit, Limit::Quota(_) | Limit::FailedStarts(_) | Limit::BadRequest(..));
     let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
@@ -203,7 +203,7 @@ fn limited(limit: &Limit, now: Time) -> Check {
     Check::new(&limit.key().to_string(), level, format!("{limit}{left}{message}"), limit.to_do())
 }
 
-/// A brake that holds something back, or a release of it.
+/// A brake that holds something back, or its release.
 fn braked(control: &Control, kind: BrakeKind, now: Time) -> Option<Check> {
     let (brake, release) = (control.brake(kind), control.release(kind));
     if brake.holds_back(now) {
@@ -213,11 +213,11 @@ fn braked(control: &Control, kind: BrakeKind, now: Time) -> Option<Check> {
         return Some(Check::new(&key, Level::Wrong, format!("held back{message}"), to_do));
     }
     let left = rough(release.until_at().filter(|_| release.applies(now))?.since(now));
-    let said = format!("an operator released what was held; kept for {left}");
+    let said = format!("an operator released what was held; the release ends in {left}");
     Some(Check::new(&ControlKey::Release(kind).to_string(), Level::Note, said, ""))
 }
 
-/// The newest warning of each text in the last hour.
+/// The warnings of the last hour. Of equal warnings, the newest.
 fn warnings(events: Vec<Event>, now: Time) -> Vec<Check> {
     let mut checks: Vec<Check> = Vec::new();
     for event in events {

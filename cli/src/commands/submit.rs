@@ -1,8 +1,7 @@
-//! `submit`: one job or many alike.
+//! `submit`: submits one job, or several identical jobs.
 //!
-//! Guarantees: every id that is printed is a job that is kept; with `--wait` the exit code says
-//! whether all of them completed.
-//! Does not: place anything: poll-and-scale does, woken by the new job or by its schedule.
+//! Guarantees: every printed id is a stored job; with `--wait`, the exit code says whether all of them completed.
+//! Does not: place anything: poll-and-scale does, started by the new job or by its schedule.
 
 use super::operate::retention;
 use super::{Cluster, Context, Outcome, Usage, show};
@@ -16,9 +15,9 @@ use store::steps::submit_job;
 
 /// How many jobs are written at once.
 const AT_ONCE: usize = 16;
-/// How far apart the looks at a job are that is waited for.
+/// The time between two reads of a job that is waited for.
 const POLL: Duration = Duration::from_millis(500);
-/// How many looks in a row may fail.
+/// After this many failed reads in a row, a wait ends.
 const FAILED_LOOKS: u32 = 5;
 
 /// `submit`
@@ -27,70 +26,70 @@ pub struct SubmitArgs {
     /// A name for people
     #[arg(long)]
     name: Option<String>,
-    /// So many jobs alike
+    /// How many identical jobs
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     count: u32,
-    /// 0 to 1000, higher first
+    /// From 0 to 1000; jobs with a higher priority come first
     #[arg(long, default_value_t = 500)]
     priority: u32,
     /// vCPUs for each member
     #[arg(long, default_value_t = 1)]
     vcpus: u32,
-    /// Memory for each member: MiB, or with a unit like 512M, 4G
+    /// Memory for each member: in MiB, or with a unit such as 512M or 4G
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = mebibytes)]
     memory: u64,
-    /// Scratch space for each member: GiB, or with a unit like 100G, 2T
+    /// Scratch space for each member: in GiB, or with a unit such as 100G or 2T
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
     scratch: u64,
-    /// GPUs for each member; such jobs have their nodes alone
+    /// GPUs for each member; such a job shares its nodes with no other job
     #[arg(long, default_value_t = 0)]
     gpus: u32,
-    /// Run on this instance type only
+    /// Run only on this instance type
     #[arg(long, value_name = "TYPE")]
     instance_type: Option<String>,
-    /// Run on this market only: on_demand or spot
+    /// Run only on this market: on_demand or spot
     #[arg(long)]
     market: Option<Market>,
     /// Share nodes with no other job
     #[arg(long)]
     exclusive: bool,
-    /// Members, started together, each on a node of its own: 1 to 24
+    /// The number of members, from 1 to 24: they start together, each on its own node
     #[arg(long, default_value_t = 1)]
     nodes: u32,
-    /// The container image, where nodes run containers
+    /// The container image, if nodes run containers
     #[arg(long)]
     image: Option<String>,
-    /// A named volume that outlives the job; may be given again
+    /// A named volume that outlives the job; may be given several times
     #[arg(long = "cache", value_name = "NAME", action = ArgAction::Append)]
     caches: Vec<String>,
-    /// A variable of the environment; may be given again
+    /// A variable of the environment; may be given several times
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append, value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Stop it after so long: seconds, or with a unit like 10m, 2h, 1d; 0 for never
+    /// Stop it after this time: in seconds, or with a unit such as 10m, 2h or 1d; 0 for never
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout: u64,
-    /// From TERM to KILL
+    /// The time between TERM and KILL
     #[arg(long, default_value = "30", value_name = "TIME", value_parser = seconds)]
     kill_timeout: u64,
-    /// How long to wait for a silent node before its alloc is lost; 0 for not at all
+    /// How long to wait for a silent node before its alloc is lost; 0 for no wait
     #[arg(long, default_value = "600", value_name = "TIME", value_parser = seconds)]
     lost_after: u64,
-    /// Run a copy elsewhere while a silent node is waited for
+    /// Run a copy on another node while waiting for a silent node
     #[arg(long)]
     replace: bool,
     /// Which copy is kept when the silent node comes back: best, keep_original or keep_replacement
     #[arg(long, default_value = "best")]
     reconcile: Reconcile,
-    /// Run it again so often after it failed by itself
+    /// How often to run it again after it failed by itself
     #[arg(long, default_value_t = 0, value_name = "N")]
     retry_failed: u32,
-    /// Run it again so often after its node was lost; 0 for never a second time
+    /// How often to run it again after its node was lost; 0 for never
     #[arg(long, default_value_t = 3, value_name = "N")]
     retry_lost: u32,
-    /// Wait until every job has ended; the exit code is 1 if one did not complete
+    /// Wait until every job has ended; the exit code is 1 if a job did not complete
     #[arg(long)]
     wait: bool,
-    /// Print the jobs as JSON (with --wait as they ended)
+    /// Print the jobs as JSON (with --wait, as they ended)
     #[arg(long)]
     json: bool,
     /// The program and its arguments
@@ -128,7 +127,7 @@ impl SubmitArgs {
     }
 }
 
-/// A number and a unit out of these, each worth so many of the smallest; without a unit, `plain`.
+/// A number with one of these units, in the smallest unit. A number without a unit is multiplied by `plain`.
 fn measured(text: &str, units: &[(&str, u64)], plain: u64) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -148,7 +147,7 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 }
 
 fn gibibytes(text: &str) -> Result<u64, String> {
-    // What is asked for is had: a part of a GiB counts as one.
+    // Rounded up: a job never gets less than it asked for.
     measured(text, SIZES, 1 << 10).map(|mib| mib.div_ceil(1 << 10))
 }
 
@@ -196,8 +195,9 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     }
     let mut all_complete = true;
     if args.wait {
+        let announce = if args.json { Announce::Nothing } else { Announce::End };
         for job in &mut written {
-            all_complete &= wait(context, &cluster, job, !args.json).await?;
+            all_complete &= wait(context, &cluster, job, announce).await?;
         }
     }
     if args.json {
@@ -206,8 +206,17 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     Ok(Outcome::done_if(all_complete))
 }
 
-/// Waits until a job has ended, and says how. Whether it completed.
-async fn wait(context: &mut Context<'_>, cluster: &Cluster, job: &mut Job, say: bool) -> anyhow::Result<bool> {
+/// What a wait prints when a job has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announce {
+    /// The id, the state and the reason.
+    End,
+    /// Nothing: the jobs are printed as JSON later.
+    Nothing,
+}
+
+/// Waits until a job has ended. Returns whether it completed.
+async fn wait(context: &mut Context<'_>, cluster: &Cluster, job: &mut Job, announce: Announce) -> anyhow::Result<bool> {
     let id = job.summary.job_id;
     let mut failed_looks = 0;
     loop {
@@ -216,18 +225,18 @@ async fn wait(context: &mut Context<'_>, cluster: &Cluster, job: &mut Job, say: 
                 failed_looks = 0;
                 *job = seen;
             }
-            Ok(None) => anyhow::bail!("job {id} is no longer kept: how it ended is not known"),
-            // A wait may last for hours: one answer that fails does not end it.
+            Ok(None) => anyhow::bail!("job {id} is not stored any more: how it ended is not known"),
+            // A wait may last for hours, so one failed read does not end it.
             Err(e) => {
                 failed_looks += 1;
                 if failed_looks == FAILED_LOOKS {
-                    return Err(anyhow::Error::new(e).context(format!("stopped waiting for job {id}, which goes on")));
+                    return Err(anyhow::Error::new(e).context(format!("stopped waiting for job {id}, which continues")));
                 }
             }
         }
         if job.summary.state.is_ended() {
             let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
-            if say {
+            if announce == Announce::End {
                 writeln!(context.out, "{id} {}{reason}", job.summary.state)?;
                 context.out.flush()?;
             }

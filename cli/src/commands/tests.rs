@@ -37,7 +37,7 @@ fn parse(line: &[&str]) -> Result<Command, clap::Error> {
     Line::try_parse_from(std::iter::once(&"nodekeeper").chain(line)).map(|l| l.command)
 }
 
-/// EC2 with just these instances, in which nothing can be launched or terminated.
+/// EC2 with exactly these instances. Nothing can be launched or terminated.
 struct Listed(Vec<Instance>);
 
 #[async_trait]
@@ -59,7 +59,7 @@ impl Cloud for Listed {
     }
 }
 
-/// The database, with someone who is faster: before each of our writes one of theirs.
+/// The database with a faster rival: before each of our writes, the rival makes one.
 struct Rival {
     db: Dynamo,
     theirs: Mutex<Vec<DbWrite>>,
@@ -95,7 +95,7 @@ impl Db for Rival {
     }
 }
 
-/// What a command said, and how it came out.
+/// The output and the result of a command.
 #[derive(Debug)]
 struct Said {
     result: anyhow::Result<Outcome>,
@@ -132,7 +132,7 @@ struct World {
 }
 
 impl World {
-    /// No tables yet.
+    /// A world without tables.
     async fn empty() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -192,7 +192,7 @@ impl World {
         Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
     }
 
-    /// Every row of every table, by table and key; of an event the subject and action stand for its id.
+    /// Every row of every table, by table and key. An event's key is its subject and action.
     async fn rows(&self) -> BTreeMap<String, serde_json::Value> {
         let mut rows = BTreeMap::new();
         for definition in TABLES {
@@ -213,7 +213,7 @@ impl World {
         rows
     }
 
-    /// Runs a command and tells which rows it changed.
+    /// Runs a command. Returns which rows it changed.
     async fn changes(&self, line: &[&str]) -> (Said, Vec<String>) {
         let before = self.rows().await;
         let said = self.run(line).await;
@@ -233,7 +233,7 @@ impl World {
         self.store().write(None, &fixtures::job(n), Vec::new()).await.unwrap()
     }
 
-    /// Job `n` placed on slot 0, running; with a handle.
+    /// Places job `n` on slot 0, where it runs, with a handle.
     async fn put_running(&self, n: u32) -> (Job, Alloc) {
         let (job, node) = (self.put_job(n).await, fixtures::ready(0));
         let alloc = Alloc::place(fixtures::alloc_id(n), &job, &node, at(100)).unwrap();

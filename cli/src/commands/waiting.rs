@@ -1,6 +1,6 @@
-//! Why a job waits: what the next run would say of it, and what keeps nodes from starting.
+//! Why a job waits: what the next run would do with it, and what stops new nodes.
 //!
-//! Does not: decide anything; it reads the plan of poll-and-scale as it would be now.
+//! Guarantees: says the same as poll-and-scale's plan at this moment. Does not: decide anything itself.
 
 use super::show::{rough, several};
 use model::ActionName;
@@ -9,7 +9,7 @@ use model::time::Time;
 use model::{JobState, NodeStateName, NodeStatus};
 use runtime::observation::Observation;
 
-/// Why this job is not on nodes, in one line; `None` if the observation does not show it waiting.
+/// Why this job is not placed, in one line. `None` if the job does not wait.
 pub(super) fn because(seen: &Observation, job: JobId, now: Time) -> Option<String> {
     let state = seen.jobs.iter().find(|j| j.job_id == job)?.state;
     let plan = poll_and_scale::plan(seen, now).answer();

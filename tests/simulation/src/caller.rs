@@ -1,7 +1,7 @@
 //! Who calls: one run of a function, one request of a node, or an operator.
 //!
-//! A caller can be killed at any of its await points, and remembers what it was shown, so that
-//! what it writes can be held against it.
+//! Guarantees: a caller can be killed at any of its await points. It remembers what it was shown, so that the
+//! checks can compare its writes with that.
 
 use crate::core::{START, lock};
 use model::Offering;
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// What kind of caller.
+/// The kinds of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A scheduled function.
     Run(&'static str),
-    /// A node's request: whose, and what it says.
+    /// A node's request.
     Node {
-        /// Whose.
+        /// The node that sent it.
         node: NodeId,
         /// The last word of its path.
         what: &'static str,
@@ -31,34 +31,34 @@ pub enum Kind {
     Operator,
 }
 
-/// See the module.
+/// One caller.
 #[derive(Debug)]
 pub struct Caller {
-    /// What kind.
+    /// Its kind.
     pub kind: Kind,
-    /// Its number, for the story.
+    /// Its number in the story.
     pub number: u64,
     points: AtomicU32,
-    /// At which of its await points it dies; 0 for never.
+    /// The number of the await point at which it dies. 0: never.
     kill_at: u32,
     killed: Notify,
-    /// Which life each slot had when this caller first saw it, or made it.
+    /// The life that each slot had when this caller first saw it or made it.
     pub lives: Mutex<HashMap<Slot, Option<NodeId>>>,
     /// When it began.
     pub began: Time,
-    /// Until when a call of its own was last held up.
+    /// The time at which its last slow call returned.
     held_up_until: Mutex<Option<Time>>,
-    /// How much it took away, by brake, and what else is counted.
+    /// How much it took away, by brake; also other counts, such as launches.
     taken: Mutex<HashMap<String, usize>>,
-    /// Whether it was shown a node whose lease was not over.
+    /// Whether it was shown a node whose lease had not expired.
     heard: AtomicBool,
-    /// The records it wrote.
+    /// The slots of the records that it wrote.
     wrote: Mutex<HashSet<Slot>>,
-    /// The launches that EC2 refused it.
+    /// The nodes whose launches EC2 refused for good.
     refused: Mutex<HashSet<NodeId>>,
-    /// What EC2 told it that it has none of, by the key it is remembered by, and when.
+    /// The shortages that EC2 told it of, by control key, and when.
     short: Mutex<HashMap<String, Time>>,
-    /// The instances whose records it saw, or made, shutting down.
+    /// The instances whose records were shutting down when it saw or wrote them.
     shut_down: Mutex<HashSet<String>>,
 }
 
@@ -87,12 +87,12 @@ impl Caller {
         })
     }
 
-    /// Who is calling now; an operator where nobody said.
+    /// Who is calling now. An operator, if no caller is set.
     pub fn current() -> Arc<Self> {
         CALLER.try_with(Arc::clone).unwrap_or_else(|_| Self::new(Kind::Operator, 0, 0, START))
     }
 
-    /// In the story.
+    /// Its name in the story.
     pub fn name(&self) -> String {
         match &self.kind {
             Kind::Run(function) => format!("{function} {}", self.number),
@@ -101,7 +101,7 @@ impl Caller {
         }
     }
 
-    /// An await point: here it may die.
+    /// An await point, at which the caller may die.
     pub async fn point(&self) {
         let n = self.points.fetch_add(1, Ordering::Relaxed) + 1;
         if n == self.kill_at {
@@ -110,7 +110,7 @@ impl Caller {
         }
     }
 
-    /// Runs `work` as this caller: to its end, or `None` if it is killed.
+    /// Runs `work` as this caller. Returns `None` if the caller is killed.
     pub async fn run<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> Option<T> {
         let caller = Arc::clone(self);
         tokio::select! {
@@ -120,8 +120,8 @@ impl Caller {
         }
     }
 
-    /// Remembers whose life a slot had when it was first seen: what is decided is decided then. A
-    /// list that failed and was read again counts as it was read last.
+    /// Remembers which life a slot had when the caller first saw it, because the caller decides on that. If a list
+    /// failed and was read again, the last reading counts.
     pub fn saw(&self, slot: Slot, life: Option<NodeId>, listed: bool) {
         let mut lives = lock(&self.lives);
         if listed {
@@ -131,72 +131,72 @@ impl Caller {
         }
     }
 
-    /// Whether it saw this life on its slot, or made it.
+    /// Whether it saw or made this life.
     pub fn knows(&self, node: NodeId) -> bool {
         lock(&self.lives).get(&node.slot()) == Some(&Some(node))
     }
 
-    /// A call of its own was held up.
+    /// Notes that one of its calls was slow.
     pub fn was_held_up(&self, until: Time) {
         *lock(&self.held_up_until) = Some(until);
     }
 
-    /// Until when one was.
+    /// The time at which its last slow call returned.
     pub fn held_up_until(&self) -> Option<Time> {
         *lock(&self.held_up_until)
     }
 
-    /// It was shown a node whose lease is not over.
+    /// Notes that it was shown a node whose lease has not expired.
     pub fn hears_somebody(&self) {
         self.heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was.
+    /// Whether it was shown a node whose lease had not expired.
     pub fn has_heard_somebody(&self) -> bool {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// It wrote a record; whether it had done so before.
+    /// Notes that it wrote a record. Returns whether it had written that record before.
     pub fn wrote(&self, slot: Slot) -> bool {
         !lock(&self.wrote).insert(slot)
     }
 
-    /// EC2 refused it a launch for good.
+    /// Notes that EC2 refused a launch for good.
     pub fn was_refused(&self, node: NodeId) {
         lock(&self.refused).insert(node);
     }
 
-    /// Whether EC2 did.
+    /// Whether EC2 refused the launch of this node for good.
     pub fn is_refused(&self, node: NodeId) -> bool {
         lock(&self.refused).contains(&node)
     }
 
-    /// EC2 told it that it has none of this offering.
+    /// Notes that EC2 is short of this offering.
     pub fn was_short(&self, offering: &Offering, now: Time) {
         lock(&self.short).insert(shortage_key(offering), now);
     }
 
-    /// What EC2 told it that it has none of, by the key it is remembered by, and when.
+    /// The shortages that EC2 told it of, by control key, and when.
     pub fn shortages(&self) -> Vec<(String, Time)> {
         lock(&self.short).iter().map(|(key, at)| (key.clone(), *at)).collect()
     }
 
-    /// It saw this instance's record shutting down, or made it so.
+    /// Notes that it saw or wrote the record of this instance as shutting down.
     pub fn shuts_down(&self, instance_id: &str) {
         lock(&self.shut_down).insert(instance_id.to_owned());
     }
 
-    /// Whether it did.
+    /// Whether it saw or wrote the record of this instance as shutting down.
     pub fn has_shut_down(&self, instance_id: &str) -> bool {
         lock(&self.shut_down).contains(instance_id)
     }
 
-    /// How much it took away so far.
+    /// How much it has taken away so far.
     pub fn taken(&self, brake: &str) -> usize {
         lock(&self.taken).get(brake).copied().unwrap_or(0)
     }
 
-    /// Counts something it took away, or took; how much that makes.
+    /// Counts one more of something. Returns the new count.
     pub fn takes(&self, what: &str) -> usize {
         let mut taken = lock(&self.taken);
         let n = taken.entry(what.to_owned()).or_default();
@@ -205,7 +205,7 @@ impl Caller {
     }
 }
 
-/// The key by which it is remembered that EC2 has none of an offering.
+/// The control key of a shortage of an offering.
 pub fn shortage_key(offering: &Offering) -> String {
     let place = offering.subnet_id.as_deref().unwrap_or("any");
     format!("shortage#{}#{}#{place}", offering.market, offering.instance_type)

@@ -1,11 +1,11 @@
 //! The invariants: what must hold after every single write and every call of EC2.
 //!
-//! Each is a function `invariant_…` with the sentence it checks. They look at rows as rows, by
-//! their attributes, and at the machines themselves, so that a mistake in the product's types
-//! or reasoning does not hide itself here.
+//! Each is a function `invariant_…`, and its doc says what it checks. The checks read the attributes of the rows
+//! and look at the machines themselves. They do not use the product's types, so that a mistake in those types
+//! cannot hide here.
 //!
-//! Guarantees: every write and every launch, termination, start and destruction passes here,
-//! in the very moment it happens. Does not: judge what a rule does not say.
+//! Guarantees: every write, launch, termination, start and destruction passes here at the moment it happens.
+//! Does not: judge anything that no rule names.
 
 mod allocs;
 mod brakes;
@@ -13,13 +13,14 @@ mod cloud;
 mod demand;
 mod handles;
 mod jobs;
+mod left;
 mod nodes;
 mod shutdown;
 
 use crate::caller::{Caller, Kind};
 use crate::core::{Core, lock};
 use crate::database::{Change, Model};
-use crate::ec2::{Ec2, Real};
+use crate::ec2::Ec2;
 use aws_sdk_dynamodb::types::AttributeValue;
 use demand::Lately;
 use model::ids::{AllocId, JobId, NodeId, Slot};
@@ -27,84 +28,84 @@ use model::policy::Policy;
 use model::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use store::{Item, Key, Row, Table, Write, alloc_key, handle_key, job_key, node_key, to_json};
+use store::{Item, Key, Row, Table, Write, alloc_key, job_key, node_key};
 
-/// How far the functions' clocks may be apart, and a run's observation behind.
+/// How far the clocks of two functions may differ, and how old a run's observation may be.
 const SLACK: Span = Span::from_s(8);
 
-/// How long an action takes at most whose calls are not held up.
+/// The longest time of an action whose calls are not slow.
 const ACTION: Span = Span::from_s(5);
 
-/// How long a run may still act by what it read when it began, which may have been behind.
+/// How long a run may act on what it read at its beginning, which may already have been old.
 const RUN: Span = Span::from_s(90);
 
-/// How long it may act by an index that is behind as well.
+/// How long a run may act on what an index shows, which may lag as well.
 const INDEX: Span = Span::from_s(180);
 
-/// What an observer of a machine would see.
+/// What an observer of a machine sees.
 #[derive(Debug)]
 pub struct Ground {
-    /// Whose machine it is.
+    /// The node that runs on the machine.
     pub node_id: NodeId,
-    /// Allocs its agent knows of.
+    /// The allocs that its agent knows.
     pub known: BTreeSet<AllocId>,
-    /// Allocs that run.
+    /// The allocs that run.
     pub running: BTreeSet<AllocId>,
     /// Containers and volumes.
     pub handles: BTreeSet<String>,
-    /// When it was last told to call again.
+    /// The time at which its last answer told it to call again.
     pub next_call_at: Option<Time>,
     /// When it was last answered.
     pub answered_at: Option<Time>,
-    /// Whether it said that it is busy, when it was last answered.
+    /// Whether its last answered heartbeat said that it is busy.
     pub said_busy: bool,
 }
 
 #[derive(Default)]
 struct Seen {
-    /// Records that are not cleaned.
+    /// How many records are not cleaned.
     up: usize,
-    /// The policies lately, with since when, the present one last.
+    /// The recent policies, each with the time since which it holds. The current one is last.
     policies: VecDeque<(Time, Arc<Policy>)>,
-    /// How many members were queued lately.
+    /// Recent numbers of queued members.
     queued: Lately,
-    /// How many allocs were unknown lately.
+    /// Recent numbers of unknown allocs.
     unknown: Lately,
-    /// Every life there ever was.
+    /// Every life that ever existed.
     lives: HashSet<NodeId>,
     /// Lives whose records were cleaned.
     over: HashSet<NodeId>,
-    /// Of each member, the copies that are wanted and neither unknown nor awaiting.
+    /// For each member, the copies that are wanted and neither unknown nor awaiting.
     wanted: HashMap<(JobId, u32), BTreeSet<AllocId>>,
     machines: BTreeMap<String, Arc<Mutex<Ground>>>,
     by_node: BTreeMap<NodeId, Arc<Mutex<Ground>>>,
-    /// Jobs that have not ended.
+    /// How many jobs have not ended.
     jobs: usize,
     /// Allocs whose process was started.
     started: HashSet<AllocId>,
-    /// Live allocs, and where.
+    /// The live allocs, each with its node.
     live: BTreeMap<AllocId, NodeId>,
-    /// Since when each job is queued.
+    /// The time since which each job is queued.
     queued_since: HashMap<JobId, Time>,
-    /// For which job each node was launched that had no work yet.
+    /// For each node that had no work yet: the job that it was launched for.
     launched_for: BTreeMap<NodeId, JobId>,
-    /// Which job was the first of the queue when that was last looked at, and since when.
+    /// The first job of the queue at the last look, and since when it is first.
     first_since: Option<(JobId, Time)>,
-    /// How each process ended, and where.
+    /// The exit code of each ended process.
     exits: HashMap<(NodeId, AllocId), Option<i32>>,
     /// When each alloc was told to stop.
     stopped_at: HashMap<AllocId, Time>,
-    /// Since when each node is drained by its present deadline.
+    /// For each drained node, when its current deadline was set.
     drained_at: HashMap<NodeId, Time>,
-    /// Since when each alloc that came back awaits its judgement.
+    /// For each alloc that came back, since when it awaits the decision on its copies.
     back_since: BTreeMap<AllocId, Time>,
-    /// What each brake remembered before it was last written over, by whom, and when.
+    /// For each brake: its row before the last write, who wrote, and when.
     brakes: HashMap<String, (u64, Time, Row)>,
     /// When the tables were last restored.
     restored_at: Option<Time>,
 }
 
-/// See the module.
+/// The invariants, with what they remember.
 pub struct Check {
     core: Arc<Core>,
     seen: Mutex<Seen>,
@@ -162,7 +163,7 @@ fn is_ended(row: &Item) -> bool {
     matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
 }
 
-/// The members of a job that have done their work.
+/// The members of a job that are done.
 fn done(job: &Item) -> BTreeSet<u32> {
     match job.get("done") {
         Some(AttributeValue::Ns(members)) => members.iter().filter_map(|m| m.parse().ok()).collect(),
@@ -175,7 +176,7 @@ fn is_final(row: &Item) -> bool {
     matches!(text(row, "client"), Some("complete" | "failed" | "lost"))
 }
 
-/// Whether it was unknown, came back, and awaits to be told apart from its copies.
+/// Whether an alloc was unknown, came back, and awaits the decision on its copies.
 fn is_back(row: &Item) -> bool {
     !is_final(row)
         && text(row, "desired") == Some("run")
@@ -183,7 +184,7 @@ fn is_back(row: &Item) -> bool {
         && is_true(row, "awaiting")
 }
 
-/// Whether a copy counts as the one that is wanted.
+/// Whether a copy counts as the wanted one.
 fn is_wanted(row: &Item) -> bool {
     !is_final(row)
         && text(row, "desired") == Some("run")
@@ -192,12 +193,12 @@ fn is_wanted(row: &Item) -> bool {
 }
 
 impl Check {
-    /// Checks for a world that is about to be made.
+    /// The checks of a new world.
     pub fn new(core: Arc<Core>) -> Arc<Self> {
         Arc::new(Self { core, seen: Mutex::default(), model: OnceLock::new(), ec2: OnceLock::new() })
     }
 
-    /// The rest of the world, once there is one.
+    /// Connects the checks to the rest of the world.
     pub fn watch(&self, model: Arc<Mutex<Model>>, ec2: &Arc<Ec2>) {
         let _ = self.model.set(model);
         let _ = self.ec2.set(Arc::downgrade(ec2));
@@ -215,17 +216,17 @@ impl Check {
         self.ec2.get()?.upgrade()
     }
 
-    /// Records that are not cleaned.
+    /// How many records are not cleaned.
     pub fn up(&self) -> usize {
         lock(&self.seen).up
     }
 
-    /// Jobs that have not ended.
+    /// How many jobs have not ended, by the writes so far.
     pub fn jobs(&self) -> usize {
         lock(&self.seen).jobs
     }
 
-    /// The policy that holds from now on, as stored.
+    /// Remembers a stored policy, which holds from now on.
     fn policy(&self, row: &Item) {
         let policy = text(row, "document").and_then(|d| serde_json::from_str(d).ok());
         let Some(Ok(policy)) = policy.map(|p: serde_json::Value| Policy::from_json(&p)) else { return };
@@ -233,24 +234,24 @@ impl Check {
         seen.policies.push_back((self.core.now(), Arc::new(policy)));
     }
 
-    /// The policies that held in this last while.
+    /// The policies that held at some time in the last `span`.
     fn policies(&self, span: Span) -> Vec<Arc<Policy>> {
         let now = self.core.now();
         let policies = &mut lock(&self.seen).policies;
         while policies.get(1).is_some_and(|(at, _)| *at < now - INDEX) {
             policies.pop_front();
         }
-        // The last one from before it still held then.
+        // The last policy from before that time still held then.
         let first = policies.iter().rposition(|(at, _)| *at < now - span).unwrap_or(0);
         policies.iter().skip(first).map(|(_, policy)| Arc::clone(policy)).collect()
     }
 
-    /// The policy as it is.
+    /// The current policy.
     fn present_policy(&self) -> Option<Arc<Policy>> {
         lock(&self.seen).policies.back().map(|(_, policy)| Arc::clone(policy))
     }
 
-    /// The tables were restored: what they forgot is not held against what follows.
+    /// Called when the tables were restored. What they forgot is no reason to blame a later write.
     pub fn restored(&self, model: &Model) {
         if let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy")) {
             self.policy(row);
@@ -284,25 +285,25 @@ impl Check {
         }
     }
 
-    /// Whether the tables were restored after something began, and may have forgotten of it what
-    /// follows: that is not held against it. (What began later must be right all the same.)
+    /// Whether the tables were restored after something began. Then they may have forgotten part of it, and the
+    /// invariants do not apply to it. (They do apply to everything that began later.)
     fn forgets(&self, began: Option<Time>) -> bool {
         let restored_at = lock(&self.seen).restored_at;
         restored_at.is_some_and(|at| began.is_none_or(|began| began <= at + SLACK))
     }
 
-    /// The same of a node's life.
+    /// As [`Self::forgets`], for a node's life.
     fn forgets_life(&self, node: NodeId) -> bool {
         self.forgets(i64::try_from(node.ulid().timestamp_ms()).ok().map(Time::from_ms))
     }
 
-    /// The same of a job.
+    /// As [`Self::forgets`], for a job.
     fn forgets_job(&self, job: JobId) -> bool {
         let restored = lock(&self.seen).restored_at.is_some();
         restored && self.forgets(self.row(&job_key(job)).and_then(|row| time(&row, "submitted_at")))
     }
 
-    /// A caller was shown a node record, in a list or alone.
+    /// Called when a caller was shown a node record, in a list or alone.
     pub fn saw(caller: &Caller, item: &Item, listed: bool) {
         if let Some(slot) = slot(item) {
             caller.saw(slot, node_id(item), listed);
@@ -319,7 +320,7 @@ impl Check {
         }
     }
 
-    /// What an observer of this machine sees is written here from now on.
+    /// Adds a machine. What an observer of it sees is written to the result from now on.
     pub fn machine(&self, instance_id: &str, node_id: NodeId) -> Arc<Mutex<Ground>> {
         let ground = Ground {
             node_id,
@@ -337,7 +338,7 @@ impl Check {
         ground
     }
 
-    /// A machine is off: nothing runs on it any more.
+    /// Called when a machine is off: nothing runs on it any more.
     pub fn machine_gone(&self, instance_id: &str) {
         let mut seen = lock(&self.seen);
         if let Some(ground) = seen.machines.remove(instance_id) {
@@ -350,12 +351,12 @@ impl Check {
         lock(&self.seen).by_node.get(&node).cloned()
     }
 
-    /// A live alloc that is on another node.
+    /// Some live alloc of another node.
     pub fn somebody_elses(&self, node: NodeId) -> Option<AllocId> {
         lock(&self.seen).live.iter().find(|(_, on)| **on != node).map(|(id, _)| *id)
     }
 
-    /// A write happened: all that must hold after it.
+    /// Called after each write. Checks everything that must hold after it.
     pub fn wrote(&self, caller: &Caller, model: &Model, writes: &[Write], changes: &[Change]) {
         for change in changes {
             let (before, after) = (change.before.as_deref(), change.after.as_deref());
@@ -380,8 +381,8 @@ impl Check {
         self.invariant_every_member_is_wanted(model, changes);
     }
 
-    /// Every write to a record, and every look at one in a transaction, requires its version as read,
-    /// its absence, or (the pulse and the report counters) its very life.
+    /// Every write to a row, and every check of one in a transaction, requires the version that was read, or the
+    /// row's absence, or (for the pulse and the report counters) the same life.
     fn invariant_no_write_is_blind(&self, caller: &Caller, writes: &[Write]) {
         use store::Cond;
         for write in writes {
@@ -395,7 +396,7 @@ impl Check {
             let guarded = write.when.iter().any(|cond| match cond {
                 Cond::Eq(name, _) => guards.contains(name),
                 Cond::Absent(name) => *name == hash || *name == "handle",
-                // Over a tombstone.
+                // A write that may replace a tombstone.
                 Cond::Any(of) => write.key.table == Table::Handles && of.contains(&Cond::Absent("handle")),
                 _ => false,
             });
@@ -405,16 +406,15 @@ impl Check {
         }
     }
 
-    /// No run begins an action on what it observed longer than `poll.stale_after_s` ago: after that,
-    /// or after the last call that was held up, it changes nothing but for the moment that an action
-    /// takes. (A launch takes its time between its writes.)
+    /// No run begins an action if its observation is older than `poll.stale_after_s`. Only an action that is under way
+    /// may still write, for the time that an action takes and after a slow call. (A launch may take longer.)
     fn invariant_nothing_is_done_by_an_old_observation(&self, caller: &Caller, changes: &[Change]) {
         if !matches!(caller.kind, Kind::Run(f) if f != sweep_dispatch::FUNCTION) {
             return;
         }
         let assigned = |row: Option<&Row>| row.is_some_and(|r| text(r, "state") == Some("assigned"));
         let launching = |c: &Change| assigned(c.before.as_ref());
-        // A spot warning: done for what the event says and not for what was observed.
+        // A spot warning acts on its event, not on the observation.
         let intent =
             |row: Option<&Row>| row.map(|r| (text(r, "intent").map(ToOwned::to_owned), time(r, "drain_by_at")));
         let warned = |c: &Change| c.table == Table::Nodes && intent(c.before.as_ref()) != intent(c.after.as_ref());
@@ -427,7 +427,7 @@ impl Check {
         }
     }
 
-    /// Whether what a run observed is too old to begin anything by it, and was for as long as an action takes.
+    /// Whether a run's observation was too old to begin an action with it, even one action's time ago.
     fn is_too_late(&self, caller: &Caller) -> bool {
         let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
         let limit = caller.began + Span::from_s(stale_after);
@@ -457,14 +457,13 @@ impl Check {
         }
     }
 
-    /// A node was told 410.
+    /// Called when a node was answered 410.
     pub fn told_gone(&self, node: NodeId) {
         self.core.count("a node was told that it is gone");
         self.invariant_gone_is_said_only_to_a_life_that_is_over(node);
     }
 
-    /// 410 is answered only when the slot's current or last life is this one, cleaned, or a later
-    /// one.
+    /// A node is answered 410 only if its life was cleaned, or if its slot has a later life.
     fn invariant_gone_is_said_only_to_a_life_that_is_over(&self, node: NodeId) {
         let row = self.row(&node_key(node.slot()));
         let over = row.as_deref().is_some_and(|row| match node_id(row) {
@@ -474,8 +473,8 @@ impl Check {
                 .is_some_and(|last| last.ulid() >= node.ulid()),
         });
         let seen = lock(&self.seen);
-        // A row beyond a lowered maximum may be deleted, or the tables restored, between the answer and
-        // this look.
+        // Between the answer and this look, the row may have been deleted because `nodes.max` was lowered, or the
+        // tables may have been restored.
         let deleted = row.is_none() && seen.over.contains(&node);
         let restored = seen.restored_at.is_some_and(|at| self.core.now().since(at) < Span::from_s(60));
         drop(seen);
@@ -489,86 +488,10 @@ impl Check {
         self.row(&alloc_key(id))
     }
 
-    /// How many jobs have not ended.
+    /// How many jobs have not ended, by the rows.
     pub fn jobs_left(&self) -> usize {
         let Some(model) = self.model.get() else { return 0 };
         lock(model).rows(Table::Jobs).filter(|r| !is_ended(r)).count()
-    }
-
-    /// When faults are over and time has passed, everything that should end has.
-    pub fn what_is_left(&self, min: u32) -> Option<String> {
-        let model = lock(self.model.get()?);
-        let mut left = Vec::new();
-        for row in model.rows(Table::Jobs) {
-            if !is_ended(row) || !set(row).is_empty() {
-                let brief = to_json(row);
-                let of = |names: &[&str]| -> Vec<String> {
-                    names.iter().filter_map(|n| Some(format!("{n} {}", brief.get(*n)?))).collect()
-                };
-                let wants = of(&[
-                    "job_id",
-                    "state",
-                    "priority",
-                    "nodes",
-                    "vcpus",
-                    "memory_mib",
-                    "gpus",
-                    "instance_type",
-                    "market",
-                ]);
-                left.push(format!("job: {}, allocs {:?}", wants.join(", "), set(row)));
-            }
-        }
-        for row in model.rows(Table::Allocs).filter(|r| !is_final(r)) {
-            left.push(format!("alloc {:?} is {:?}", text(row, "alloc_id"), text(row, "client")));
-        }
-        let up: Vec<_> = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).collect();
-        if up.len() != min as usize {
-            left.push(format!("{} records are not cleaned and nodes.min is {min}", up.len()));
-            left.extend(up.iter().map(|r| {
-                let word = |name: &str| text(r, name).unwrap_or("–").to_owned();
-                ["node_id", "size", "state", "status", "intent", "reason"].map(word).join(" ")
-            }));
-        }
-        let lives: BTreeSet<NodeId> = up.iter().filter_map(|r| node_id(r)).collect();
-        for row in model.rows(Table::Handles).filter(|r| node_id(r).is_none_or(|n| !lives.contains(&n))) {
-            left.push(format!(
-                "handle {:?} of {:?} is {:?}, due {:?}",
-                text(row, "handle"),
-                text(row, "node_id"),
-                text(row, "state"),
-                time(row, "due_at").map(|t| t.to_string())
-            ));
-        }
-        // What ended leaves nothing on the nodes that stay, but for what an operator keeps.
-        for ground in lock(&self.seen).by_node.values() {
-            let ground = lock(ground);
-            for handle in &ground.handles {
-                let Ok(id) = handle.parse::<AllocId>() else { continue };
-                let row = model.get(&handle_key(ground.node_id, handle));
-                let kept = row.is_some_and(|r| is_true(r, "keep"));
-                if !kept && model.get(&alloc_key(id)).is_none_or(|a| is_final(a)) {
-                    left.push(format!("handle {handle} is still on {}: {row:?}", ground.node_id));
-                }
-            }
-        }
-        // Nor are there rows of what is not there, but for tombstones.
-        for row in model.rows(Table::Handles).filter(|r| text(r, "state") != Some("gone") && !is_true(r, "keep")) {
-            let ground = node_id(row).and_then(|node| lock(&self.seen).by_node.get(&node).cloned());
-            let handle = text(row, "handle").unwrap_or_default();
-            if ground.is_some_and(|g| !lock(&g).handles.contains(handle)) {
-                left.push(format!("handle {handle} is not on its node any more: {row:?}"));
-            }
-        }
-        drop(model);
-        let instances: Vec<Real> = self.ec2()?.real().into_iter().filter(Real::is_live).collect();
-        for real in instances.iter().filter(|r| !lives.contains(&r.node_id)) {
-            left.push(format!(
-                "instance {} of {} is {:?}",
-                real.instance.instance_id, real.node_id, real.instance.state
-            ));
-        }
-        (!left.is_empty()).then(|| left.join("\n  "))
     }
 
     /// The job's row.

@@ -1,9 +1,9 @@
 //! What every part of the world shares: time, chance, the faults, what happened, what broke.
 //!
-//! Guarantees: one seed, one history: every choice is drawn from streams seeded by it. Each kind of fault
-//! has its own, so that a world without one kind is as close as can be to the world with it: the others
-//! come at the same of their occasions (which may lie elsewhere, for all that follows is another history).
-//! Does not: know what a fault does; whoever meets it does.
+//! Guarantees: one seed gives one history, because every choice is drawn from streams seeded by it. Each kind
+//! of fault has its own stream. So a world without one kind of fault stays close to the world with it: the
+//! other kinds still happen at the same occasions, counted by number. (The times of those occasions may differ.)
+//! Does not: know what a fault does. The code that asks for the fault knows.
 
 use crate::happened::{self, Happened};
 use crate::scenario::Scenario;
@@ -23,27 +23,29 @@ use tokio::time::Instant;
 /// When every world begins.
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
-/// Locks, whatever became of the last holder.
+/// Locks the mutex, even if its last holder panicked.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Makes the enum, [`Fault::ALL`], [`Fault::base`] and [`Fault::meaning`] from one table: a row is the
+/// meaning, the name and the chance.
 macro_rules! faults {
     ($($(#[doc = $doc:literal])* $name:ident = $p:literal,)*) => {
-        /// What can go wrong, each with how likely it is where it is met in an ordinary seed.
+        /// What can go wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Fault { $($(#[doc = $doc])* $name),* }
         impl Fault {
             /// Every kind.
             pub const ALL: &'static [Fault] = &[$(Fault::$name),*];
-            /// The chance at each occasion.
-            pub const fn base(self) -> f64 { match self { $(Fault::$name => $p),* } }
-            /// What it is, in words.
-            pub const fn meaning(self) -> &'static str { match self { $(Fault::$name => concat!($($doc),*)),* } }
         }
+        /// The chance and the meaning of each kind, in the order of [`Fault::ALL`].
+        const ROWS: &[(f64, &str)] = &[$(($p, concat!($($doc),*))),*];
     };
 }
 
+// A new fault is a new last row here and the place where it happens. A row's place decides its stream of random
+// numbers: a row in between would change the history of every seed.
 faults! {
     /// a call of DynamoDB takes up to 20 s
     DbSlow = 0.002,
@@ -203,6 +205,16 @@ impl Fault {
     fn index(self) -> usize {
         self as usize
     }
+
+    /// The chance at each occasion, in an ordinary seed.
+    pub fn base(self) -> f64 {
+        ROWS.get(self.index()).map_or(0.0, |(chance, _)| *chance)
+    }
+
+    /// What it is, in words.
+    pub fn meaning(self) -> &'static str {
+        ROWS.get(self.index()).map_or("", |(_, meaning)| meaning)
+    }
 }
 
 /// What broke.
@@ -210,7 +222,7 @@ impl Fault {
 pub struct Broken {
     /// The invariant's name.
     pub rule: &'static str,
-    /// What was seen.
+    /// The facts that break it.
     pub what: String,
     /// When.
     pub at: Time,
@@ -239,14 +251,14 @@ struct State {
     lines: VecDeque<Line>,
 }
 
-/// See the module.
+/// The shared parts of one world.
 pub struct Core {
     /// What this world is like.
     pub scenario: Scenario,
     began: Instant,
     state: Mutex<State>,
     broken: Mutex<Option<Broken>>,
-    /// Told when something broke.
+    /// Notified when an invariant broke.
     pub stop: Notify,
     healed_at: OnceLock<Time>,
     telling: bool,
@@ -286,7 +298,7 @@ impl Core {
         self.now().as_ms()
     }
 
-    /// From now on nothing goes wrong any more.
+    /// Ends all faults.
     pub fn heal(&self) {
         let _ = self.healed_at.set(self.now());
     }
@@ -296,7 +308,7 @@ impl Core {
         self.healed_at.get().is_some()
     }
 
-    /// Whether they have been over for so long.
+    /// Whether faults have been over for at least `span`.
     pub fn is_healed_for(&self, span: Span) -> bool {
         self.healed_at.get().is_some_and(|at| self.now().since(*at) >= span)
     }
@@ -317,23 +329,23 @@ impl Core {
         happens
     }
 
-    /// A number of this fault's own stream, ends included.
+    /// A random number from this fault's own stream, ends included.
     pub fn of(&self, fault: Fault, low: i64, high: i64) -> i64 {
         let mut state = lock(&self.state);
         state.streams.get_mut(fault.index()).map_or(low, |s| s.random_range(low..=high.max(low)))
     }
 
-    /// A number that is no fault's, ends included.
+    /// A random number from the general stream, ends included.
     pub fn between(&self, low: i64, high: i64) -> i64 {
         lock(&self.state).dice.random_range(low..=high.max(low))
     }
 
-    /// Whether something that is no fault happens.
+    /// Whether an event that is not a fault happens. Drawn from the general stream.
     pub fn maybe(&self, chance: f64) -> bool {
         lock(&self.state).dice.random_bool(chance.clamp(0.0, 1.0))
     }
 
-    /// One of these.
+    /// One of these, at random.
     pub fn one_of<'a, T>(&self, all: &'a [T]) -> Option<&'a T> {
         if all.is_empty() {
             return None;
@@ -342,7 +354,7 @@ impl Core {
         all.get(usize::try_from(n).unwrap_or(0))
     }
 
-    /// Counts that something was reached: nothing counts as tested that never happened.
+    /// Counts a situation that was reached. A situation that never happened does not count as tested.
     pub fn count(&self, what: &'static str) {
         if !happened::SITUATIONS.contains(&what) {
             self.broken("the_summary_names_all_there_is", what.to_owned());
@@ -350,7 +362,7 @@ impl Core {
         *lock(&self.state).counts.entry(what).or_default() += 1;
     }
 
-    /// Counts how an action of a function came out.
+    /// Counts the outcome of an action of a function.
     pub fn did(&self, function: &'static str, action: ActionName, outcome: Outcome) {
         if !happened::ACTIONS.contains(&(function, action)) {
             self.broken("the_summary_names_all_there_is", format!("{function} {action}"));
@@ -358,7 +370,7 @@ impl Core {
         *lock(&self.state).did.entry((function, action, outcome)).or_default() += 1;
     }
 
-    /// Tells the story, where one is told.
+    /// Adds a line to the story, if this world tells one.
     pub fn tell(&self, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
         if self.telling {
             let line = Line { at: self.now(), who: who(), what: what() };
@@ -370,12 +382,12 @@ impl Core {
         }
     }
 
-    /// Whether a story is told.
+    /// Whether this world tells its story.
     pub const fn is_telling(&self) -> bool {
         self.telling
     }
 
-    /// An invariant does not hold. The first one counts.
+    /// Notes a broken invariant. Only the first one is kept.
     pub fn broken(&self, rule: &'static str, what: String) {
         let mut broken = lock(&self.broken);
         if broken.is_none() {
@@ -386,18 +398,18 @@ impl Core {
         }
     }
 
-    /// Runs what must not panic, whatever it meets; `None` if it did.
+    /// Runs work that must never panic. Returns `None` if it did.
     pub async fn invariant_nothing_panics<T>(&self, who: &str, work: impl Future<Output = T>) -> Option<T> {
         let result = AssertUnwindSafe(work).catch_unwind().await;
         result.map_err(|_| self.broken("invariant_nothing_panics", format!("{who}: see the message above"))).ok()
     }
 
-    /// What broke, if anything did.
+    /// The first broken invariant.
     pub fn what_broke(&self) -> Option<Broken> {
         lock(&self.broken).clone()
     }
 
-    /// What happened, counted.
+    /// The counts of what happened.
     pub fn happened(&self) -> Happened {
         let state = lock(&self.state);
         Happened { faults: state.faults.clone(), counts: state.counts.clone(), did: state.did.clone() }

@@ -1,9 +1,9 @@
-//! The tables in memory: what DynamoDB does with the reads and writes the product makes,
-//! interpreted from the same values that are rendered as expressions for it.
+//! The tables in memory: they do what DynamoDB does with the product's reads and writes. They interpret the same
+//! values from which the product renders expressions for DynamoDB.
 //!
-//! Guarantees: conditions, transactions, index membership, projections, order and pages are
-//! DynamoDB's (a contract test holds this and the real store to the same answers); an index
-//! shows a change only when its delay is over, and never an older row after a newer one.
+//! Guarantees: conditions, transactions, index membership, projections, order and pages are as in DynamoDB (a contract
+//! test compares this and the real store); an index shows a change only after its delay, and never an older row
+//! after a newer one.
 //! Does not: fail, throttle or lose anything ([`crate::tables`] does), or limit item sizes.
 
 use crate::rules::{self, Refusal};
@@ -17,9 +17,9 @@ use store::{
     WriteError,
 };
 
-/// How many items one transaction takes (DynamoDB API reference, TransactWriteItems).
+/// The most items of one transaction (DynamoDB API reference, TransactWriteItems).
 const MOST_ITEMS: usize = 100;
-/// How many keys one batch read takes.
+/// The most keys of one batch read.
 const BATCH_KEYS: usize = 100;
 
 /// Every row of every table at one moment.
@@ -28,14 +28,14 @@ pub type Backup = Vec<(Table, Vec<Row>)>;
 /// One key attribute's value, in DynamoDB's order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// A whole number: all number keys here are.
+    /// A whole number, as all number keys of these tables are.
     Number(i128),
-    /// A text, by its bytes.
+    /// A text. Texts are ordered by their bytes.
     Text(String),
 }
 
 impl Part {
-    /// Of a key attribute.
+    /// The part of a key attribute's value.
     pub fn of(value: &AttributeValue) -> Option<Self> {
         match value {
             AttributeValue::N(n) => n.parse().ok().or_else(|| rules::number(n)?.parse().ok()).map(Self::Number),
@@ -51,11 +51,11 @@ pub type RowKey = (Part, Option<Part>);
 /// What one write did to one row.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// In which table.
+    /// The table of the row.
     pub table: Table,
-    /// Before; `None` if there was none.
+    /// The row before. `None` if it did not exist.
     pub before: Option<Row>,
-    /// After; `None` if there is none any more.
+    /// The row after. `None` if it does not exist any more.
     pub after: Option<Row>,
 }
 
@@ -67,9 +67,9 @@ struct View {
     index: Index,
     rows: BTreeMap<Place, Row>,
     places: HashMap<RowKey, Place>,
-    /// What is not visible yet, by when it will be.
+    /// Changes that are not visible yet, by the time at which they will be.
     pending: BTreeMap<(i64, u64), (RowKey, Option<Row>)>,
-    /// Until when changes of a row are pending: later ones come no sooner.
+    /// The time until which changes of a row are pending. A later change becomes visible no sooner.
     last: HashMap<RowKey, i64>,
 }
 
@@ -119,7 +119,7 @@ impl View {
         }
     }
 
-    /// The attributes an index has of a row.
+    /// The attributes of a row that an index holds.
     fn project(&self, row: &Item) -> Item {
         let keys = [Some(self.table.hash), self.table.range, Some(self.index.key.hash), self.index.key.range];
         let names = keys.into_iter().flatten().map(|k| k.name);
@@ -177,19 +177,19 @@ impl Model {
         self.data(key.table)?.rows.get(&row_key(key)?)
     }
 
-    /// One row, as it is asked for.
+    /// Reads one row, after checking its key.
     pub fn read(&self, key: &Key) -> Result<Option<&Row>, DbError> {
         refused("GetItem", rules::key(key))?;
         Ok(self.get(key))
     }
 
-    /// Many rows, as they are asked for: a hundred at a time, each once.
+    /// Reads many rows, a hundred at a time, each once.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         keys.chunks(BATCH_KEYS).try_for_each(|batch| refused("BatchGetItem", rules::keys(batch)))?;
         Ok(keys.iter().filter_map(|k| self.get(k)).cloned().collect())
     }
 
-    /// Deletes what expired before `now_s`, an epoch second.
+    /// Deletes rows that expired before `now_s`, an epoch second.
     pub fn expire(&mut self, now_s: i64) -> Vec<Key> {
         let mut expired = Vec::new();
         for data in self.tables.iter_mut().filter(|d| d.table.definition().expires) {
@@ -203,7 +203,7 @@ impl Model {
                     expired.extend(key_as_read(data.table, &row));
                 }
                 for view in &mut data.views {
-                    // Nothing that is still on its way may bring the row back.
+                    // A pending change must not bring the row back.
                     view.pending.retain(|_, (of, _)| *of != key);
                     view.last.remove(&key);
                     view.show(key.clone(), None);
@@ -218,7 +218,7 @@ impl Model {
         self.tables.iter().map(|d| (d.table, d.rows.values().cloned().collect())).collect()
     }
 
-    /// All rows as they were, but for this table's. Indexes are built anew.
+    /// Restores all rows, except those of the table `but`. Builds the indexes again.
     pub fn restore(&mut self, backup: &Backup, but: Option<Table>) {
         for data in self.tables.iter_mut().filter(|d| Some(d.table) != but) {
             data.rows.clear();
@@ -237,7 +237,7 @@ impl Model {
         }
     }
 
-    /// Whether an index shows everything that was written.
+    /// Whether an index shows every change.
     pub fn is_settled(&self, table: Table, index: Index) -> bool {
         let view = self.data(table).and_then(|d| d.views.iter().find(|v| v.index.name == index.name));
         view.is_some_and(|v| v.pending.is_empty())
@@ -249,7 +249,7 @@ impl Model {
         let most = query.limit.and_then(|l| usize::try_from(l).ok()).map_or(most, |l| l.min(most)).max(1);
         let hash = Part::of(&query.hash).ok_or_else(|| invalid("Query", "the hash value has the wrong type"))?;
         let key = query.index.map_or(query.table.definition().key, |i| i.key);
-        // Without a range key there is nothing to be at most.
+        // `range_at_most` has no meaning without a range key.
         let up_to = query.range_at_most.as_ref().filter(|_| key.range.is_some()).and_then(Part::of);
         self.page(query.table, query.index, Some((&hash, up_to.as_ref())), query.newest_first, from, most, now)
     }
@@ -313,7 +313,7 @@ impl Model {
         Ok(Page { items: rows, next })
     }
 
-    /// One conditional write. Answers as the database does, and what it did.
+    /// Makes one conditional write. Returns the database's answer and the change.
     pub fn write(
         &mut self,
         write: &Write,
@@ -337,14 +337,14 @@ impl Model {
         let after = after.map(Row::from);
         let shown = match &write.effect {
             _ if !wants => None,
-            // The client says what it put, as it put it.
+            // A put is answered with the item as the client sent it.
             Effect::Put(item) => Some(Row::from(item.clone())),
             _ => after.clone(),
         };
         Ok((shown, Some(self.apply(&write.key, before, after, now))))
     }
 
-    /// All of these or none.
+    /// Makes all of these writes or none.
     pub fn transact(&mut self, writes: &[Write], now: i64) -> Result<Vec<Change>, WriteError> {
         let operation = "TransactWriteItems";
         if writes.is_empty() || writes.len() > MOST_ITEMS {
@@ -394,8 +394,8 @@ impl Model {
     }
 }
 
-/// The rows of one page, and whether more may follow. A page that is full may be the last: then
-/// the next one is empty, as DynamoDB's.
+/// The rows of one page, and whether more may follow. A full page may be the last one. Then the next page is empty,
+/// as in DynamoDB.
 fn select<K: Ord>(
     rows: &BTreeMap<K, Row>,
     first: Option<K>,
@@ -456,11 +456,11 @@ fn keys(schemas: &[KeySchema], row: &Item) -> Item {
     names.filter_map(|n| Some((n.to_owned(), row.get(n)?.clone()))).collect()
 }
 
-/// The model as a database without any fault: what the contract test holds to the real one.
+/// The model as a database without faults. The contract test compares it with the real one.
 #[derive(Default)]
 pub struct Plain(Mutex<Model>);
 
-/// Rows a page of [`Plain`]: few, so that lists have several.
+/// The rows of one page of [`Plain`]. Few, so that lists have several pages.
 const PLAIN_PAGE: usize = 7;
 
 impl Plain {

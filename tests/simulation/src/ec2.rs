@@ -1,5 +1,5 @@
-//! EC2 as it behaves on bad days: lists that lag and forget, answers that are lost, tokens that
-//! are zonal and spent, shortages, quotas, machines that never boot, die, or are taken back.
+//! EC2 on bad days: lists lag and forget instances, answers are lost, launch tokens are per zone and get spent,
+//! capacity is short, quotas are reached, machines never boot, die, or are taken back.
 //!
 //! Guarantees: an instance id is never used twice; a terminated instance never comes back; a
 //! repeated token in one zone answers with the first call's instance.
@@ -9,11 +9,11 @@ use crate::caller::Caller;
 use crate::check::Check;
 use crate::core::{Core, Fault, START, lock};
 use async_trait::async_trait;
-use model::Market;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError, NODE_TAG};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
+use model::{Market, Offering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -25,21 +25,21 @@ const LISTED_MS: i64 = 3_600_000;
 /// An instance as it really is.
 #[derive(Clone, Debug)]
 pub struct Real {
-    /// What EC2 tells of it.
+    /// The instance as EC2 shows it.
     pub instance: Instance,
     /// The life it was launched as.
     pub node_id: NodeId,
     /// The script of its first boot.
     pub user_data: String,
-    /// From when lists show it.
+    /// The time from which lists show it.
     listed_from: Time,
-    /// Until when nothing shows it.
+    /// The time until which no list shows it and EC2 does not know its id.
     hidden_until: Option<Time>,
-    /// When a terminated one loses its tags: lists leave it out from then on.
+    /// When a terminated instance loses its tags: lists leave it out from then on.
     untagged_at: Option<Time>,
-    /// When EC2 knows it no more, not even by its id.
+    /// When EC2 forgets it, even by its id.
     forgotten_at: Option<Time>,
-    /// When EC2 will take it back, once warned.
+    /// When EC2 will take it back, if it gave a warning.
     pub taken_at: Option<Time>,
     machine: Option<AbortHandle>,
 }
@@ -50,23 +50,23 @@ impl Real {
         self.instance.state != InstanceState::Terminated
     }
 
-    /// Whether something may still run on it.
+    /// Whether something may run on it.
     pub fn is_up(&self) -> bool {
         matches!(self.instance.state, InstanceState::Pending | InstanceState::Running)
     }
 
-    /// Whether lists show it, in whatever state.
+    /// Whether lists show it, in any state.
     pub fn is_listed(&self, now: Time) -> bool {
         !self.is_hidden(now) && self.untagged_at.is_none_or(|at| now < at)
     }
 
-    /// Whether lists showed it at some moment since then.
+    /// Whether lists showed it at some moment between `since` and `now`.
     pub fn was_listed(&self, since: Time, now: Time) -> bool {
         let shown = self.listed_from.max(self.hidden_until.unwrap_or(since)).max(since);
         shown <= now && self.untagged_at.is_none_or(|at| shown < at)
     }
 
-    /// Whether lists leave it out, or did so a moment ago.
+    /// Whether lists leave it out, or left it out within the last two minutes.
     pub fn was_hidden(&self, now: Time) -> bool {
         self.is_hidden(now - Span::from_s(120))
     }
@@ -77,7 +77,7 @@ impl Real {
     }
 }
 
-/// Puts an agent on a machine that came up.
+/// Starts an agent on a machine that booted.
 pub type Boot = Box<dyn Fn(&Real) -> AbortHandle + Send + Sync>;
 
 #[derive(Default)]
@@ -88,7 +88,7 @@ struct Region {
     quota_until: Option<Time>,
     collapse_until: Option<Time>,
     launched: u64,
-    /// Warnings that were given and not yet passed on.
+    /// Spot warnings that are not passed on yet.
     warnings: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl Region {
     }
 }
 
-/// See the module.
+/// The simulated region.
 pub struct Ec2 {
     core: Arc<Core>,
     check: Arc<Check>,
@@ -112,7 +112,7 @@ impl Ec2 {
         Arc::new(Self { core, check, region: Mutex::default(), boot: OnceLock::new() })
     }
 
-    /// Who puts agents on machines. Set once.
+    /// Sets what starts agents on machines. Called once.
     pub fn on_boot(&self, boot: Boot) {
         let _ = self.boot.set(boot);
     }
@@ -127,7 +127,7 @@ impl Ec2 {
         lock(&self.region).instances.get(instance_id).cloned()
     }
 
-    /// When EC2 will take an instance back, if it said so.
+    /// When EC2 will take an instance back, if it gave a warning.
     pub fn taken_at(&self, instance_id: &str) -> Option<Time> {
         lock(&self.region).instances.get(instance_id).and_then(|r| r.taken_at)
     }
@@ -146,7 +146,7 @@ impl Ec2 {
         std::mem::take(&mut lock(&self.region).warnings)
     }
 
-    /// Everything is to be had and seen again.
+    /// Ends shortages, quotas and hidden instances.
     pub fn heal(&self) {
         let now = self.core.now();
         let mut region = lock(&self.region);
@@ -178,11 +178,9 @@ impl Ec2 {
         Ok(caller)
     }
 
-    /// What becomes of a launch request that reached EC2.
+    /// EC2 carries out or refuses a launch request.
     fn land(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Result<Instance, LaunchError> {
-        let now = self.core.now();
-        let offering = &request.offering;
-        let zone = match offering.subnet_id.as_deref() {
+        let zone = match request.offering.subnet_id.as_deref() {
             Some("subnet-b") => "zone-b",
             _ => "zone-a",
         };
@@ -199,6 +197,17 @@ impl Ec2 {
             };
         }
         let node_id = self.check.launching(caller, request, token);
+        self.refuse(&mut region, &request.offering, zone)?;
+        let Some(node_id) = node_id else { return Err(LaunchError::BadRequest("no node id".into())) };
+        self.check.launched(node_id, region.instances.values());
+        let instance = self.create(&mut region, request, zone, node_id);
+        region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), instance.instance_id.clone()));
+        Ok(instance)
+    }
+
+    /// The errors that EC2 answers a launch with: a wrong request, the account's limit, no capacity.
+    fn refuse(&self, region: &mut Region, offering: &Offering, zone: &str) -> Result<(), LaunchError> {
+        let now = self.core.now();
         if self.core.happens(Fault::BadRequest) {
             return Err(LaunchError::BadRequest("InvalidParameterValue (simulated)".into()));
         }
@@ -217,8 +226,11 @@ impl Ec2 {
         if never || region.shortages.get(&place).is_some_and(|until| now < *until) {
             return Err(LaunchError::Capacity("InsufficientInstanceCapacity (simulated)".into()));
         }
-        let Some(node_id) = node_id else { return Err(LaunchError::BadRequest("no node id".into())) };
-        self.check.launched(node_id, region.instances.values());
+        Ok(())
+    }
+
+    fn create(&self, region: &mut Region, request: &LaunchRequest, zone: &str, node_id: NodeId) -> Instance {
+        let now = self.core.now();
         region.launched += 1;
         let instance = Instance {
             instance_id: format!("i-{:08x}", region.launched),
@@ -241,12 +253,11 @@ impl Ec2 {
         };
         self.core.count("an instance was launched");
         self.core.tell(|| "ec2".into(), || format!("{} launched as {node_id}", instance.instance_id));
-        region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), instance.instance_id.clone()));
         region.instances.insert(instance.instance_id.clone(), real);
-        Ok(instance)
+        instance
     }
 
-    /// The machine's own life: it boots, or does not.
+    /// Boots the machine, or lets the boot fail.
     fn grow(self: &Arc<Self>, instance_id: String, instance_type: String, market: Market) {
         let ec2 = Arc::clone(self);
         tokio::spawn(async move {
@@ -282,7 +293,7 @@ impl Ec2 {
         });
     }
 
-    /// What may happen to a machine as time passes.
+    /// What may happen to a running machine as time passes.
     async fn live_on(self: &Arc<Self>, instance_id: &str, market: Market) {
         let core = &self.core;
         while self.is_up(instance_id) && !core.is_healed() {
@@ -319,7 +330,7 @@ impl Ec2 {
         }
     }
 
-    /// Nothing runs on it any more.
+    /// Stops everything that runs on the machine.
     fn switch_off(&self, instance_id: &str) {
         self.change(instance_id, |r| {
             if let Some(machine) = r.machine.take() {
@@ -329,14 +340,14 @@ impl Ec2 {
         self.check.machine_gone(instance_id);
     }
 
-    /// Two thirds of the instances end, and lists soon forget them.
+    /// Ends two thirds of the instances. Lists soon forget them.
     pub fn lose_most(self: &Arc<Self>) {
         for (_, real) in self.real().iter().filter(|r| r.is_up()).enumerate().filter(|(n, _)| n % 3 > 0) {
             self.end_listed(&real.instance.instance_id, 0, 1000, "its zone is lost");
         }
     }
 
-    /// An instance goes down, whoever wanted it; in `after_s` seconds EC2 lists it as terminated.
+    /// Shuts an instance down, whoever asked for it. After `after_s` seconds EC2 lists it as terminated.
     pub fn end(self: &Arc<Self>, instance_id: &str, after_s: i64, why: &str) {
         let listed_ms = if self.core.maybe(0.2) { self.core.between(1, 120_000) } else { LISTED_MS };
         self.end_listed(instance_id, after_s, listed_ms, why);
@@ -354,7 +365,7 @@ impl Ec2 {
             return;
         }
         self.core.tell(|| "ec2".into(), || format!("{instance_id} goes down: {why}"));
-        // For a while what is on it goes on.
+        // What runs on it may go on for a while.
         let off_s = self.core.between(0, after_s);
         let known_ms = if self.core.maybe(0.5) { listed_ms } else { LISTED_MS };
         let (ec2, instance_id) = (Arc::clone(self), instance_id.to_owned());
@@ -422,7 +433,7 @@ impl Cloud for Seen {
         if core.happens(Fault::LaunchThrottled) {
             return Err(LaunchError::Throttled("RequestLimitExceeded (simulated)".into()));
         }
-        // The client gives up after 25 s; what is under way then may still land.
+        // The client gives up after 25 s. A call that is under way then may still be carried out.
         let slow = core.happens(Fault::LaunchSlow);
         let lands_ms = if slow { core.of(Fault::LaunchSlow, 5_000, 35_000) } else { core.between(50, 1500) };
         let node_id = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());

@@ -1,10 +1,9 @@
-//! The embedded DynamoDB called in process: the expressions the product renders, without the SDK
-//! and HTTP in between.
+//! The embedded DynamoDB, called in process. It gets the expressions that the product renders, without the SDK and
+//! without HTTP.
 //!
-//! Guarantees: answers as `store::Dynamo` does, error kinds included; what the engine
-//! does not expect is an error, never a panic.
-//! Does not: delete what has expired, lag, or go through what the SDK does on the wire (the
-//! contract test in `tests` does).
+//! Guarantees: it answers as `store::Dynamo` does, with the same kinds of errors; a request that the engine does not
+//! expect is an error, never a panic.
+//! Does not: delete expired rows, lag, or use the SDK (the contract test in `tests` does).
 
 use async_trait::async_trait;
 use aws_sdk_dynamodb::primitives::Blob;
@@ -32,7 +31,7 @@ use store::{
     PageKey, Query, Row, TABLES, Table, Write, WriteError,
 };
 
-/// How many keys one batch read takes.
+/// The most keys of one batch read.
 const BATCH_KEYS: usize = 100;
 
 /// The six tables, in memory.
@@ -58,7 +57,7 @@ impl Embedded {
         Ok(Self { db })
     }
 
-    /// The engine itself: to put a server before it, or to look.
+    /// The engine itself, for a server or a direct look.
     pub const fn database(&self) -> &Database {
         &self.db
     }
@@ -113,7 +112,7 @@ fn refused(operation: &'static str, code: &str, message: impl Into<String>) -> D
     DbError::Refused { operation, code: code.into(), message: message.into() }
 }
 
-/// The engine's error as the SDK would name it.
+/// The engine's error, named as the SDK names it.
 fn failed(operation: &'static str, error: &DynoxideError) -> DbError {
     let code = error.error_type().rsplit('#').next().unwrap_or_default();
     match error {
@@ -128,7 +127,7 @@ fn failed(operation: &'static str, error: &DynoxideError) -> DbError {
     }
 }
 
-/// A single write's error; with the row as it is, where that was asked for.
+/// The error of a single write, with the current row if that was asked for.
 fn not_written(operation: &'static str, error: DynoxideError) -> WriteError {
     match error {
         DynoxideError::ConditionalCheckFailedException(_, row) => {
@@ -138,7 +137,7 @@ fn not_written(operation: &'static str, error: DynoxideError) -> WriteError {
     }
 }
 
-/// A cancelled transaction's: a failed condition outweighs a conflict, which outweighs the rest.
+/// The error of a cancelled transaction. A failed condition comes before a conflict, and a conflict before the rest.
 fn cancelled(error: &DynoxideError) -> WriteError {
     if let DynoxideError::TransactionCanceledException(_, reasons) = error {
         let has = |code: &str| reasons.iter().any(|r| r.code == code);
@@ -152,7 +151,7 @@ fn cancelled(error: &DynoxideError) -> WriteError {
     WriteError::Db(failed("TransactWriteItems", error))
 }
 
-/// A value for the engine; none for a kind this SDK does not know.
+/// A value for the engine. `None` for a kind that this SDK does not know.
 fn value(from: &AttributeValue) -> Option<Value> {
     Some(match from {
         AttributeValue::S(text) => Value::S(text.clone()),
@@ -207,7 +206,7 @@ fn page(items: Option<Vec<Theirs>>, next: Option<Theirs>) -> Page {
     }
 }
 
-/// Names and values of an expression; none where there are none, for an empty map is refused.
+/// The names and values of an expression. `None` instead of an empty map, which the engine refuses.
 type Expression = (Option<HashMap<String, String>>, Option<Theirs>);
 
 fn expression(operation: &'static str, aliases: Aliases) -> Result<Expression, DbError> {

@@ -1,8 +1,8 @@
-//! The four functions as the world runs them: killed, late, twice, beside themselves, with
-//! clocks that differ; and the network between them and the nodes.
+//! The four functions as the world runs them: killed, late, twice, several at once, and with different clocks. Also
+//! the network between the functions and the nodes.
 //!
-//! Guarantees: what runs is the product's own code; a request that was delivered late or twice
-//! is byte for byte the one that was sent.
+//! Guarantees: the product's own code runs; a request that is delivered late or twice has exactly the bytes that
+//! were sent. Does not: decide what a run or a request must do.
 
 use crate::caller::{Caller, Kind};
 use crate::check::Check;
@@ -26,7 +26,7 @@ use store::{Db, Store};
 use sweep_dispatch::Sweep;
 use tokio::sync::Notify;
 
-/// How many processes of each HTTP function there are, each with its own cache and clock.
+/// The number of processes of each HTTP function. Each has its own cache and clock.
 const PROCESSES: usize = 3;
 
 /// A Lambda process: its function's state and its clock.
@@ -45,7 +45,7 @@ struct Network {
     not_running: BTreeMap<&'static str, Time>,
 }
 
-/// See the module.
+/// The functions and the network of one world.
 pub struct Functions {
     core: Arc<Core>,
     check: Arc<Check>,
@@ -104,22 +104,22 @@ impl Functions {
         })
     }
 
-    /// What the last run of poll-and-scale left as it is, and why.
+    /// What the last run of poll-and-scale reported without acting, and why.
     pub fn last_said(&self) -> Vec<String> {
         lock(&self.last_said).clone()
     }
 
-    /// The tables, for operators.
+    /// The store, for operators.
     pub const fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Every run and request under way ends here: the functions are pointed at other tables.
+    /// Ends every run and request that is under way: after a restore, the functions use other tables.
     pub fn stop_all(&self) {
         self.stop.notify_waiters();
     }
 
-    /// Work to its end, or until every run ends.
+    /// Runs `work` to its end, or until [`Self::stop_all`].
     async fn until_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -128,18 +128,18 @@ impl Functions {
         }
     }
 
-    /// Nobody is cut off any more.
+    /// Ends all trouble of the network and of the schedules.
     pub fn heal(&self) {
         *lock(&self.network) = Network::default();
     }
 
-    /// A node is cut off for a while.
+    /// Cuts a node off until `until`.
     pub fn cut_off(&self, node: NodeId, until: Time) {
         self.core.tell(|| "network".into(), || format!("{node} is cut off until {until}"));
         lock(&self.network).cut.insert(node, until);
     }
 
-    /// A node hears no answers for a while; it is heard.
+    /// Loses all answers to a node until `until`. Its requests still arrive.
     pub fn deafen(&self, node: NodeId, until: Time) {
         self.core.tell(|| "network".into(), || format!("{node} hears nothing until {until}"));
         lock(&self.network).deaf.insert(node, until);
@@ -149,7 +149,7 @@ impl Functions {
         lock(&self.network).deaf.get(&node).is_some_and(|until| self.core.now() < *until)
     }
 
-    /// A part of all nodes is cut off for a while.
+    /// Cuts off a third of the nodes until `until`.
     pub fn cut_off_some(&self, until: Time) {
         let part = self.core.of(Fault::PartOfTheNetwork, 0, 2).unsigned_abs();
         self.core.tell(|| "network".into(), || format!("a third of the nodes is cut off until {until}"));
@@ -181,7 +181,7 @@ impl Functions {
         Caller::new(kind, number, kill_at, self.core.now())
     }
 
-    /// One request of a node: the status and body of the answer, or nothing.
+    /// Delivers one request of a node. Returns the status and body of the answer, or `None` if something was lost.
     pub async fn post(
         self: &Arc<Self>,
         node: NodeId,
@@ -234,7 +234,7 @@ impl Functions {
         let to_sweep = matches!(kind, Kind::Node { what: "handles", .. });
         let stale = self.check.is_overtaken(&kind);
         let caller = self.caller(kind);
-        // Boxed: these futures are large, and what is around them moves them from hand to hand.
+        // Boxed: these futures are large, and the code around them moves them several times.
         let work = async {
             if to_sweep {
                 let process = self.sweeps.get(n)?;
@@ -251,7 +251,7 @@ impl Functions {
         let work = async { self.until_stopped(work).await.flatten() };
         let name = caller.name();
         let work = self.core.invariant_nothing_panics(&name, caller.run(work));
-        // The function's own time-out: cut off at some await point.
+        // The function's own time-out cuts it off at some await point.
         let answer = tokio::time::timeout(Duration::from_secs(30), work).await;
         if answer.is_err() {
             self.core.count("a request's function was cut off by its time-out");
@@ -263,7 +263,7 @@ impl Functions {
         Some(answer)
     }
 
-    /// Whether a function does not run at present.
+    /// Whether a function does not run at the moment.
     fn is_down(&self, function: &'static str) -> bool {
         let now = self.core.now();
         if self.core.happens(Fault::FunctionDown) {
@@ -274,7 +274,7 @@ impl Functions {
         lock(&self.network).not_running.get(function).is_some_and(|until| now < *until)
     }
 
-    /// The schedule rings: one run, or what goes wrong with schedules.
+    /// The schedule starts a function: once, late, several times or not at all.
     pub fn ring(self: &Arc<Self>, function: &'static str, input: Value) {
         let core = &self.core;
         if self.is_down(function) {
@@ -372,8 +372,8 @@ impl Functions {
         }
     }
 
-    /// The deployed version: for a while it may be another one, beside which the old one may still
-    /// run. What a version changes for the others is the launch request it renders.
+    /// The settings of the version that runs. For some time another version may be deployed while the old one still
+    /// runs. Versions differ in the launch request that they render.
     fn version(&self) -> LaunchSettings {
         let now = self.core.now();
         if self.core.happens(Fault::OtherVersion) {

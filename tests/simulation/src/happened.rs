@@ -1,14 +1,15 @@
 //! What happened in a world, counted.
 //!
-//! Guarantees: the summary names everything there is, also what never happened: nothing counts as
-//! tested that did not. A situation or an action that is not listed here breaks the world.
+//! Guarantees: the summary names everything that can happen, including what never did, because a situation that
+//! never happened is not tested. A situation or action that is not listed here breaks the world.
+//! Does not: judge whether something happened often enough.
 
 use crate::core::Fault;
 use model::ActionName;
 use runtime::answer::Outcome;
 use std::collections::BTreeMap;
 
-/// States and situations.
+/// The states and situations that a world can reach.
 pub const SITUATIONS: &[&str] = &[
     "a brake let go by itself",
     "a brake was released",
@@ -70,7 +71,7 @@ pub const SITUATIONS: &[&str] = &[
     "sweep-dispatch ran",
 ];
 
-/// What the scheduled functions do.
+/// The actions of the scheduled functions.
 pub const ACTIONS: &[(&str, ActionName)] = &[
     ("poll-and-scale", ActionName::Abandon),
     ("poll-and-scale", ActionName::BindInstance),
@@ -104,19 +105,19 @@ pub const ACTIONS: &[(&str, ActionName)] = &[
     ("sweep-dispatch", ActionName::Purge),
 ];
 
-/// See the module.
+/// The counts of one or more worlds.
 #[derive(Clone, Debug, Default)]
 pub struct Happened {
     /// Each kind of fault, by its place in [`Fault::ALL`].
     pub faults: Vec<u64>,
     /// States and situations that were reached.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Actions of the scheduled functions, and how they came out.
+    /// Actions of the scheduled functions, by outcome.
     pub did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
 }
 
 impl Happened {
-    /// Together with another world's.
+    /// Adds the counts of another world.
     pub fn add(&mut self, other: &Self) {
         self.faults.resize(Fault::ALL.len(), 0);
         for (sum, n) in self.faults.iter_mut().zip(&other.faults) {
@@ -129,7 +130,7 @@ impl Happened {
             *self.did.entry(*what).or_default() += n;
         }
     }
-    /// As a table: the faults, the situations, the actions and how they came out.
+    /// As a table: faults, situations, actions with their outcomes.
     pub fn table(&self) -> String {
         let mut lines = vec!["faults:".to_owned()];
         let faults = Fault::ALL.iter().zip(self.faults.iter().copied().chain(std::iter::repeat(0)));

@@ -1,21 +1,19 @@
-//! The real decisions and actions of the four functions, and the agents' real protocol, in a
-//! simulated world that tries to break every rule.
+//! A simulated world that tries to break every rule of the four functions and of the agents' protocol.
 //!
 //! ```text
-//! world ─ scenario ─ core     one world a seed: time, chance, faults, counts
-//! functions ─ caller          the four functions, killed and late; the network
-//! tables ─ model ─ rules      DynamoDB in memory
-//! embedded                    the real store beside it
+//! world ─ scenario ─ core     one world for each seed: time, chance, faults, counts, jobs, operators
+//! functions ─ caller          the four functions, sometimes killed or late; the network
+//! tables ─ database ─ rules   DynamoDB in memory
+//! embedded                    the real store, which must give the same answers
 //! ec2                         lists that lag, tokens, shortages, machines that die
-//! machine                     the agent's protocol on a node
+//! machine                     a node: the agent's protocol and its calls
 //! check                       the invariants
 //! happened                    what was reached, and what never was
-//! story                       a failure made small and told
+//! story                       makes a failure small and tells it
 //! ```
 //!
-//! Guarantees: one seed, one history; what runs is the product's code, down to the conditions
-//! of its writes. Deliberately absent: the AWS SDK, HTTP, processes and real time (the tests of
-//! `tests` have those).
+//! Guarantees: one seed gives one history; the product's own code runs, down to the conditions of its writes.
+//! Deliberately absent: the AWS SDK, HTTP, processes and real time (the tests in `tests` use those).
 
 pub mod caller;
 pub mod check;

@@ -1,36 +1,31 @@
-//! A node: the agent's real protocol on a machine without processes, and what happens to
-//! machines.
+//! A node: the agent's real protocol on a machine with simulated processes, and the mishaps of machines.
 //!
-//! Guarantees: what the protocol calls durable is what a crash leaves; an alloc is started at
-//! most once on one disk; processes outlive their agent but no boot.
-//! Does not: speak HTTP ([`crate::functions`] delivers the requests, or does not).
+//! Guarantees: a crash leaves exactly what the protocol calls durable; an alloc is started at most once on one
+//! disk; processes survive their agent, but not a reboot.
+//! Does not: speak HTTP ([`crate::functions`] delivers or loses the requests).
+
+mod calls;
 
 use crate::check::{Check, Ground};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
-use model::HandleKind;
 use model::ids::AllocId;
 use model::time::{Span, Time};
-use model::wire::{
-    AllocOrder, AllocReportAnswer, AllocUpdate, ErrorCode, HandleReportAnswer, HeartbeatAnswer, NodeFile,
-    ReportedHandle,
-};
+use model::wire::{AllocOrder, NodeFile};
 use nodekeeper_agent::protocol::{Durable, Ended, Identity, LocalAlloc, Node as Protocol, Seen, Work};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// What outlives a reboot.
+/// What survives a reboot.
 #[derive(Default)]
 struct Disk {
     durable: Option<Durable>,
-    /// The task of each alloc that was started, and in which boot.
+    /// The order of each alloc that was started, and in which boot.
     started: BTreeMap<AllocId, (AllocOrder, u32)>,
-    /// How those that ended did.
+    /// How each ended alloc ended.
     ended: BTreeMap<AllocId, Ended>,
     /// Containers and volumes, each with its label.
     handles: BTreeMap<String, Option<String>>,
@@ -39,12 +34,12 @@ struct Disk {
 struct Process {
     ends_at: Time,
     exit_code: i32,
-    /// How it ends when it is told to.
+    /// The exit code when it is told to stop.
     told_code: i32,
     stopping: bool,
 }
 
-/// See the module.
+/// One simulated node.
 pub struct Machine {
     core: Arc<Core>,
     check: Arc<Check>,
@@ -61,7 +56,7 @@ pub struct Machine {
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
-    /// What is not listed yet, until when, with its label.
+    /// Handles that are not listed yet: until when, and with which label.
     appears: BTreeMap<String, (Time, Option<String>)>,
     heartbeat_at: Time,
     report_at: Time,
@@ -69,14 +64,8 @@ pub struct Machine {
     mishap_at: Time,
 }
 
-enum Answer<T> {
-    Told(T),
-    Refused(ErrorCode),
-    Nothing,
-}
-
 impl Machine {
-    /// Puts an agent on a machine that came up.
+    /// Starts an agent on a machine that booted.
     pub fn boot(
         core: &Arc<Core>,
         check: &Arc<Check>,
@@ -104,7 +93,7 @@ impl Machine {
             processes: BTreeMap::new(),
             boot: 1,
             busy_until: None,
-            // As soon as it is heard from, or with work on it.
+            // A time in the past: it hangs as soon as it registered. Later, it may have work.
             hangs_at: core.happens(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
             never_reports: core.happens(Fault::NeverReports),
             stuck: BTreeMap::new(),
@@ -174,11 +163,11 @@ impl Machine {
         }
     }
 
-    /// What an observer of the machine itself would see.
+    /// Writes down what an observer of the machine itself would see.
     fn write_ground(&self) {
         let mut ground = lock(&self.ground);
         let (known, running, handles) = (&self.protocol.durable.allocs, &self.processes, &self.disk.handles);
-        // Mostly nothing changed: looking is cheaper than copying.
+        // Usually nothing changed. A comparison is cheaper than a copy.
         if !ground.known.iter().eq(known.keys()) {
             ground.known = known.keys().copied().collect();
         }
@@ -200,7 +189,7 @@ impl Machine {
         }
     }
 
-    /// What ended, ended, whether or not an agent is there to see it.
+    /// Ends processes whose time is over, whether or not an agent is running.
     fn reap(&mut self) -> Vec<AllocId> {
         let now = self.core.now();
         let over: Vec<AllocId> = self.processes.iter().filter(|(_, p)| p.ends_at <= now).map(|(id, _)| *id).collect();
@@ -224,7 +213,7 @@ impl Machine {
         self.disk.ended.insert(id, ended);
     }
 
-    /// The agent sees what ended.
+    /// The agent observes the processes that ended.
     fn settle(&mut self) {
         for id in self.reap() {
             let seen = self.look(id);
@@ -242,7 +231,7 @@ impl Machine {
         self.write_ground();
     }
 
-    /// How an alloc is on this disk; pending if it was never started here.
+    /// The state of an alloc on this disk. `Pending` if it was never started here.
     fn look(&mut self, id: AllocId) -> Seen {
         if self.processes.contains_key(&id) {
             return Seen::Running;
@@ -292,7 +281,7 @@ impl Machine {
         for cache in &order.caches {
             self.disk.handles.entry(format!("cache:{cache}")).or_insert_with(|| label.clone());
         }
-        // Many a process takes TERM for its end, and ends well.
+        // Some processes handle TERM and exit with 0.
         let told_code = if s % 2 == 0 { 0 } else { 143 };
         self.processes.insert(id, Process { ends_at: now + Span::from_s(s), exit_code, told_code, stopping: false });
         self.protocol.observe(id, Seen::Running);
@@ -325,13 +314,13 @@ impl Machine {
         self.protocol.observe(id, seen);
     }
 
-    /// What its agent sees before it calls.
+    /// What the agent notices before it calls.
     fn notice(&mut self, now: Time) {
         self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
     }
 
-    /// What happens to machines and to their networks: looked at about once a minute.
+    /// Mishaps of machines and of their networks. Drawn about once a minute.
     async fn mishaps(&mut self, now: Time) {
         let core = Arc::clone(&self.core);
         let node = self.file.node_id;
@@ -390,7 +379,7 @@ impl Machine {
         self.restart(s).await;
     }
 
-    /// The agent ends, and comes back in a while with what was on disk.
+    /// The agent ends, and starts again after `s` seconds with what was on disk.
     async fn restart(&mut self, s: i64) {
         self.core.tell(|| self.name(), || format!("its agent is down for {s} s"));
         self.write_ground();
@@ -411,8 +400,8 @@ impl Machine {
         self.write_ground();
     }
 
-    /// As the agent loads its state: after another boot what ran is not listed any more; from
-    /// nothing, what its disk has is adopted.
+    /// Loads the state as the agent does. After a reboot, allocs that ran are not listed any more. Without a
+    /// state file, the agent adopts what it finds on the disk.
     fn load(&self) -> Durable {
         let boot_id = format!("boot-{}", self.boot);
         let mut durable = self.disk.durable.clone().unwrap_or_else(|| {
@@ -435,198 +424,6 @@ impl Machine {
             durable.allocs.retain(|id, _| self.disk.ended.contains_key(id));
         }
         durable
-    }
-
-    async fn post<A: DeserializeOwned>(&self, what: &'static str, body: &impl Serialize) -> Answer<A> {
-        let body = serde_json::to_string(body).unwrap_or_default();
-        let answer = self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body).await;
-        let Some((status, body)) = answer else { return Answer::Nothing };
-        if status == 200 {
-            return self
-                .invariant_answers_are_of_the_documented_form(what, &body)
-                .map_or(Answer::Nothing, Answer::Told);
-        }
-        match serde_json::from_str::<model::wire::ErrorBody>(&body) {
-            Ok(error) => Answer::Refused(error.error),
-            Err(_) => Answer::Nothing,
-        }
-    }
-
-    /// What a node is answered is of the documented form.
-    fn invariant_answers_are_of_the_documented_form<A: DeserializeOwned>(&self, what: &str, body: &str) -> Option<A> {
-        let broken = |e| {
-            self.core.broken("invariant_answers_are_of_the_documented_form", format!("{what}: {e}: {body}"));
-        };
-        serde_json::from_str(body).map_err(broken).ok()
-    }
-
-    /// A node is never refused for the credentials it was launched with.
-    fn invariant_good_credentials_are_accepted(&self, refused: ErrorCode) {
-        if refused == ErrorCode::Unauthorized {
-            self.core.broken("invariant_good_credentials_are_accepted", self.file.node_id.to_string());
-        }
-    }
-
-    fn later(&self, least: i64, most: i64) -> Time {
-        self.core.now() + Span::from_ms(self.core.between(least * 1000, most * 1000))
-    }
-
-    /// One heartbeat; whether the node goes on.
-    async fn heartbeat(&mut self) -> bool {
-        let beat = self.protocol.heartbeat();
-        let asked_at = self.core.now();
-        match self.post::<HeartbeatAnswer>("heartbeat", &beat).await {
-            Answer::Told(answer) => {
-                if self.core.happens(Fault::AgentCrashes) {
-                    // Killed before the answer is on disk.
-                    self.restart(3).await;
-                    return true;
-                }
-                let registered = self.protocol.on_heartbeat(&answer);
-                self.save();
-                if self.core.happens(Fault::AgentCrashes) {
-                    // Killed before anything was done about it.
-                    self.restart(3).await;
-                    return true;
-                }
-                let ms = (answer.next_heartbeat_s * 1000.0) as i64;
-                self.heartbeat_at = self.core.now() + Span::from_ms(ms);
-                // A slow answer is what the grace is for.
-                let mut ground = lock(&self.ground);
-                ground.next_call_at = Some(asked_at + Span::from_ms(ms));
-                ground.answered_at = Some(self.core.now());
-                ground.said_busy = beat.busy == Some(true);
-                drop(ground);
-                if registered || answer.must_report {
-                    self.report_at = self.core.now();
-                    self.handles_at = self.handles_at.min(self.later(0, 2));
-                }
-                return true;
-            }
-            Answer::Refused(ErrorCode::Gone) => {
-                self.check.told_gone(self.file.node_id);
-                return false;
-            }
-            Answer::Refused(ErrorCode::WrongIncarnation) => {
-                self.protocol.register_anew();
-                self.save();
-                self.heartbeat_at = self.later(0, 2);
-            }
-            Answer::Refused(code) => {
-                self.invariant_good_credentials_are_accepted(code);
-                self.heartbeat_at = self.later(4, 20);
-            }
-            Answer::Nothing => self.heartbeat_at = self.later(4, 20),
-        }
-        true
-    }
-
-    async fn report(&mut self) {
-        let Some(mut report) = self.protocol.report() else { return };
-        self.save();
-        if self.core.happens(Fault::Liar) {
-            // Somebody else's alloc: never its to say.
-            if let Some(other) = self.check.somebody_elses(self.file.node_id) {
-                let lie = AllocUpdate {
-                    alloc_id: other,
-                    client: model::ClientStatus::Complete,
-                    exit_code: Some(0),
-                    message: None,
-                    log_tail: None,
-                };
-                report.allocs.push(lie);
-            }
-        }
-        match self.post::<AllocReportAnswer>("allocs", &report).await {
-            Answer::Told(_) if self.core.happens(Fault::AgentCrashes) => {
-                // Killed before the answer is on disk.
-                self.restart(3).await;
-            }
-            Answer::Told(answer) => {
-                self.protocol.on_report(&answer);
-                self.save();
-                self.report_at = self.core.now();
-                self.handles_at = self.handles_at.min(self.later(0, 2));
-            }
-            Answer::Refused(code) => {
-                self.protocol.on_report_refused(code);
-                self.save();
-                self.report_at = self.later(1, 10);
-                if matches!(code, ErrorCode::NotReady | ErrorCode::WrongIncarnation) {
-                    self.heartbeat_at = self.core.now();
-                }
-                if code == ErrorCode::Gone {
-                    self.heartbeat_at = self.core.now();
-                }
-            }
-            Answer::Nothing => self.report_at = self.later(1, 20),
-        }
-    }
-
-    async fn report_handles(&mut self) {
-        let as_of = self.protocol.durable.as_of;
-        let mut listed: Vec<ReportedHandle> = self
-            .disk
-            .handles
-            .iter()
-            .map(|(handle, label)| ReportedHandle {
-                handle: handle.clone(),
-                kind: if handle.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
-                label: label.clone(),
-            })
-            .collect();
-        let partial = self.core.happens(Fault::ListingPartial);
-        if partial {
-            listed.truncate(listed.len() / 2);
-        }
-        let names: BTreeSet<String> = listed.iter().map(|h| h.handle.clone()).collect();
-        let Some(report) = self.protocol.handle_report(as_of, !partial, listed) else {
-            self.handles_at = self.later(30, 60);
-            return;
-        };
-        self.save();
-        match self.post::<HandleReportAnswer>("handles", &report).await {
-            Answer::Told(answer) => {
-                self.handles_at = self.core.now() + Span::from_ms((answer.next_report_s * 1000.0) as i64);
-                let mut destroyed = false;
-                for handle in answer.destroy.iter().filter(|h| names.contains(*h)) {
-                    destroyed |= self.destroy(handle);
-                }
-                if destroyed {
-                    self.handles_at = self.handles_at.min(self.later(0, 1));
-                }
-            }
-            Answer::Refused(ErrorCode::WrongIncarnation) => {
-                self.protocol.register_anew();
-                self.save();
-                self.heartbeat_at = self.core.now();
-                self.handles_at = self.later(5, 20);
-            }
-            Answer::Refused(_) | Answer::Nothing => self.handles_at = self.later(5, 30),
-        }
-    }
-
-    fn destroy(&mut self, handle: &str) -> bool {
-        let used = match handle.parse::<AllocId>() {
-            Ok(id) => self.protocol.durable.allocs.contains_key(&id) || self.processes.contains_key(&id),
-            Err(_) => {
-                let cache = handle.strip_prefix("cache:").unwrap_or_default();
-                self.protocol.durable.allocs.values().any(|a| a.order.caches.iter().any(|c| c == cache))
-            }
-        };
-        let now = self.core.now();
-        if self.core.happens(Fault::HandleSticks) {
-            self.stuck.insert(handle.to_owned(), now + Span::from_s(self.core.of(Fault::HandleSticks, 60, 3600)));
-        }
-        let stuck = self.stuck.get(handle).is_some_and(|until| now < *until) && !self.core.is_healed();
-        if used || stuck {
-            return false;
-        }
-        let label = self.disk.handles.remove(handle).flatten();
-        self.check.destroying(self.file.node_id, handle, label.as_deref());
-        self.core.tell(|| self.name(), || format!("destroys {handle}"));
-        self.write_ground();
-        true
     }
 }
 

@@ -1,7 +1,7 @@
-//! `simulate`: many worlds, one a seed, until one breaks.
+//! `simulate`: runs many worlds, one for each seed, until one breaks.
 //!
-//! Exit code 0 if every invariant held, 1 if one was broken (its seed, the failure made small,
-//! and its story are printed), 2 for wrong usage.
+//! Guarantees: exit code 0 if every invariant held; 1 if one was broken, with its seed and the story of the failure
+//! made small; 2 for wrong usage. Does not: check anything itself.
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
 use clap::{Parser, ValueEnum};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A third of the time goes into making and dropping rows.
+/// A faster allocator: a third of the time goes into making and dropping rows.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -26,35 +26,35 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[derive(Debug, Parser)]
 #[command(name = "simulate", version)]
 struct Args {
-    /// The seeds: `7`, or `1..100` (the last one included)
+    /// The seeds: `7`, or `1..100` (including the last one)
     #[arg(long, default_value = "1..20", value_parser = seeds)]
     seeds: (u64, u64),
-    /// Hours of trouble in each world; what follows until all has ended comes on top
+    /// Hours of faults in each world; each world then runs on until everything has ended
     #[arg(long, default_value_t = 12.0)]
     hours: f64,
-    /// The chance of a kind of fault, in every world: `Restored=0.02` (again for each)
+    /// The chance of a kind of fault, in every world: `Restored=0.02` (may be given several times)
     #[arg(long, value_parser = fault, value_name = "FAULT=CHANCE")]
     fault: Vec<(Fault, f64)>,
-    /// The reference's chaos instead (see `Scenario::chaos`)
+    /// Run the reference's chaos instead (see `Scenario::chaos`)
     #[arg(long)]
     chaos: bool,
-    /// Worlds at once
+    /// How many worlds run at once
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Which store answers: the model, or the embedded real one with the model beside it, held to the same
-    /// answers (the model answers for indexes that lag and for lists in pages)
+    /// Which store answers: the model, or the embedded real one, whose answers are compared with the model's (the
+    /// model still answers for indexes that lag and for lists in pages)
     #[arg(long, value_enum, default_value_t = StoreKind::Model)]
     store: StoreKind,
-    /// Begin no further world after so many minutes
+    /// Begin no further world after this many minutes
     #[arg(long)]
     minutes: Option<u64>,
-    /// Go on after a failure: print each, without its story
+    /// Go on after a failure; print each failure without its story
     #[arg(long)]
     keep_going: bool,
-    /// Do not make the failure small before its story is told
+    /// Tell the story of the failure as found, without making it small
     #[arg(long)]
     as_found: bool,
-    /// Print nothing but failures and the last line
+    /// Print only failures and the last line
     #[arg(long)]
     quiet: bool,
 }
@@ -66,11 +66,12 @@ enum StoreKind {
 }
 
 fn fault(text: &str) -> Result<(Fault, f64), String> {
-    let (name, chance) = text.split_once('=').ok_or_else(|| format!("{text:?} is not such as Restored=0.02"))?;
+    let (name, chance) =
+        text.split_once('=').ok_or_else(|| format!("{text:?} is not FAULT=CHANCE, such as Restored=0.02"))?;
     let fault = Fault::ALL.iter().copied().find(|f| format!("{f:?}") == name);
     let parsed = chance.parse().ok().filter(|c| (0.0..=1.0).contains(c));
-    let chance = parsed.ok_or_else(|| format!("{chance:?} is no chance: from 0 to 1"))?;
-    Ok((fault.ok_or_else(|| format!("no such fault: {name:?}; a run's summary lists them"))?, chance))
+    let chance = parsed.ok_or_else(|| format!("{chance:?} is not a chance: give a number from 0 to 1"))?;
+    Ok((fault.ok_or_else(|| format!("there is no fault {name:?}: the summary of a run lists all faults"))?, chance))
 }
 
 fn seeds(text: &str) -> Result<(u64, u64), String> {
@@ -182,7 +183,7 @@ fn scenario(seed: u64, args: &Args) -> Scenario {
     scenario
 }
 
-/// One world. A panic of the product is a broken rule like any other.
+/// Runs one world. A panic of the product counts as a broken invariant.
 fn world(seed: u64, args: &Args, how: How) -> Outcome {
     let run = || simulate(scenario(seed, args), how);
     std::panic::catch_unwind(run).unwrap_or_else(|_| Outcome {

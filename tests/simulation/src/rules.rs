@@ -1,9 +1,9 @@
-//! What DynamoDB makes of one write to one row, and what it refuses before it looks at any row.
+//! What one write does to one row in DynamoDB, and which requests DynamoDB refuses before it reads any row.
 //!
-//! Guarantees: conditions, equality and order of values are DynamoDB's; numbers are kept in its
-//! one spelling (developer guide, naming rules and data types); a request that it would refuse
-//! is refused: keys and index keys of another type or empty, empty sets and sets with a value
-//! twice, conditions without an operand, updates of keys or of nothing.
+//! Guarantees: conditions, equality and order of values are as in DynamoDB; numbers are stored in its one spelling
+//! (developer guide, naming rules and data types); the same requests are refused: keys and index keys that are empty
+//! or of another type, empty sets, sets with a value twice, conditions without an operand, updates of keys or of
+//! nothing.
 //! Does not: limit sizes of rows, expressions and requests in bytes.
 
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -15,15 +15,15 @@ use store::{Cond, Effect, Item, Key, KeyAttribute, KeySchema, KeyType, Query, Ta
 /// What is wrong with a request.
 pub type Refusal = &'static str;
 
-/// How many values an IN takes (DynamoDB developer guide, condition expressions).
+/// The most values of an IN (DynamoDB developer guide, condition expressions).
 const MOST_OPERANDS: usize = 100;
-/// How many digits a number has at most.
+/// The most digits of a number.
 const MOST_DIGITS: usize = 38;
 
-/// A number in the spelling it is kept in; `None` if it is none that DynamoDB takes.
+/// A number in the spelling that DynamoDB stores. `None` if DynamoDB does not accept it.
 pub fn number(text: &str) -> Option<Cow<'_, str>> {
     let digits = text.strip_prefix('-').unwrap_or(text);
-    // As nearly all are: a whole number, spelled as it is kept.
+    // The usual case: a whole number that is already spelled as it is stored.
     let whole = digits.len() <= 18 && digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
     if text == "0" || (whole && !digits.is_empty()) {
         return Some(Cow::Borrowed(text));
@@ -68,7 +68,7 @@ fn decimal(text: &str) -> Option<String> {
     })
 }
 
-/// A value as it is kept.
+/// A value as DynamoDB stores it.
 pub fn kept(value: &AttributeValue) -> AttributeValue {
     use AttributeValue as V;
     let spelled = |n: &String| number(n).map_or_else(|| n.clone(), Cow::into_owned);
@@ -119,7 +119,7 @@ pub fn key(key: &Key) -> Result<(), Refusal> {
     }
 }
 
-/// Whether these are a batch: each key once.
+/// Checks the keys of a batch: each key at most once.
 pub fn keys(keys: &[Key]) -> Result<(), Refusal> {
     keys.iter().try_for_each(self::key)?;
     for (n, one) in keys.iter().enumerate() {
@@ -130,7 +130,7 @@ pub fn keys(keys: &[Key]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether two keys are of one row.
+/// Whether two keys name the same row.
 pub fn alike(a: &Key, b: &Key) -> bool {
     let range = match (&a.range, &b.range) {
         (Some(a), Some(b)) => same(a, b),
@@ -140,7 +140,7 @@ pub fn alike(a: &Key, b: &Key) -> bool {
     a.table == b.table && range && same(&a.hash, &b.hash)
 }
 
-/// Whether a list can begin after this place.
+/// Checks the place after which a list begins.
 pub fn place(schemas: &[KeySchema], from: &Item) -> Result<(), Refusal> {
     for attribute in schemas.iter().flat_map(|s| [Some(s.hash), s.range]).flatten() {
         typed(attribute, from.get(attribute.name).ok_or("a start without all its keys")?)?;
@@ -148,7 +148,7 @@ pub fn place(schemas: &[KeySchema], from: &Item) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a query can be asked.
+/// Checks a query.
 pub fn query(query: &Query, from: Option<&Item>) -> Result<(), Refusal> {
     let table = query.table.definition().key;
     let key = query.index.map_or(table, |i| i.key);
@@ -179,7 +179,7 @@ fn index_keys<'a>(
     })
 }
 
-/// Whether a write can be asked for.
+/// Checks a write.
 pub fn write(write: &Write) -> Result<(), Refusal> {
     key(&write.key)?;
     write.when.iter().try_for_each(cond)?;
@@ -225,7 +225,7 @@ fn cond(one: &Cond) -> Result<(), Refusal> {
     }
 }
 
-/// What a write makes of a row: `None` if it changes nothing, `Some(None)` if it deletes.
+/// The row after a write. `None` if the write changes nothing, `Some(None)` if it deletes the row.
 #[allow(clippy::option_option, reason = "no change and no row are two things")]
 pub fn outcome(write: &Write, before: Option<&Item>) -> Option<Option<Item>> {
     match &write.effect {
@@ -246,7 +246,7 @@ pub fn outcome(write: &Write, before: Option<&Item>) -> Option<Option<Item>> {
     }
 }
 
-/// Whether all of these hold of a row, or of there being none.
+/// Whether all of these conditions hold for a row, or for a row that does not exist.
 pub fn holds(conds: &[Cond], row: Option<&Item>) -> bool {
     conds.iter().all(|cond| one_holds(cond, row))
 }
@@ -282,7 +282,7 @@ fn order(a: &AttributeValue, b: &AttributeValue) -> Option<Ordering> {
     match (a, b) {
         (V::N(a), V::N(b)) => match (a.parse::<i128>(), b.parse::<i128>()) {
             (Ok(a), Ok(b)) => Some(a.cmp(&b)),
-            // Fractions here have few digits: as exact as they are written.
+            // The fractions in the tables have few digits, so floating point compares them exactly enough.
             _ => a.parse::<f64>().ok()?.partial_cmp(&b.parse::<f64>().ok()?),
         },
         (V::S(a), V::S(b)) => Some(a.as_bytes().cmp(b.as_bytes())),

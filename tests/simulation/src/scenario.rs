@@ -1,7 +1,7 @@
-//! What one world is like: its policy, its work, and which faults it has, all from its seed.
+//! What one world is like: its policy, its work and its faults, all drawn from its seed.
 //!
-//! Each seed has some kinds of faults and not others (a swarm of different worlds finds more
-//! than one world with everything), at rates from calm to storm.
+//! Guarantees: each seed has some kinds of faults and not others, at rates from calm to storm. (Many different
+//! worlds find more than one world with every fault.) Does not: draw anything while the world runs.
 
 use crate::core::Fault;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -22,52 +22,52 @@ pub enum Arrivals {
     None,
 }
 
-/// See the module.
+/// One world's settings.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What everything is drawn from.
+    /// The number from which everything is drawn.
     pub seed: u64,
-    /// For how many hours things go wrong; then they must end.
+    /// For how many hours faults happen. After that, everything must end.
     pub hours: f64,
     /// The chance of each kind of fault, by its place in [`Fault::ALL`].
     pub chances: Vec<f64>,
     /// The policy as JSON.
     pub policy: Value,
-    /// How far apart the schedules' runs are, in seconds, until all is put right: then a minute.
+    /// The period of the schedules while faults happen, in seconds. After that it is one minute.
     pub period_s: u64,
-    /// How long a boot takes at most when nothing is wrong, in seconds.
+    /// The longest boot without a fault, in seconds.
     pub boot_s: i64,
     /// How jobs arrive.
     pub arrivals: Arrivals,
     /// Jobs an hour.
     pub jobs_per_hour: f64,
-    /// No more jobs are submitted while so many have not ended.
+    /// No job is submitted while this many have not ended.
     pub most_waiting: usize,
     /// The mean length of a job, in seconds.
     pub job_s: i64,
-    /// At most so many jobs.
+    /// The most jobs that are submitted.
     pub most_jobs: usize,
-    /// How long a call of DynamoDB or EC2 takes at most when nothing is wrong, in milliseconds.
+    /// The longest call of DynamoDB or EC2 without a fault, in milliseconds.
     pub latency_ms: i64,
-    /// Rows a page of a list.
+    /// The most rows on one page of a list.
     pub page_rows: usize,
-    /// So many instances may be up at once: the account's limit.
+    /// The account's limit: how many instances may be up at once.
     pub quota: usize,
-    /// An instance type that is never to be had.
+    /// An instance type that is never available.
     pub never_had: Option<String>,
     /// An instance type whose instances do not boot, and for how many hours.
     pub broken_type: Option<(String, f64)>,
-    /// For so many hours after all is put right small jobs keep coming: what waits must not starve.
+    /// For how many hours after the faults small jobs keep coming. A waiting job must not starve.
     pub late_hours: u32,
-    /// All jobs are alike, never give up, and must end although nothing is put right.
+    /// Whether all jobs are alike and never give up. They must then end although the faults go on.
     pub plain_jobs: bool,
 }
 
-/// For how long small jobs keep coming in some worlds: longer than the first of the queue may wait.
+/// For how long small jobs keep coming in some worlds. Longer than the first job of the queue may wait.
 const LATE_HOURS: u32 = 15;
 
 impl Scenario {
-    /// The world of a seed: so many hours of trouble.
+    /// The world of a seed, with this many hours of faults.
     pub fn of(seed: u64, hours: f64) -> Self {
         let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xA5A5_0000_5A5A_FFFF);
         // Calm, ordinary, rough, storm.
@@ -110,18 +110,18 @@ impl Scenario {
             scenario.arrivals = Arrivals::None;
         }
         scenario.policy = policy(&mut dice);
-        // Work for all of the nodes there may be, mostly: three jobs have two nodes' room.
+        // Usually there is work for more than all nodes. Three jobs need the room of about two nodes.
         let load = if dice.random_bool(0.7) { dice.random_range(1.5..3.0) } else { dice.random_range(0.2..1.2) };
         let wanted = f64::from(scenario.max()) * load;
         scenario.jobs_per_hour = wanted * 3600.0 / scenario.job_s as f64;
         scenario
     }
 
-    /// The chaos of Arvados' dispatcher test (#14807 and after: `TestDispatchToStubDriver`), at twice
-    /// its error rates and ten times its size: 2,000 jobs, a fifth of all launches and terminations
-    /// fail, 100 instances at most, one type never to be had, one broken for twice the boot
-    /// time-out; two in seven instances hang, two never call, two never report, and a fifth of the
-    /// others crash; functions are killed, and the tables fail for a while.
+    /// The chaos of Arvados' dispatcher test (#14807 and later: `TestDispatchToStubDriver`), with twice its error
+    /// rates and ten times its size. There are 2,000 jobs and at most 100 instances. A fifth of all launches and
+    /// terminations fail. One type is never available, and one is broken for twice the boot time-out. Of seven
+    /// instances, two hang, two never call and two never report; a fifth of the others crash. Functions are killed,
+    /// and calls of the tables fail.
     pub fn chaos(seed: u64) -> Self {
         let mut scenario = Self::of(seed, 400.0);
         scenario.chances.fill(0.0);
@@ -131,7 +131,7 @@ impl Scenario {
             (Fault::TerminateFails, 0.1),
             (Fault::TerminatesSome, 0.1),
             (Fault::NeverBoots, 2.0 / 7.0),
-            // Of those that boot, and of those that do not hang.
+            // The first chance is of instances that boot, the second of those that do not hang.
             (Fault::Hangs, 2.0 / 5.0),
             (Fault::NeverReports, 2.0 / 3.0),
             (Fault::InstanceDies, 0.02),
@@ -174,7 +174,7 @@ impl Scenario {
         self.chances.get(fault as usize).copied().unwrap_or(0.0)
     }
 
-    /// Sets it.
+    /// Sets the chance of a fault at each of its occasions.
     pub fn set_chance(&mut self, fault: Fault, chance: f64) {
         if let Some(c) = self.chances.get_mut(fault as usize) {
             *c = chance;
@@ -193,7 +193,7 @@ impl Scenario {
 }
 
 fn pick<'a, T>(dice: &mut Xoshiro256PlusPlus, all: &'a [T]) -> &'a T {
-    // Every list here has entries.
+    // Every list in this file has entries.
     let n = dice.random_range(0..all.len().max(1));
     all.get(n).unwrap_or_else(|| unreachable!("a list without entries"))
 }
@@ -218,12 +218,37 @@ pub fn sizes(spot: bool) -> Value {
 
 fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     let mut policy = model::policy::example_json();
+    let changes = policy_changes(dice);
+    if let Value::Object(fields) = &mut policy {
+        for (section, value) in changes {
+            match (fields.get_mut(section), value) {
+                (Some(Value::Object(old)), Value::Object(new)) => old.extend(new),
+                (Some(Value::Object(_)), _) => {}
+                (_, value) => _ = fields.insert(section.to_owned(), value),
+            }
+        }
+    }
+    policy
+}
+
+/// The sections of the example policy that this world changes.
+fn policy_changes(dice: &mut Xoshiro256PlusPlus) -> BTreeMap<&'static str, Value> {
     let spot = dice.random_bool(0.6);
     let ttl = *pick(dice, &[30, 60, 300, 600, 900, 900]);
     let max: u32 = dice.random_range(21..=30);
     let min = *pick(dice, &[0, 0, 0, 2, 20]);
-    // In dollars: little enough to matter, now and then.
+    // In dollars. Sometimes so little that the limit is reached.
     let price = *pick(dice, &[0.0, 0.0, 0.0, 0.25]) * f64::from(max);
+    let mut changes: BTreeMap<&'static str, Value> = BTreeMap::from([
+        ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),
+        ("size", limited_sizes(dice, spot)),
+    ]);
+    changes.extend(launch_and_shutdown(dice));
+    changes.extend(heartbeat_and_sweep(dice, ttl));
+    changes
+}
+
+fn limited_sizes(dice: &mut Xoshiro256PlusPlus, spot: bool) -> Value {
     let mut sizes = sizes(spot);
     if dice.random_bool(0.3)
         && let Some(Value::Object(large)) = sizes.get_mut(2)
@@ -235,9 +260,11 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     {
         small.insert("max".into(), json!(4));
     }
-    let changes: BTreeMap<&str, Value> = BTreeMap::from([
-        ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),
-        ("size", sizes),
+    sizes
+}
+
+fn launch_and_shutdown(dice: &mut Xoshiro256PlusPlus) -> [(&'static str, Value); 4] {
+    [
         (
             "launch",
             json!({"template": "lt-0123456789abcdef0", "max_per_run": pick(dice, &[5, 20, 60]),
@@ -251,6 +278,11 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
             json!({"windows_min": pick(dice, &[json!([]), json!([]), json!([8, 2]), json!([54, 5, 1])]),
                    "down_after_s": pick(dice, &[120, 600])}),
         ),
+    ]
+}
+
+fn heartbeat_and_sweep(dice: &mut Xoshiro256PlusPlus, ttl: i32) -> [(&'static str, Value); 5] {
+    [
         (
             "stale",
             json!({"after_s": pick(dice, &[1800, 7200]), "orphan_after_s": pick(dice, &[300, 600]),
@@ -269,18 +301,5 @@ fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
                    "creating_s": pick(dice, &[120, 600]), "cache_unused_s": pick(dice, &[300, 3600, 86_400]),
                    "missing_grace_s": pick(dice, &[60, 300]), "cap_min": pick(dice, &[3, 10])}),
         ),
-    ]);
-    if let Value::Object(fields) = &mut policy {
-        for (section, value) in changes {
-            match fields.get_mut(section) {
-                Some(Value::Object(old)) => {
-                    if let Value::Object(new) = value {
-                        old.extend(new);
-                    }
-                }
-                _ => _ = fields.insert(section.to_owned(), value),
-            }
-        }
-    }
-    policy
+    ]
 }

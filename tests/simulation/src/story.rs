@@ -1,6 +1,6 @@
-//! A failing world made small, and told as a story.
+//! Makes a failing world small, and tells its story.
 //!
-//! Guarantees: what is told is the same failure (the same invariant) as the one found.
+//! Guarantees: the story is of the same failure: it breaks the same invariant. Does not: find the smallest world.
 
 use crate::core::{Broken, Line};
 use crate::scenario::Scenario;
@@ -11,13 +11,12 @@ use std::fmt::Write;
 /// How many of the story's lines are printed.
 const MOST: usize = 1200;
 
-/// The smallest world found that breaks the same rule: with fewer kinds of faults, fewer hours,
-/// fewer jobs.
+/// A smaller world that breaks the same invariant: with fewer kinds of faults, fewer hours and fewer jobs.
 pub fn shrink(found: &Scenario, how: How, rule: &str, mut say: impl FnMut(&str)) -> Scenario {
     let breaks = |scenario: &Scenario| simulate(scenario.clone(), how).broken.filter(|b| b.rule == rule);
     let mut small = found.clone();
     let Some(broken) = breaks(&small) else { return small };
-    // What comes after the failure does not matter.
+    // The time after the failure does not matter.
     small = shorter(&small, &broken);
     if breaks(&small).is_none() {
         small = found.clone();
@@ -47,7 +46,7 @@ fn shorter(scenario: &Scenario, broken: &Broken) -> Scenario {
     Scenario { hours: scenario.hours.min(hours), ..scenario.clone() }
 }
 
-/// The failure as a story: who did what, of those it is about.
+/// The story of a failure: who did what to the things it is about.
 pub fn tell(scenario: &Scenario, how: How) -> String {
     let outcome = simulate(scenario.clone(), How { telling: true, ..how });
     let mut story = String::new();
@@ -85,7 +84,7 @@ fn lines<'a>(outcome: &'a Outcome, names: &BTreeSet<String>) -> Vec<&'a Line> {
     outcome.lines.iter().filter(concerns).collect()
 }
 
-/// What a failure is about: the ids in it.
+/// The ids that a failure names.
 fn names(what: &str) -> BTreeSet<String> {
     let words = what.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
     let is_ulid = |w: &str| w.len() == 26 && w.chars().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase());

@@ -1,8 +1,8 @@
-//! The database of a world: the model, everything that can go wrong around it, and, where asked
-//! for, the real store beside it, held to the same answers.
+//! The database of a world: the model with its faults. If asked for, also the real store, which must give the same
+//! answers.
 //!
-//! Guarantees: faults never change what a committed write did, only when it happens and what
-//! the caller hears of it; consistent reads are consistent; every write is shown to the checks.
+//! Guarantees: a fault never changes what a committed write did, only when it happens and what the caller hears of
+//! it; consistent reads are consistent; the checks see every write.
 //! Does not: know what the rows mean.
 
 use crate::caller::{Caller, Kind};
@@ -16,20 +16,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Answer, Db, DbError, Effect, Index, Key, Page, PageKey, Query, Row, Table, Write, WriteError, to_json};
 
-/// How far back a stale scan looks at most, in milliseconds.
+/// The greatest age of a stale scan, in milliseconds.
 pub const STALE_MS: i64 = 20_000;
 
-/// What a stale scan needs: the rows as they were.
+/// The recent changes, from which a stale scan is made.
 #[derive(Default)]
 struct Past(VecDeque<(i64, Change)>);
 
-/// See the module.
+/// The tables of one world.
 pub struct Tables {
     core: Arc<Core>,
-    /// The rows.
+    /// The model, which has the rows.
     pub model: Arc<Mutex<Model>>,
     check: Arc<Check>,
-    /// The real store, held to the same answers.
+    /// The real store, which must give the same answers.
     twin: Option<Arc<Embedded>>,
     past: Mutex<Past>,
 }
@@ -45,7 +45,7 @@ impl Tables {
         Self { core, model, check, twin, past: Mutex::default() }
     }
 
-    /// DynamoDB deletes rows some time after they expired.
+    /// Deletes expired rows, as DynamoDB does some time after they expired.
     pub async fn expire(&self) {
         let keys = lock(&self.model).expire(self.core.now().as_epoch_s());
         if let Some(twin) = &self.twin {
@@ -57,10 +57,11 @@ impl Tables {
         }
     }
 
-    /// The tables as they were.
+    /// Restores the tables from a backup.
     pub fn restore(&self, backup: &Backup) {
         let mut model = lock(&self.model);
-        // Each table has a backup of its own. (The others hold each other's ids.)
+        // Each table has its own backup, so one table may stay as it is. (The others must be restored together,
+        // because their rows name each other's ids.)
         let but =
             if self.core.maybe(0.3) { Some(Table::Handles) } else { self.core.maybe(0.15).then_some(Table::Control) };
         model.restore(backup, but);
@@ -68,8 +69,7 @@ impl Tables {
         self.check.restored(&model);
     }
 
-    /// A slow call of DynamoDB, now and then; whether it was one. A slow list delays what is decided
-    /// from it, and excuses nothing that is done by it.
+    /// Sometimes makes a call slow. Returns whether it did. A slow call excuses a late action, unless it is a list.
     async fn slow(&self, caller: &Caller, lists: bool) -> bool {
         let slow = self.core.happens(Fault::DbSlow);
         if slow {
@@ -82,7 +82,7 @@ impl Tables {
         slow
     }
 
-    /// Before a call: it takes its time, and may fail.
+    /// Before a call: takes time, and may fail.
     async fn before(&self, operation: &'static str, lists: bool) -> Result<Arc<Caller>, DbError> {
         let caller = Caller::current();
         caller.point().await;
@@ -99,7 +99,7 @@ impl Tables {
         Ok(caller)
     }
 
-    /// After a write: the caller may die, or not hear of it.
+    /// After a write: the caller may die, or not get the answer.
     async fn after(&self, caller: &Caller, operation: &'static str) -> Result<(), DbError> {
         caller.point().await;
         self.slow(caller, false).await;
@@ -157,7 +157,7 @@ impl Tables {
         rows
     }
 
-    /// What a write did: to the checks, and to what is remembered for stale scans.
+    /// Shows what a write did to the checks, and keeps it for stale scans.
     fn wrote(&self, caller: &Caller, model: &Model, writes: &[Write], changes: Vec<Change>) {
         if self.core.is_telling() {
             for change in changes.iter().filter(|c| c.table != Table::Events) {
@@ -175,7 +175,7 @@ impl Tables {
         }
     }
 
-    /// Whatever is asked, the model of the tables answers what the real store does.
+    /// The model of the tables gives the same answers as the real store.
     fn invariant_the_model_and_the_real_store_agree<T: PartialEq + std::fmt::Debug>(
         &self,
         what: &str,
@@ -190,8 +190,8 @@ impl Tables {
         }
     }
 
-    /// A page as the real store answers it, held to the model's; the model's own where it differs on
-    /// purpose: pages of a few rows, and indexes that lag.
+    /// The real store's answer to a list, after comparing it with the model's. The model's own page, if the model
+    /// differs on purpose: it has short pages, or its index lags.
     async fn twin_page(
         &self,
         what: &str,
@@ -218,7 +218,7 @@ impl Tables {
         let plain = |items: &[Row]| {
             let mut rows: Vec<String> = items.iter().map(|i| to_json(i).to_string()).collect();
             if query.is_none() {
-                // In no order that means anything.
+                // The order of a scan means nothing.
                 rows.sort_unstable();
             }
             rows
@@ -334,7 +334,7 @@ impl Db for Tables {
         };
         let caller = self.before(operation, false).await?;
         if write.key.table == Table::Events {
-            // For people: nothing is decided from them, so they need not be kept here.
+            // Events are for people. Nothing is decided from them, so this world does not keep them.
             self.core.count("an event was kept");
             return Ok(None);
         }
@@ -389,7 +389,7 @@ fn again(e: &WriteError) -> WriteError {
     }
 }
 
-/// What kind of answer it was, with the row in it.
+/// The kind of an answer, with the row in it.
 fn kind(result: &Result<Option<Row>, WriteError>) -> String {
     match result {
         Ok(row) => format!("ok {:?}", row.as_ref().map(|r| to_json(r))),

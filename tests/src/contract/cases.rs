@@ -1,4 +1,4 @@
-//! Conditions and effects of single writes, written out, with what must come of each.
+//! Conditions and effects of single writes, each with the result that it must have.
 
 use super::{Bench, Got, Op, check, delete, handle, item, job, l, m, n, ns, put, row, s, seen, ss, update};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -10,7 +10,7 @@ pub async fn all(bench: &Bench) {
     wrong_keys(bench).await;
 }
 
-/// Of a condition: on the row as given, and where there is no row.
+/// The result of a condition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Is {
     True,
@@ -34,8 +34,18 @@ fn given() -> Vec<(&'static str, AttributeValue)> {
     ]
 }
 
-fn conds() -> Vec<(Vec<Cond>, Is, Is)> {
-    let one = |cond, on_row, on_none| (vec![cond], on_row, on_none);
+/// Conditions, and what each one gives on the row as given and where there is no row.
+type Conds = Vec<(Vec<Cond>, Is, Is)>;
+
+fn conds() -> Conds {
+    [presence_conds(), equality_conds(), order_conds(), combined_conds()].concat()
+}
+
+fn one(cond: Cond, on_row: Is, on_none: Is) -> (Vec<Cond>, Is, Is) {
+    (vec![cond], on_row, on_none)
+}
+
+fn presence_conds() -> Conds {
     vec![
         (Vec::new(), True, True),
         one(Cond::Absent("job_id"), False, True),
@@ -44,9 +54,14 @@ fn conds() -> Vec<(Vec<Cond>, Is, Is)> {
         one(Cond::Present("version"), True, False),
         one(Cond::Absent("nowhere"), True, True),
         one(Cond::Present("nowhere"), False, False),
-        // Null and empty are there.
+        // A null attribute and an empty text exist.
         one(Cond::Present("nothing"), True, False),
         one(Cond::Absent("empty"), False, True),
+    ]
+}
+
+fn equality_conds() -> Conds {
+    vec![
         one(Cond::Eq("job_id", s("other")), False, False),
         one(Cond::Eq("version", n(3)), True, False),
         one(Cond::Eq("version", n("3.0")), True, False),
@@ -72,6 +87,11 @@ fn conds() -> Vec<(Vec<Cond>, Is, Is)> {
         one(Cond::Eq("command", l(&[n(1), s("true")])), False, False),
         one(Cond::Eq("needs", m(&[("tags", l(&[s("x")])), ("vcpus", n(2))])), True, False),
         one(Cond::Eq("needs", m(&[("vcpus", n(2))])), False, False),
+    ]
+}
+
+fn order_conds() -> Conds {
+    vec![
         one(Cond::Lt("version", n(4)), True, False),
         one(Cond::Lt("version", n("3.5")), True, False),
         one(Cond::Lt("version", n(10)), True, False),
@@ -84,6 +104,11 @@ fn conds() -> Vec<(Vec<Cond>, Is, Is)> {
         one(Cond::Lt("state", s("queued")), False, False),
         one(Cond::Lt("state", n(9)), False, False),
         one(Cond::Lt("busy", n(9)), False, False),
+    ]
+}
+
+fn combined_conds() -> Conds {
+    vec![
         one(Cond::In("state", vec![s("placed"), s("queued")]), True, False),
         one(Cond::In("state", vec![s("placed"), n(1)]), False, False),
         one(Cond::In("version", vec![n("3.0")]), True, False),
@@ -92,7 +117,7 @@ fn conds() -> Vec<(Vec<Cond>, Is, Is)> {
         one(Cond::Any(vec![Cond::Absent("version"), Cond::Lt("version", n(3))]), False, True),
         one(Cond::Any(vec![Cond::Eq("state", s("placed")), Cond::Present("busy")]), True, False),
         one(Cond::Any(vec![Cond::Any(vec![Cond::Present("busy")]), Cond::Present("nowhere")]), True, False),
-        // All of them must hold, and what stands beside an Any is outside it.
+        // All conditions must hold. An Any contains only its own conditions.
         (vec![Cond::Eq("version", n(3)), Cond::Eq("state", s("queued"))], True, False),
         (vec![Cond::Eq("version", n(3)), Cond::Eq("state", s("placed"))], False, False),
         (vec![Cond::Absent("nowhere"), Cond::Any(vec![Cond::Absent("a"), Cond::Absent("b")])], True, True),
@@ -101,7 +126,7 @@ fn conds() -> Vec<(Vec<Cond>, Is, Is)> {
     ]
 }
 
-/// What an expression may not hold is refused before any row is looked at.
+/// Expressions that are refused before any row is read.
 fn refused_conds() -> Vec<(&'static str, Cond)> {
     let huge: Vec<AttributeValue> = (0..101).map(n).collect();
     vec![
@@ -121,7 +146,7 @@ async fn conditions(bench: &Bench) {
     for (number, (case, when, on_row, on_none)) in named.chain(refused).enumerate() {
         for (there, is) in [(true, on_row), (false, on_none)] {
             let effects = ["update", "put", "delete", "check"];
-            // Where each call costs: the update, which answers most.
+            // If calls are slow, only the update: its answer tells most.
             for name in effects.iter().take(if bench.thorough { 4 } else { 1 }) {
                 for answer in [Answer::Row, Answer::None] {
                     let key = job(&format!("cond-{number}-{there}-{name}-{answer:?}"));
@@ -159,7 +184,7 @@ async fn one_condition(
         _ => (check(key), before.clone()),
     };
     write.when = when;
-    // A check needs something to check.
+    // A check without a condition is refused.
     let is = if name == "check" && write.when.is_empty() { Refused } else { is };
     let answers = answer == Answer::Row && matches!(name, "update" | "put");
     let expected = match is {
@@ -172,7 +197,7 @@ async fn one_condition(
     bench.expect(what, Op::Get(key.clone()), &Got::Row(then.as_ref().map(seen))).await;
 }
 
-/// What an effect makes of a row; `None` if it is refused.
+/// An effect: the row before, the write, and the row after. `after` is `None` if the write is refused.
 struct Case {
     name: &'static str,
     before: Option<Vec<(&'static str, AttributeValue)>>,
@@ -189,10 +214,16 @@ fn case(
     Case { name, before: before.map(<[_]>::to_vec), write, after: after.map(|a| a.map(<[_]>::to_vec)) }
 }
 
-#[allow(clippy::too_many_lines, reason = "a list")]
 fn effect_cases() -> Vec<Case> {
     let old = [("version", n(1)), ("state", s("queued"))];
-    let old = old.as_slice();
+    let mut cases = row_cases(&old);
+    cases.extend(value_cases());
+    cases.extend(number_cases(&old));
+    cases.extend(refused_cases(&old));
+    cases
+}
+
+fn row_cases(old: &[(&'static str, AttributeValue)]) -> Vec<Case> {
     vec![
         case("put where nothing is", None, |k| put(k, &[("version", n(1))]), Some(Some(&[("version", n(1))]))),
         case("put replaces the whole row", Some(old), |k| put(k, &[("name", s("x"))]), Some(Some(&[("name", s("x"))]))),
@@ -212,6 +243,11 @@ fn effect_cases() -> Vec<Case> {
             |k| update(k, &[("version", s("two"))], &[]),
             Some(Some(&[("version", s("two")), ("state", s("queued"))])),
         ),
+    ]
+}
+
+fn value_cases() -> Vec<Case> {
+    vec![
         case(
             "reserved and odd names",
             None,
@@ -242,7 +278,12 @@ fn effect_cases() -> Vec<Case> {
             |k| put(k, &[("needs", m(&[])), ("command", l(&[])), ("name", s(""))]),
             Some(Some(&[("needs", m(&[])), ("command", l(&[])), ("name", s(""))])),
         ),
-        // DynamoDB keeps numbers, not their spelling (developer guide, naming rules and data types).
+    ]
+}
+
+fn number_cases(old: &[(&'static str, AttributeValue)]) -> Vec<Case> {
+    vec![
+        // DynamoDB stores numbers, not their spelling (developer guide, naming rules and data types).
         case(
             "numbers are kept in one spelling",
             None,
@@ -278,6 +319,11 @@ fn effect_cases() -> Vec<Case> {
         case("too large a number", None, |k| put(k, &[("version", n("1e126"))]), None),
         case("no number at all", Some(old), |k| update(k, &[("version", n("x"))], &[]), None),
         case("an empty number", Some(old), |k| update(k, &[("version", n(""))], &[]), None),
+    ]
+}
+
+fn refused_cases(old: &[(&'static str, AttributeValue)]) -> Vec<Case> {
+    vec![
         case("delete", Some(old), delete, Some(None)),
         case("delete of what is not there", None, delete, Some(None)),
         case("an update of nothing", Some(old), |k| update(k, &[], &[]), None),
@@ -293,7 +339,7 @@ fn effect_cases() -> Vec<Case> {
         ),
         case("a set with a value twice", Some(old), |k| update(k, &[("allocs", ss(&["a", "a"]))], &[]), None),
         case("a set with a number twice", None, |k| put(k, &[("done", ns(&["1", "1.0"]))]), None),
-        // What an index is keyed by has its type, in every row that has it.
+        // An attribute that is an index key must have the key's type in every row.
         case("an index key of another type", Some(old), |k| update(k, &[("rank", n(1))], &[]), None),
         case("an index key of another type, put", None, |k| put(k, &[("queue", n(1)), ("rank", s("a"))]), None),
         case("an empty index key", Some(old), |k| update(k, &[("queue", s(""))], &[]), None),
@@ -312,7 +358,7 @@ async fn effects(bench: &Bench) {
             let write = (case.write)(&key);
             let after = case.after.as_ref().map(|a| a.as_ref().map(|a| row(&key, a)));
             let answered = match (&write.effect, way) {
-                // The client says what it put, as it put it.
+                // A put is answered with the item as the client sent it.
                 (Effect::Put(put), "answered") => Some(seen(put)),
                 (Effect::Update { .. }, "answered") => after.clone().flatten().as_ref().map(seen),
                 _ => None,
@@ -330,7 +376,7 @@ async fn effects(bench: &Bench) {
     }
 }
 
-/// Keys of another shape are refused wherever they are named.
+/// A key of the wrong shape is refused in every operation.
 async fn wrong_keys(bench: &Bench) {
     let keys = [
         Key::hash(Table::Jobs, n(1)),
@@ -359,7 +405,7 @@ async fn wrong_keys(bench: &Bench) {
             bench.expect(&what, op, &Got::Refused).await;
         }
     }
-    // A number is one key however it is spelled.
+    // Two spellings of one number are the same key.
     let (one, other) = (Key::hash(Table::Nodes, n(7)), Key::hash(Table::Nodes, n("7.0")));
     bench.given(put(&one, &[("version", n(1))])).await;
     bench

@@ -1,5 +1,4 @@
-//! Lists, written out: what is in an index and what of it, in which order, and how pages go on
-//! while rows come and go.
+//! Lists: which rows and attributes an index holds, in which order, and how pages continue while rows come and go.
 
 use super::{Bench, Got, Op, Seen, delete, handle, item, job, n, put, row, s, seen, ss, update};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -24,7 +23,7 @@ async fn done(bench: &Bench, write: Write) {
     assert_eq!(got, Got::Row(None));
 }
 
-/// The rows by one attribute.
+/// The values of one attribute of the rows.
 fn named(rows: &Got, name: &str) -> Vec<String> {
     let rows: &[Seen] = match rows {
         Got::Rows(rows) | Got::Page(rows, _) => rows,
@@ -33,7 +32,7 @@ fn named(rows: &Got, name: &str) -> Vec<String> {
     rows.iter().map(|r| r[name].split_once(' ').unwrap().1.to_owned()).collect()
 }
 
-/// A row is in an index while it has both keys.
+/// A row is in an index as long as it has both of the index's keys.
 async fn membership(bench: &Bench) {
     let key = job("m-1");
     let listed = async |state: &str| {
@@ -66,7 +65,7 @@ async fn membership(bench: &Bench) {
     assert!(!listed("m-queued").await, "deleted");
 }
 
-/// An index shows the keys of both, and what it projects; never what a row lacks.
+/// An index shows the keys of the table and of the index, and the projected attributes that the row has.
 async fn projections(bench: &Bench) {
     let of = |names: &[&str], row: &Item| -> Seen {
         seen(&row.iter().filter(|(k, _)| names.contains(&k.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect())
@@ -100,7 +99,7 @@ async fn projections(bench: &Bench) {
 }
 
 async fn order(bench: &Bench) {
-    // Texts by their bytes.
+    // Texts are ordered by their bytes.
     let ranks = ["9", "10", "a", "B", "ä", "", "aa", "Z", "\u{10000}", "\u{ffff}"];
     for (i, rank) in ranks.iter().enumerate() {
         let key = job(&format!("o-{i}"));
@@ -117,7 +116,7 @@ async fn order(bench: &Bench) {
     let most = Query { range_at_most: Some(s("rZ")), ..of_text };
     let got = bench.ask("texts at most", Op::Query(most)).await;
     assert_eq!(named(&got, "rank"), ["r", "r10", "r9", "rB", "rZ"]);
-    // Numbers by their value; two rows may have the same.
+    // Numbers are ordered by their value. Two rows may have the same.
     for (i, at) in ["100", "9", "10", "-5", "0", "9", "1800000000000"].iter().enumerate() {
         let key = handle("o", &format!("h{i}"));
         done(bench, put(&key, &[("due", s("o")), ("due_at", n(at))])).await;
@@ -135,14 +134,14 @@ async fn order(bench: &Bench) {
             assert_eq!(named(&got, "due_at").len(), count, "at most {most}");
         }
     }
-    // A table's own range key; and one hash value does not see another's.
+    // The table's own range key. A query of one hash value does not show rows of another.
     let got = bench.ask("order of a table", Op::Query(query(Table::Handles, None, s("o")))).await;
     assert_eq!(named(&got, "handle"), ["h0", "h1", "h2", "h3", "h4", "h5", "h6"]);
     let most = Query { range_at_most: Some(s("h3")), newest_first: true, ..query(Table::Handles, None, s("o")) };
     let got = bench.ask("a table at most", Op::Query(most)).await;
     assert_eq!(named(&got, "handle"), ["h3", "h2", "h1", "h0"]);
     bench.expect("nobody's", Op::Query(query(Table::Handles, None, s("nobody"))), &Got::Rows(Vec::new())).await;
-    // Without a range key there is one row, and nothing to be at most.
+    // Without a range key there is one row, and `range_at_most` has no meaning.
     let query = Query { range_at_most: Some(s("a")), ..query(Table::Jobs, None, s("o-1")) };
     let got = bench.ask("no range key", Op::Query(query)).await;
     assert_eq!(named(&got, "job_id"), ["o-1"]);
@@ -152,7 +151,7 @@ fn event(subject: &str, id: &str) -> Key {
     Key { table: Table::Events, hash: s(subject), range: Some(s(id)) }
 }
 
-/// A page, and where it goes on. The place is the model's: the others must name the same.
+/// Asks for a page. All databases must name the same place to continue.
 async fn page(bench: &Bench, query: &Query, from: Option<Item>, range: &str) -> (Vec<String>, Option<Seen>) {
     let got = bench.ask("a page", Op::Page(query.clone(), from)).await;
     let Got::Page(_, next) = &got else { panic!("{got:?}") };
@@ -171,7 +170,7 @@ async fn pages_of_a_table(bench: &Bench) {
             if newest_first { (["j", "h"], "h", "i", "e") } else { (["b", "d"], "d", "c", "g") };
         assert_eq!(rows, expected);
         assert_eq!(next, Some(seen(&event(&subject, expected[1]).attributes())));
-        // The row it stopped at goes; one comes before that place and one after it.
+        // The row at which the page stopped is deleted. One row is added before that place and one after it.
         done(bench, delete(&event(&subject, went))).await;
         done(bench, put(&event(&subject, missed), &[])).await;
         done(bench, put(&event(&subject, come), &[])).await;
@@ -184,11 +183,11 @@ async fn pages_of_a_table(bench: &Bench) {
         let (rows, next) = page(bench, &first, from, "id").await;
         let expected = if newest_first { ["d", "b"] } else { ["h", "j"] };
         assert_eq!(rows, expected);
-        // It is full, so there may be more: the next one is empty, and the last.
+        // The page is full, so another page may follow. That page is empty and the last one.
         assert_eq!(next, Some(seen(&event(&subject, expected[1]).attributes())));
         let from = Some(event(&subject, expected[1]).attributes());
         assert_eq!(page(bench, &first, from, "id").await, (Vec::new(), None));
-        // A page that is not full is the last.
+        // A page that is not full is the last one.
         let all = Query { limit: Some(6), ..first.clone() };
         let (rows, next) = page(bench, &all, None, "id").await;
         assert_eq!(rows.len(), 6);
@@ -211,8 +210,8 @@ async fn pages_of_an_index(bench: &Bench) {
     let first = Query { limit: Some(2), range_at_most: Some(n(45)), ..query(Table::Handles, Some(DUE), s("pi")) };
     let (rows, next) = page(bench, &first, None, "handle").await;
     assert_eq!((rows, next), (vec!["a".into(), "b".into()], Some(seen(&place("b", 20)))));
-    // What moves behind the place is seen again, what moves before it is missed: also the row
-    // whose place it is.
+    // A row that moves behind the place is listed again. A row that moves before it is missed. This is also true of
+    // the row at the place itself.
     done(bench, at("a", 35)).await;
     done(bench, at("b", 36)).await;
     done(bench, at("c", 5)).await;

@@ -1,5 +1,5 @@
-//! What no emulator does, played to the SDK over HTTP: keys left unprocessed, transactions in
-//! each other's way, throttling, answers that are no answers.
+//! Answers that no emulator gives, played to the SDK over HTTP: unprocessed keys, transaction conflicts, throttling,
+//! and answers that are not valid.
 
 use super::{delete, job, n, put, s, update};
 use axum::extract::State;
@@ -16,7 +16,7 @@ struct Script {
     asked: Mutex<Vec<(String, Value)>>,
 }
 
-/// A DynamoDB that says what it is told to, in order, and the last again and again.
+/// A DynamoDB that gives prepared answers in order. It repeats the last one.
 struct Played {
     script: Arc<Script>,
     dynamo: Dynamo,
@@ -44,7 +44,7 @@ impl Played {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let app = axum::Router::new().fallback(answer).with_state(Arc::clone(&script));
         let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        // The client's own retries are its own affair: here each answer is heard once.
+        // No retries by the client, so that each answer is read once.
         let config = crate::world::dynamo_client(&url)
             .config()
             .to_builder()
@@ -108,7 +108,7 @@ async fn unprocessed_keys_are_asked_for_again() {
 }
 
 #[tokio::test]
-async fn keys_that_stay_unprocessed_are_throttling_and_never_half_a_list() {
+async fn keys_that_stay_unprocessed_give_a_throttling_error_and_no_partial_list() {
     let played = Played::new([rows(&["a"], &["b"]), rows(&[], &["b"])]).await;
     let error = played.dynamo.get_many(&["a", "b"].map(job)).await.unwrap_err();
     assert!(matches!(error, DbError::Throttled { operation: "BatchGetItem" }), "{error:?}");
@@ -116,7 +116,7 @@ async fn keys_that_stay_unprocessed_are_throttling_and_never_half_a_list() {
 }
 
 #[tokio::test]
-async fn what_a_second_hundred_leaves_is_not_mixed_with_the_first() {
+async fn unprocessed_keys_of_two_batches_are_not_mixed() {
     let played = Played::new([rows(&["0"], &["7"]), rows(&["7"], &[]), rows(&[], &["149"]), rows(&["149"], &[])]).await;
     let ids: Vec<String> = (0..150).map(|i| i.to_string()).collect();
     let keys: Vec<Key> = ids.iter().map(|id| job(id)).collect();
@@ -126,7 +126,7 @@ async fn what_a_second_hundred_leaves_is_not_mixed_with_the_first() {
 }
 
 #[tokio::test]
-async fn why_a_transaction_was_cancelled_is_told_apart() {
+async fn the_reasons_of_cancelled_transactions_are_told_apart() {
     let writes = [put(&job("a"), &[]), delete(&job("b")), update(&job("c"), &[("version", n(1))], &[])];
     let what = async |answer: (u16, Value)| {
         let played = Played::new([answer]).await;
@@ -138,7 +138,7 @@ async fn why_a_transaction_was_cancelled_is_told_apart() {
         assert!(matches!(what(cancelled(codes)).await, WriteError::Conflict(None)), "{codes:?}");
     }
     assert!(matches!(what(cancelled(&["None", "TransactionConflict", "None"])).await, WriteError::Contended));
-    // A failed condition stays failed however often it is tried: it outweighs the conflict beside it.
+    // A retry cannot change a failed condition. So it comes before the conflict beside it.
     for codes in [
         &["TransactionConflict", "ConditionalCheckFailed", "None"][..],
         &["ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"],
@@ -159,7 +159,7 @@ async fn why_a_transaction_was_cancelled_is_told_apart() {
             "{codes:?} {error:?}"
         );
     }
-    // The same request is still under way: tried again, it is the same again.
+    // The same request is still under way. A retry gives the same answer.
     assert!(matches!(what(error("TransactionInProgressException")).await, WriteError::Contended));
     let refused = what(error("IdempotentParameterMismatchException")).await;
     assert!(matches!(refused, WriteError::Db(DbError::Refused { .. })), "{refused:?}");
@@ -168,7 +168,7 @@ async fn why_a_transaction_was_cancelled_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_transaction_in_the_way_of_a_single_write_is_no_failed_condition() {
+async fn a_conflict_with_a_transaction_is_not_a_failed_condition() {
     for write in [put(&job("a"), &[]), delete(&job("a")), update(&job("a"), &[("version", n(1))], &[])] {
         for answer in [Answer::None, Answer::Row] {
             let played = Played::new([error("TransactionConflictException")]).await;
@@ -180,7 +180,7 @@ async fn a_transaction_in_the_way_of_a_single_write_is_no_failed_condition() {
 }
 
 #[tokio::test]
-async fn the_row_of_a_failed_condition_comes_back_where_it_was_asked_for() {
+async fn a_failed_condition_returns_the_row_if_asked() {
     let kind = "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException";
     let row = json!({"job_id": {"S": "a"}, "version": {"N": "2"}});
     let with = (400, json!({"__type": kind, "message": "The conditional request failed", "Item": row}));
@@ -202,7 +202,7 @@ async fn the_row_of_a_failed_condition_comes_back_where_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn throttling_is_told_from_refusal_in_every_operation() {
+async fn every_operation_tells_throttling_from_refusal() {
     let throttling = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"];
     for (code, throttles) in throttling.map(|c| (c, true)).into_iter().chain([("ValidationException", false)]) {
         let played = Played::new([error(code)]).await;
@@ -230,14 +230,14 @@ async fn throttling_is_told_from_refusal_in_every_operation() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_an_error() {
+async fn an_invalid_answer_is_an_error() {
     let missing = Played::new([error("ResourceNotFoundException")]).await;
     let error_of = missing.dynamo.get(&job("a")).await.unwrap_err();
     assert!(matches!(&error_of, DbError::NoTable(table) if table == "played-jobs"), "{error_of:?}");
     let broken = Played::new([(500, json!({"__type": "InternalServerError", "message": "as played"}))]).await;
     let error_of = broken.dynamo.transact(&[put(&job("a"), &[])]).await.unwrap_err();
     assert!(matches!(error_of, WriteError::Db(_)), "{error_of:?}");
-    // A page without rows is a page, and goes on.
+    // A page without rows is valid, and another page may follow.
     let place = json!({"subject": {"S": "x"}, "id": {"S": "5"}});
     let played = Played::new([
         (200, json!({"Count": 0, "ScannedCount": 0, "LastEvaluatedKey": place})),
@@ -250,7 +250,7 @@ async fn what_is_no_answer_is_an_error() {
     let page = played.dynamo.query(&query, page.next).await.unwrap();
     assert!(page.items.is_empty() && page.next.is_none());
     assert_eq!(played.asked()[1].1["ExclusiveStartKey"], place);
-    // Nobody there.
+    // Nothing listens at this address.
     let nobody = format!("http://127.0.0.1:{}", crate::second_opinions::free_port());
     let config = crate::world::dynamo_client(&nobody)
         .config()

@@ -1,4 +1,4 @@
-//! Transactions, written out: all or nothing, and what is refused whole.
+//! Transactions: all writes or none, and the requests that are refused.
 
 use super::{Bench, Got, Op, check, delete, handle, job, n, put, row, seen, update};
 use store::{Cond, Key, Table};
@@ -22,7 +22,7 @@ async fn all_or_nothing(bench: &Bench) {
     }
     let version = |v: u32| Cond::Eq("version", n(v));
     let set = |key: &Key, v: u32| update(key, &[("version", n(v))], &[]);
-    // Of several tables, with every effect, and a check of what is not there.
+    // Several tables, every effect, and a check that a row does not exist.
     let op = Op::Transact(vec![
         set(&a, 2).and(version(1)),
         delete(&b).and(version(1)),
@@ -34,7 +34,7 @@ async fn all_or_nothing(bench: &Bench) {
     for (key, v) in [(&a, Some(2)), (&b, None), (&c, Some(1)), (&d, Some(1)), (&none, None)] {
         holds(bench, "a transaction", key, v).await;
     }
-    // One condition that fails, wherever it stands: nothing happens, and no row comes back.
+    // If one condition fails, at any position, nothing is written and no row is answered.
     let failing = [
         ("update", set(&a, 9).and(version(1))),
         ("put", put(&a, &[]).and(Cond::Absent("job_id"))),
@@ -52,10 +52,10 @@ async fn all_or_nothing(bench: &Bench) {
             }
         }
     }
-    // Only checks, which is a way to read.
+    // A transaction of checks only.
     let op = Op::Transact(vec![check(&a).and(version(2)), check(&c).and(version(1))]);
     bench.expect("only checks", op, &Got::Row(None)).await;
-    // Rows made and unmade by one.
+    // One transaction creates and deletes rows.
     let made = [job("t-x"), job("t-y")];
     let op = Op::Transact(made.iter().map(|k| set(k, 5)).collect());
     bench.expect("updates that make rows", op, &Got::Row(None)).await;
@@ -87,7 +87,7 @@ async fn sizes(bench: &Bench) {
     bench.expect("a check of nothing", Op::Transact(vec![check(&a)]), &Got::Refused).await;
 }
 
-/// What is wrong with a request is found before any condition is looked at.
+/// A wrong request is refused before any condition is checked.
 async fn what_outweighs(bench: &Bench) {
     let (a, b) = (job("t-many-1"), job("t-many-2"));
     let fails = update(&a, &[("version", n(8))], &[]).and(Cond::Absent("version"));

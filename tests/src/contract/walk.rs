@@ -1,4 +1,4 @@
-//! Random reads and writes on few keys, compared one by one, and everything compared at the end.
+//! Random reads and writes on few keys. Each answer is compared, and at the end all tables are.
 
 use super::lists::query;
 use super::{Bench, Got, Op, handle, job, l, m, n, ns, row, s, ss};
@@ -14,9 +14,9 @@ const NAMES: &[&str] =
 struct Walk {
     rng: StdRng,
     keys: Vec<Key>,
-    /// Whether what is refused is tried too, and other spellings of numbers.
+    /// Whether it also tries requests that are refused, and other spellings of numbers.
     strict: bool,
-    /// Where some query stopped, to go on from there later.
+    /// The places at which queries stopped, to continue from later.
     places: Vec<(Query, PageKey)>,
 }
 
@@ -50,7 +50,7 @@ pub async fn walk(bench: &Bench, seed: u64, steps: usize) {
             bench.ask(&format!("seed {seed} at the end"), Op::Scan(definition.table, Some(*index))).await;
         }
     }
-    // It was worth the walk.
+    // The walk reached enough different situations.
     assert!(!bench.strict || refused > 0, "{refused}");
     assert!(done > steps / 8 && conflicts > steps / 40, "{done} {conflicts}");
 }
@@ -73,9 +73,9 @@ impl Walk {
         NAMES[self.below(NAMES.len())]
     }
 
-    /// A value such an attribute may have; now and then one it may not. Not in a transaction, where
-    /// such a value is found item by item, and what then outweighs what is open; nor for the key of
-    /// an index, which may be looked at before or after the conditions.
+    /// A value that such an attribute may have, or sometimes one that it may not. Never a wrong one in a transaction:
+    /// DynamoDB does not document which item's error wins. Never a wrong one for an index key: it may be checked before
+    /// or after the conditions.
     fn value(&mut self, key: &Key, name: &str, in_transaction: bool) -> AttributeValue {
         let of_index = ["queue", "rank", "live_node", "due", "due_at"].contains(&name);
         if self.strict && !in_transaction && !of_index && self.one_in(60) {
@@ -85,8 +85,8 @@ impl Walk {
         self.good(key, name)
     }
 
-    /// A value such an attribute may have. Range keys of indexes are another one in each row, for
-    /// their order to be defined.
+    /// A value that such an attribute may have. Each row has its own value for the range key of an index, so that the
+    /// order is defined.
     fn good(&mut self, key: &Key, name: &str) -> AttributeValue {
         let of_row = self.keys.iter().position(|k| k == key).unwrap_or_default();
         match name {
@@ -131,7 +131,7 @@ impl Walk {
         match self.below(if depth == 0 { 9 } else { 10 }) {
             0 | 1 => Cond::Absent(name),
             2 | 3 => Cond::Present(name),
-            // Operands are good ones: what is refused of them stands in `cases`.
+            // Only valid operands. `cases` has the ones that are refused.
             4 | 5 => Cond::Eq(name, self.good(key, name)),
             6 | 7 => match self.good(key, name) {
                 bound @ (AttributeValue::N(_) | AttributeValue::S(_)) => Cond::Lt(name, bound),
@@ -149,7 +149,7 @@ impl Walk {
             let name = self.name();
             all.insert(name, self.value(key, name, in_transaction));
         }
-        // Both keys of an index, oftener than chance has it.
+        // Both keys of an index, more often than at random.
         if self.one_in(2) {
             let names: &[&'static str] = match key.table {
                 Table::Jobs => &["queue", "rank"],
@@ -207,7 +207,7 @@ impl Walk {
     }
 
     fn remember(&mut self, query: Query) {
-        // Any place will do, also one where no row is: it is made up from the query.
+        // Any place is allowed, even without a row there. It is made from the query.
         let key = query.table.definition().key;
         let candidates: Vec<Key> = self
             .keys
@@ -225,7 +225,7 @@ impl Walk {
                 place.insert(range.name.into(), value);
             }
         }
-        // Beyond what a bound lets through there is no place to go on from.
+        // A place beyond the query's bound is not allowed.
         if query.range_at_most.is_none() {
             self.places.push((query, place));
         }

@@ -19,7 +19,7 @@ async fn plan_shows_the_next_run_and_changes_nothing() {
         let (said, changed) = world.changes(&["plan", "--function", function]).await;
         assert_eq!((said.done().as_str(), changed.len()), ("the next run would do nothing\n", 0), "{function}");
     }
-    // Another policy: nothing fits any more.
+    // With another policy the job fits no size.
     let dir = tempfile::tempdir().unwrap();
     let other = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax = 0"));
     let out = world.run(&["plan", "--policy", &other]).await.done();
@@ -27,7 +27,7 @@ async fn plan_shows_the_next_run_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_read_loses_no_other() {
+async fn an_unreadable_state_does_not_affect_the_others() {
     let world = World::empty().await;
     let dir = tempfile::tempdir().unwrap();
     let job = serde_json::to_value(fixtures::job(1)).unwrap();
@@ -43,7 +43,7 @@ async fn a_state_that_cannot_be_read_loses_no_other() {
     assert!(err[0].starts_with("nodekeeper: line 3: the state is not one JSON object: "), "{err:?}");
     assert!(err[1].starts_with("nodekeeper: line 4: the state cannot be read: missing field `now`"), "{err:?}");
     assert_eq!(err.len(), 2);
-    // The same from a file; without a policy each says what is missing.
+    // The same from a file. Without a policy, each line says what is missing.
     let file = file(&dir, "states", &state);
     let out = world.run(&["plan", "--state", &file, "--policy", &policy]).await.done();
     assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap(), answers[0]);
@@ -90,7 +90,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     assert!(out.contains("ok  poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
     assert!(out.ends_with("nodes: none\njobs: 1 queued\nall is well\n"), "{out}");
 
-    // Three things go wrong, two are worth knowing, and what is over is not mentioned.
+    // Three things are wrong, two are worth knowing, and what has ended is not shown.
     world.put_node(&fixtures::ready(0)).await;
     let until = |key: &str, s: i64| {
         let key: ControlKey = key.parse().unwrap();
@@ -130,7 +130,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_function_that_is_overdue_is_wrong() {
+async fn an_overdue_function_is_reported_as_wrong() {
     let world = World::with_policy().await;
     let row = |function: &str, success: i64| RunRow {
         last_success_at: Some(at(success)),

@@ -48,7 +48,7 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_submission_without_options_is_the_documented_default() {
+async fn a_submission_without_options_uses_the_documented_defaults() {
     let world = World::new().await;
     let out = world.run(&["submit", "--", "true"]).await.done();
     let job = world.store().job(out.trim().parse().unwrap()).await.unwrap().unwrap();
@@ -82,7 +82,7 @@ async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn waiting_ends_when_every_job_has_and_says_how() {
+async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
     let world = World::new().await;
     let ends = |how: Vec<ClientStatus>| {
         let store = world.store().clone();
@@ -116,7 +116,7 @@ async fn waiting_ends_when_every_job_has_and_says_how() {
 }
 
 #[tokio::test]
-async fn jobs_are_listed_as_people_and_programs_want() {
+async fn jobs_are_listed_as_a_table_and_as_json() {
     let world = World::new().await;
     assert_eq!(world.run(&["jobs"]).await.done(), "no jobs are queued or placed (--all shows those that have ended)\n");
     world.put_job(1).await;
@@ -199,7 +199,7 @@ async fn a_job_shows_its_allocs_and_their_ends() {
 }
 
 #[tokio::test]
-async fn what_a_job_prints_cannot_drive_the_terminal_and_reaches_a_pipe_unchanged() {
+async fn job_output_cannot_control_the_terminal_and_is_unchanged_in_a_pipe() {
     let mut world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
     let printed = "\u{1b}[2J\u{1b}]0;title\u{7}plain\ttab\r\n\u{9b}31m";
@@ -228,7 +228,7 @@ async fn cancel_changes_the_job_and_nothing_else() {
     let event = &world.store().history(&format!("job#{}", id(1)), 9).await.unwrap()[0];
     assert_eq!((event.action.as_str(), event.reason.as_str(), event.at()), ("cancel", "by the operator", world.now));
     assert_eq!(event.expires_at, (world.now + Span::from_s(14 * 86_400)).as_epoch_s());
-    // What is not there does not keep the others from being cancelled.
+    // A job that does not exist does not stop the others.
     let (said, changed) = world.changes(&["cancel", &id(9), &id(1), &id(2)]).await;
     let (out, err) = said.failed();
     assert_eq!(out, format!("{} was cancelled already\n{} cancelled\n", id(1), id(2)));
@@ -237,7 +237,7 @@ async fn cancel_changes_the_job_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_lost_race_is_tried_again_but_not_for_ever() {
+async fn a_lost_race_is_tried_again_a_few_times() {
     let mut world = World::with_policy().await;
     let mut job = world.put_job(1).await;
     let mut theirs = Vec::new();

@@ -30,7 +30,7 @@ async fn intents_change_the_record_and_not_its_pulse() {
 }
 
 #[tokio::test]
-async fn a_shutdown_is_not_taken_back() {
+async fn a_shutdown_cannot_be_undone() {
     let world = World::with_policy().await;
     world.put_node(&fixtures::ready(0).shut_down(at(990), "idle").unwrap()).await;
     for command in ["hold", "drain", "resume"] {
@@ -74,7 +74,7 @@ async fn nodes_are_listed_and_shown() {
 }
 
 #[tokio::test]
-async fn a_handle_is_kept_and_let_go() {
+async fn a_handle_is_kept_and_released() {
     let world = World::with_policy().await;
     world.put_running(1).await;
     let other = world.put_node(&fixtures::ready(1)).await;
@@ -84,7 +84,7 @@ async fn a_handle_is_kept_and_let_go() {
     assert_eq!(said.done(), "handle cache:data on slot 1 is kept from now on\n");
     assert_eq!(changed, ["events/slot#1/keep".to_owned(), handle.clone()]);
     assert!(world.run(&["handles", "1"]).await.done().lines().nth(1).unwrap().contains("kept"));
-    // Only one node has it: the slot may be left out.
+    // Only one node has this handle, so the slot is not needed.
     let (said, changed) = world.changes(&["keep", "cache:data"]).await;
     assert_eq!(
         (said.done().as_str(), changed.len()),
@@ -103,7 +103,7 @@ async fn a_handle_is_kept_and_let_go() {
 }
 
 #[tokio::test]
-async fn what_is_being_destroyed_cannot_be_kept() {
+async fn a_handle_that_is_being_destroyed_cannot_be_kept() {
     let world = World::with_policy().await;
     let node = world.put_node(&fixtures::ready(0)).await;
     world.put_handle(&node, "h").await;
@@ -115,7 +115,7 @@ async fn what_is_being_destroyed_cannot_be_kept() {
 }
 
 #[tokio::test]
-async fn a_release_lets_go_what_is_held_now_and_ends() {
+async fn a_release_frees_what_is_held_now_and_ends() {
     let mut world = World::with_policy().await;
     let mut instances = Vec::new();
     for slot in 0..4 {
@@ -140,7 +140,7 @@ async fn a_release_lets_go_what_is_held_now_and_ends() {
     };
     world.put_entry(brake).await;
     let (said, changed) = world.changes(&["release", "leases"]).await;
-    assert_eq!(said.done(), "what is held back of leases is let go in the next run (all silent)\n");
+    assert_eq!(said.done(), "the next run carries out what the brake leases holds back (all silent)\n");
     assert_eq!(changed, ["control/release#leases", "events/cluster/release"]);
     let key = ControlKey::Release(BrakeKind::Leases);
     let release: Release = world.store().entry(&key).await.unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn init_makes_what_is_missing_and_only_that() {
+async fn init_creates_only_missing_tables() {
     let world = World::empty().await;
     let said = world.run(&["jobs"]).await.error();
     assert!(said.contains("test-jobs") && said.contains("nodekeeper init"), "{said}");
@@ -16,7 +16,7 @@ async fn init_makes_what_is_missing_and_only_that() {
 }
 
 #[tokio::test]
-async fn what_needs_no_cluster_asks_for_none() {
+async fn commands_that_need_no_cluster_do_not_connect() {
     let dir = tempfile::tempdir().unwrap();
     let right = file(&dir, "right.toml", POLICY);
     let state = file(&dir, "state", "");
@@ -52,7 +52,7 @@ async fn a_wrong_policy_is_refused_with_every_mistake_and_nothing_is_stored() {
 }
 
 #[tokio::test]
-async fn a_policy_is_stored_with_its_difference_once() {
+async fn setting_a_policy_prints_the_difference_and_stores_it_once() {
     let world = World::new().await;
     let dir = tempfile::tempdir().unwrap();
     let (said, changed) = world.changes(&["policy", "set", &file(&dir, "p.toml", POLICY)]).await;
@@ -65,7 +65,7 @@ async fn a_policy_is_stored_with_its_difference_once() {
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines.contains(&"~ nodes.max: 4 -> 8") && lines.contains(&"- size.small.vcpus: 2"), "{said}");
     assert!(lines.contains(&"+ size.tiny.name: \"tiny\"") && lines.ends_with(&["stored as version 2"]), "{said}");
-    // What is shown can be stored again, and changes nothing.
+    // The policy as shown can be stored again, and nothing changes.
     let shown = world.run(&["policy", "show"]).await.done();
     assert!(shown.starts_with("# version 2\n"), "{shown}");
     let said = world.run(&["policy", "set", &file(&dir, "shown.toml", &shown)]).await.done();
@@ -76,7 +76,7 @@ async fn a_policy_is_stored_with_its_difference_once() {
 }
 
 #[tokio::test]
-async fn a_policy_stored_meanwhile_is_not_overwritten() {
+async fn a_policy_that_somebody_else_stored_is_not_overwritten() {
     let mut world = World::with_policy().await;
     let row = world.store().control().await.unwrap().policy.unwrap();
     let (theirs, _) = change(Some(&row), &row);
@@ -90,7 +90,7 @@ async fn a_policy_stored_meanwhile_is_not_overwritten() {
 }
 
 #[tokio::test]
-async fn a_cluster_out_of_reach_is_one_line_that_says_what_to_do() {
+async fn an_unreachable_cluster_gives_one_line_that_says_what_to_do() {
     let mut world = World::empty().await;
     let config = aws_sdk_dynamodb::Config::builder()
         .behavior_version(BehaviorVersion::latest())
@@ -108,20 +108,20 @@ async fn a_cluster_out_of_reach_is_one_line_that_says_what_to_do() {
 }
 
 #[test]
-fn ids_are_checked_before_anything_is_asked() {
+fn ids_are_checked_before_the_cluster_is_called() {
     let command = parse(&["job", &JobId::new(model::chance::Chance::real().ulid(at(0))).to_string()]).unwrap();
     assert!(matches!(command, Command::Job(_)));
     <Line as clap::CommandFactory>::command().debug_assert();
 }
 
 #[tokio::test]
-async fn the_same_policy_is_stored_anew_where_ec2_refuses_a_size() {
+async fn the_same_policy_is_stored_again_if_ec2_refused_a_size() {
     let world = World::with_policy().await;
     let dir = tempfile::tempdir().unwrap();
     let same = file(&dir, "same.toml", POLICY);
     let key = ControlKey::BadRequest("small".into());
     world.put_entry(EntryRow { policy_version: Some(1), ..EntryRow::new(&key) }).await;
     let said = world.run(&["policy", "set", &same]).await.done();
-    assert!(said.ends_with("stored as version 2\nsize small, which EC2 called wrong, is tried again\n"), "{said}");
+    assert!(said.ends_with("stored as version 2\nsize small, which EC2 refused, is tried again\n"), "{said}");
     assert_eq!(world.run(&["policy", "set", &same]).await.done(), "nothing changed: version 2 is the same\n");
 }

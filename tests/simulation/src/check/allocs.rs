@@ -1,4 +1,4 @@
-//! Allocs, and what runs on the machines.
+//! The invariants of allocs, and of the processes on the machines.
 
 use super::{
     Check, RUN, SLACK, alloc_id, count, done, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text,
@@ -63,7 +63,7 @@ impl Check {
         }
     }
 
-    /// A final alloc never changes; `desired` never goes from stop to run; it stays whose it is.
+    /// A final alloc never changes. `desired` never goes from stop to run. An alloc never moves to another node.
     fn invariant_a_final_alloc_never_changes(&self, before: Option<&Item>, after: Option<&Item>) {
         let Some(before) = before else { return };
         let rule = "invariant_a_final_alloc_never_changes";
@@ -85,7 +85,7 @@ impl Check {
         }
     }
 
-    /// At most one copy of a member has desired = run and is not unknown or awaiting.
+    /// At most one copy of a member has `desired` = run and is neither unknown nor awaiting.
     pub(super) fn invariant_one_copy_of_a_member_is_wanted(&self, changes: &[Change]) {
         let mut seen = lock(&self.seen);
         let mut touched = BTreeSet::new();
@@ -113,7 +113,7 @@ impl Check {
         }
     }
 
-    /// The `allocs` sets of the node and the job are exactly the live allocs.
+    /// The `allocs` sets of the node and of the job hold exactly their live allocs.
     fn invariant_both_sets_have_the_live_allocs(
         &self,
         model: &Model,
@@ -139,8 +139,8 @@ impl Check {
         }
     }
 
-    /// An alloc that is lost because its node does not list it is not on its node, and the report that
-    /// does not list it could know of it.
+    /// If an alloc becomes lost because a report does not list it, then it is not on its node, and the node knew
+    /// its order when it made the report.
     fn invariant_what_is_lost_for_its_absence_is_absent(
         &self,
         caller: &Caller,
@@ -170,8 +170,8 @@ impl Check {
         }
     }
 
-    /// A node's word on its allocs is taken only after its heartbeat, from its present incarnation,
-    /// and in a report that no later one has overtaken.
+    /// A report changes an alloc only if its node was heard from, if the report is of the current incarnation, and
+    /// if no later report was taken before it.
     fn invariant_heartbeat_before_updates(&self, caller: &Caller, model: &Model, after: Option<&Item>) {
         let (Kind::Node { node, body, .. }, Some(after)) = (&caller.kind, after) else { return };
         let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(*node)) else { return };
@@ -198,9 +198,9 @@ impl Check {
         }
     }
 
-    /// What runs on a silent node is lost by a run only when its job waits no longer, or wants it no
-    /// longer and does not regroup: before, it is unknown. (What a node that came back no longer has
-    /// is lost at once; so is what an instance that is over had.)
+    /// A run makes an alloc of a silent node lost only if its job does not wait for it any more, or if the job does
+    /// not want it and does not regroup. Until then the alloc is unknown. (An alloc is lost at once if its node
+    /// came back without it, or if its instance has ended.)
     fn invariant_a_silent_nodes_work_is_waited_for(
         &self,
         caller: &Caller,
@@ -232,8 +232,8 @@ impl Check {
         }
     }
 
-    /// No run takes what a node has for lost while the node is there and heard from, and ready or about to
-    /// say what runs on it.
+    /// No run makes an alloc lost while its node is up and heard from, and is ready or about to report what runs
+    /// on it.
     fn invariant_what_a_ready_node_runs_is_not_lost(&self, model: &Model, before: &Item, after: &Item) {
         let lost = text(after, "client") == Some("lost") && !is_final(before);
         let Some(node) = node_id(before).filter(|_| lost && !self.forgets(time(before, "placed_at"))) else { return };
@@ -243,8 +243,8 @@ impl Check {
         let there = real.is_some_and(|r| r.is_up() && !r.was_hidden(now));
         let heard = time(record, "lease_expires_at").is_some_and(|until| until > now + SLACK);
         let ready = text(record, "state") == Some("in_use") && text(record, "status") == Some("ready");
-        // One that is heard again says in a moment what runs on it: for so long as a boot may take, and what
-        // is unknown waits for it two minutes longer than otherwise.
+        // A node that is heard from again soon reports what runs on it. It has the time that a boot may take, and
+        // an unknown alloc waits for it two minutes longer than usual.
         let syncing = text(record, "state") == Some("in_use") && text(record, "status") == Some("syncing");
         let timeout_s = self.policies(RUN).iter().map(|p| p.boot.timeout_s).min().unwrap_or(0);
         let stuck = time(record, "syncing_since_at").is_some_and(|at| now.since(at) + SLACK >= Span::from_s(timeout_s));
@@ -256,12 +256,12 @@ impl Check {
         }
     }
 
-    /// A process ended, or will never start: with its exit code, if it has one.
+    /// Called when a process ended or will never start, with its exit code if it has one.
     pub fn ended(&self, node: NodeId, id: AllocId, exit_code: Option<i32>) {
         lock(&self.seen).exits.insert((node, id), exit_code);
     }
 
-    /// An alloc is complete if its process ended with 0, and failed only if it ended otherwise.
+    /// An alloc becomes complete only if its process exited with 0, and failed only if its process ended otherwise.
     fn invariant_an_end_is_as_it_was(&self, id: AllocId, before: Option<&Item>, after: Option<&Item>) {
         let Some(after) = after.filter(|a| is_final(a) && before.is_none_or(|b| !is_final(b))) else { return };
         let Some(node) = node_id(after) else { return };
@@ -276,8 +276,8 @@ impl Check {
         }
     }
 
-    /// With the end of an alloc its container is due: at once, and what a failed one left after the time
-    /// it is kept.
+    /// When an alloc ends, its container is due for the sweep: at once, or after `sweep.failed_keep_s` if the alloc
+    /// failed.
     fn invariant_an_end_calls_the_sweep(
         &self,
         model: &Model,
@@ -297,8 +297,8 @@ impl Check {
         }
     }
 
-    /// When one of several copies is told to stop although its job still wants the member, the one that
-    /// stays is the one that the job's `reconcile` names, and it is told apart no more.
+    /// When one of several copies is told to stop although its job still wants the member, the copy that stays is
+    /// the one that the job's `reconcile` names, and it is not awaiting any more.
     pub(super) fn invariant_the_right_copy_stays(&self, caller: &Caller, model: &Model, changes: &[Change]) {
         let rule = "invariant_the_right_copy_stays";
         let wants = |row: &Item| text(row, "desired") == Some("run") && !is_final(row);
@@ -332,7 +332,7 @@ impl Check {
                 match text(row, "reconcile") {
                     Some("keep_original") => (0, 0, copy),
                     Some("keep_replacement") => (0, 0, -copy),
-                    // Running before pending, then the longest running.
+                    // A running copy before a pending one, then the one that has run longest.
                     _ => {
                         let pending = i64::from(text(row, "client") == Some("pending"));
                         (pending, number(row, "started_at").unwrap_or(i64::MAX), copy)
@@ -349,7 +349,7 @@ impl Check {
         }
     }
 
-    /// What one transaction placed.
+    /// Checks what one transaction placed.
     pub(super) fn placed_all_at_once(&self, model: &Model, changes: &[Change]) {
         let new = changes.iter().filter(|c| c.table == Table::Allocs && c.before.is_none());
         let placed: Vec<&Item> = new.filter_map(|c| c.after.as_deref()).collect();
@@ -381,7 +381,7 @@ impl Check {
                         && copies.len() == n
                         && set(before).iter().all(|a| !copies.contains_key(&a.copy))
                 }
-                // A copy, of what is unknown, for a job of one that wants one.
+                // A copy of an unknown alloc, for a job of one member that asks for replacements.
                 Some("placed") => {
                     let original = |a: &&Item| text(a, "replaces").and_then(|id| id.parse().ok());
                     let unknown = |id: AllocId| {
@@ -400,8 +400,8 @@ impl Check {
             if placed.iter().any(|a| a.contains_key("replaces")) {
                 self.core.count("a copy was placed for an unknown alloc");
             }
-            // Each time a single job is placed anew it lost or failed before. (Ids that a restore undid
-            // are skipped.)
+            // A job of one member is placed again only after a loss or a failure. (Copy numbers that a restore
+            // took back are skipped.)
             let replaces = set(before).len() + usize::from(placed.iter().any(|a| a.contains_key("replaces")));
             if n == 1 && replaces == 0 && !is_true(after, "replace") && !self.forgets(time(after, "submitted_at")) {
                 let most = 1 + count(before, "lost_count") + count(before, "failed_count");
@@ -412,7 +412,7 @@ impl Check {
         }
     }
 
-    /// New work is placed only on a node that is in use, ready and wanted, and that has room.
+    /// New work is placed only on a node that is in use, ready, neither held nor drained, and has room.
     fn invariant_work_is_placed_on_ready_nodes_with_room(&self, model: &Model, alloc: &Item, changes: &[Change]) {
         let rule = "invariant_work_is_placed_on_ready_nodes_with_room";
         let on = slot(alloc);
@@ -430,7 +430,7 @@ impl Check {
         }
         let rows: Vec<_> = set(after).iter().filter_map(|id| model.get(&store::alloc_key(*id)).cloned()).collect();
         let sum = |name: &str| rows.iter().map(|r| count(r, name)).sum::<i64>();
-        // A share of the memory is the system's.
+        // The system uses a share of the memory.
         let share = self.present_policy().map_or(1.0, |p| p.nodes.memory_usable);
         let there = |name: &str| match name {
             "memory_mib" => (count(after, name) as f64 * share).floor() as i64,
@@ -448,7 +448,7 @@ impl Check {
         }
     }
 
-    /// A process of an alloc starts.
+    /// Called when the process of an alloc starts.
     pub fn started(&self, node: NodeId, order: &AllocOrder) {
         let id = order.alloc_id;
         self.core.count("a process started");
@@ -457,7 +457,7 @@ impl Check {
         self.invariant_no_member_runs_twice_at_once(node, id);
     }
 
-    /// What a node is told to run is what its job says.
+    /// The order that a node gets is what its job says.
     fn invariant_a_node_is_told_what_was_submitted(&self, order: &AllocOrder) {
         let Some(job) = self.row(&job_key(order.alloc_id.job_id)) else { return };
         let list = |name: &str| -> Vec<String> {
@@ -473,16 +473,16 @@ impl Check {
         }
     }
 
-    /// The process of an alloc starts at most once, whatever its node forgets: a second run is
-    /// another copy, if the job allows one.
+    /// The process of an alloc starts at most once, even if its node forgets it. A second attempt is another copy,
+    /// if the job allows one.
     fn invariant_an_alloc_starts_once(&self, node: NodeId, id: AllocId) {
         if !lock(&self.seen).started.insert(id) && !self.forgets_job(id.job_id) {
             self.broken("invariant_an_alloc_starts_once", format!("{id} on {node}: {:?}", self.alloc_row(id)));
         }
     }
 
-    /// No two copies of a member run at once, unless the control plane gave the other one up:
-    /// unknown, lost, told to stop, or ended.
+    /// No two copies of a member run at once, unless the control plane gave one of them up: it is unknown, lost, told
+    /// to stop, or ended.
     fn invariant_no_member_runs_twice_at_once(&self, node: NodeId, id: AllocId) {
         let grounds: Vec<_> = lock(&self.seen).by_node.iter().map(|(n, g)| (*n, g.clone())).collect();
         for (other_node, ground) in grounds {

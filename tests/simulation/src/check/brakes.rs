@@ -1,4 +1,4 @@
-//! The brakes: no run and no report takes away an unusual share that has not waited.
+//! The invariants of brakes: no run and no report takes away an unusual share at once.
 
 use super::{Check, RUN, SLACK, node_id, text, time};
 use crate::caller::{Caller, Kind};
@@ -10,41 +10,41 @@ use model::policy::Policy;
 use model::time::{Span, Time};
 use store::{Item, Row, Table, control_key};
 
-/// Between what a run observed and what is there when it acts, so many may have come and gone.
+/// How many things may have come or gone between a run's observation and its actions.
 pub(super) const MOVED: usize = 3;
 
-/// What a brake holds back, above which floor and share, for how long.
+/// A brake: above which number and share it holds back, and for how long.
 struct Brake {
     name: &'static str,
     floor: usize,
     fraction: f64,
-    /// `None`: until an operator lets go.
+    /// `None`: until an operator releases it.
     hold_s: Option<i64>,
 }
 
-/// Whether a brake's memory was not over when the run looked.
+/// Whether a brake's entry was still valid when the run looked.
 fn is_recent(row: &Row, now: Time) -> bool {
     time(row, "until_at").is_some_and(|until| now < until + RUN)
 }
 
-/// Whether an operator let go of what was held since then. (The word may have ended since the run read it.)
+/// Whether an operator released what is held since `since`. (The release may have ended after the run read it.)
 fn is_released(release: Option<&Row>, since: Option<Time>, now: Time) -> bool {
     let Some(release) = release else { return false };
     let holds = time(release, "until_at").is_some_and(|until| now < until + RUN);
     holds && time(release, "since_at").zip(since).is_some_and(|(said, since)| said + SLACK >= since)
 }
 
-/// The operator's word on a brake.
+/// The operator's release of a brake.
 fn release<'m>(model: &'m Model, name: &str) -> Option<&'m Row> {
     model.get(&control_key(&ControlKey::Release(name.parse().ok()?)))
 }
 
-/// Whether a lease was over before the run began.
+/// Whether a lease expired before the run began.
 fn is_long_over(caller: &Caller, row: &Item) -> bool {
     time(row, "lease_expires_at").is_some_and(|at| at + SLACK < caller.began)
 }
 
-/// How many nodes should be heartbeating, and the leases of how many were over before the run began.
+/// How many nodes should heartbeat, and how many of their leases expired before the run began.
 pub(super) fn leases(caller: &Caller, model: &Model) -> (usize, usize) {
     let status = |row: &&Row| matches!(text(row, "status"), Some("ready" | "syncing"));
     let leased = |row: &&Row| text(row, "state") == Some("in_use") && status(row);
@@ -70,7 +70,7 @@ impl Check {
                 let state = |row: Option<&Item>| row.and_then(|r| text(r, "state")).unwrap_or("").to_owned();
                 let taken = match (state(Some(before)).as_str(), state(after).as_str()) {
                     ("unknown", "destroying") => true,
-                    // What was unknown and went by itself is no loss.
+                    // An unknown handle that disappears by itself is no loss.
                     ("unknown" | "destroying" | "gone", _) => false,
                     (_, "gone") => true,
                     _ => false,
@@ -81,7 +81,7 @@ impl Check {
                     let sweep = &policy.sweep;
                     let floor = sweep.cap_min as usize;
                     let brake = Brake { name: "handles", floor, fraction: sweep.cap_fraction, hold_s: None };
-                    // What was dropped is no longer among them.
+                    // Handles that were dropped are not counted in `all`.
                     self.invariant_an_unusual_share_waits(caller, model, &brake, all);
                 }
             }
@@ -104,11 +104,11 @@ impl Check {
         }
         let cleaned = up(before) && after.is_some_and(|r| text(r, "state") == Some("cleaned"));
         let bound = text(before, "instance_id");
-        // When the run looked.
+        // Listed now, or when the run looked.
         let listed = |real: Real| real.is_listed(self.core.now()) || real.is_listed(self.core.now() - RUN);
         let listed = bound.and_then(|id| self.ec2()?.one(id)).is_some_and(listed);
         if cleaned && bound.is_some() && !listed {
-            // What it shut down itself it still counted.
+            // The run still counted nodes that it shut down itself.
             let lately = |r: &Item| time(r, "modified_at").is_some_and(|at| self.core.now().since(at) < RUN);
             let was_up = |r: &Item| up(r) || (text(r, "state") == Some("shutting_down") && lately(r));
             let all = model.rows(Table::Nodes).filter(|r| was_up(r)).count();
@@ -120,9 +120,9 @@ impl Check {
         }
     }
 
-    /// When the leases of all of more than `brake_min` nodes were over before the run began, none goes for
-    /// `blackout_s`, and then at most the brake's share in a run: unless its instance is gone, or an
-    /// operator let go.
+    /// If all leases of more than `brake_min` nodes expired before the run began, no node is given up for
+    /// `blackout_s`, and after that at most the brake's share in a run. A node may go at once if its instance has
+    /// ended or an operator released the brake.
     fn invariant_when_all_are_silent_few_go_at_a_time(
         &self,
         caller: &Caller,
@@ -152,8 +152,8 @@ impl Check {
         }
     }
 
-    /// Since when a brake holds, as the memory of this very trouble says: one of an earlier one is over.
-    /// (As it was when the run may have read it, where another run began a new one since.)
+    /// Since when a brake holds, as its entry says. An entry of earlier trouble has ended and does not count.
+    /// (If another run wrote the entry since this run may have read it, the earlier row counts too.)
     fn held_since(&self, caller: &Caller, model: &Model, name: &str) -> Option<Time> {
         let now = self.core.now();
         let seen = lock(&self.seen);
@@ -165,7 +165,7 @@ impl Check {
         rows.filter(|r| is_recent(r, now)).filter_map(|r| time(r, "since_at")).min()
     }
 
-    /// An orphan is about to be terminated.
+    /// Called when an orphan is about to be terminated.
     pub(super) fn orphan(&self, caller: &Caller, real: &Real) {
         let (Some(policy), Some(model)) = (self.present_policy(), self.model.get()) else { return };
         if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && real.is_up() {
@@ -175,8 +175,8 @@ impl Check {
         }
     }
 
-    /// More than the floor and more than the share of what there is goes only after that has lasted
-    /// as long as the brake holds, or an operator let go. `left` is what there still is.
+    /// More than the brake's number and share are taken away only after the brake has held for its time, or after
+    /// an operator released it. `left` is how many still exist.
     fn invariant_an_unusual_share_waits(&self, caller: &Caller, model: &Model, brake: &Brake, left: usize) {
         let taken = caller.takes(brake.name);
         let all = left + taken + MOVED;

@@ -1,4 +1,4 @@
-//! Launches and terminations.
+//! The invariants of launches and terminations.
 
 use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
 use crate::caller::{Caller, Kind, shortage_key};
@@ -12,31 +12,30 @@ use model::time::{Span, Time};
 use model::wire::NodeFile;
 use store::{Table, control_key, node_key};
 
-/// How far a scan may be behind.
+/// How old a scan may be.
 const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
 
-/// For how long after its waiting what was short is tried with care, at least.
+/// For how long after a shortage ended its offering is tried with care, at least.
 const AGAIN: Span = Span::from_s(900);
 
-/// How long after its time a slow write is committed at most.
+/// The longest delay of a slow write.
 const COMMITS: Span = Span::from_s(25);
 
-/// Whether a run could know of what was written then.
+/// Whether a run could know of a write at that time.
 fn could_know(caller: &Caller, at: Time) -> bool {
     at + SLACK + COMMITS + BEHIND < caller.began
 }
 
 impl Check {
-    /// A launch call with a new token reached EC2: for which node, if it says so.
+    /// Called when a launch with a new token reached EC2. Returns its node, if its tags name one.
     pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Option<NodeId> {
         self.invariant_a_launch_is_written_ahead(caller, request, token);
         self.invariant_no_launch_while_a_refusal_holds(caller, request);
         self.invariant_a_launch_names_its_node(request)
     }
 
-    /// Nothing is launched that a quota, a throttling, failed starts, a shortage or EC2's judgement of a size
-    /// forbid at that time, if it was known when the run looked. (A call is repeated all the same: what
-    /// became of it is to be known.)
+    /// No launch is made while a quota, throttling, failed starts, a shortage, or a refusal of its size forbids it,
+    /// if the run could know. (An earlier call may be repeated all the same, to learn its outcome.)
     fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
@@ -70,8 +69,8 @@ impl Check {
         }
     }
 
-    /// What EC2 has none of is remembered when the run that was told so is over, whatever else it wrote
-    /// there. (Where writes fail, the next refusal is.)
+    /// At the end of a run, every shortage that EC2 told it of is in the control table, whatever else the run wrote
+    /// there. (Not checked in worlds where writes fail: there the next refusal is remembered.)
     pub fn invariant_a_shortage_is_remembered(&self, caller: &Caller) {
         let may_fail = [Fault::DbThrottles, Fault::DbFails, Fault::DbContended, Fault::DbAnswerLost, Fault::Restored];
         if may_fail.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
@@ -87,12 +86,12 @@ impl Check {
         }
     }
 
-    /// Of what was short until a while ago a run tries one, and twice as many after each success.
+    /// Soon after a shortage, a run tries one launch of that offering, and twice as many after each success.
     fn invariant_what_was_short_is_tried_by_few(&self, caller: &Caller, model: &Model, shortage: &str) {
         let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some(shortage)) else { return };
         let now = self.core.now();
         let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
-        // As far as the run could know of it.
+        // Only if the run could know of it.
         let success = time(row, "until_at").filter(|_| row.contains_key("count"));
         let known = time(row, "since_at").into_iter().chain(success).all(|at| could_know(caller, at));
         let n = caller.takes(shortage);
@@ -103,7 +102,7 @@ impl Check {
         }
     }
 
-    /// A launch names its cluster and its node in its tags.
+    /// The tags of a launch name its cluster and its node.
     fn invariant_a_launch_names_its_node(&self, request: &LaunchRequest) -> Option<NodeId> {
         let node = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());
         if node.is_none() || !request.tags.contains_key(CLUSTER_TAG) {
@@ -112,14 +111,14 @@ impl Check {
         node
     }
 
-    /// A launch that is repeated under its token is the very one that was made: EC2 refuses any other.
+    /// A launch that is repeated under its token is the same request as before: EC2 refuses any other.
     pub fn invariant_a_launch_is_repeated_as_it_was(&self, token: &str, earlier: &LaunchRequest, now: &LaunchRequest) {
         if earlier != now {
             self.broken("invariant_a_launch_is_repeated_as_it_was", format!("{token}: {now:?}"));
         }
     }
 
-    /// An instance that comes up is told which node it is.
+    /// The user data of an instance tells it which node it is.
     pub fn invariant_an_instance_is_told_who_it_is(&self, real: &Real) -> Option<NodeFile> {
         let file = model::launch::node_file_in(&real.user_data);
         if file.is_none() {
@@ -128,8 +127,8 @@ impl Check {
         file
     }
 
-    /// What defines a launch is on the record before EC2 is called, and the call is over before its
-    /// claim is.
+    /// The record holds everything that defines a launch before EC2 is called, and the call ends before its claim
+    /// does.
     fn invariant_a_launch_is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
         let rule = "invariant_a_launch_is_written_ahead";
         let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
@@ -152,12 +151,12 @@ impl Check {
         }
     }
 
-    /// EC2 makes an instance of this life.
+    /// Called when EC2 makes an instance for this node.
     pub fn launched<'a>(&self, node: NodeId, all: impl Iterator<Item = &'a Real>) {
         self.invariant_at_most_one_live_instance_a_node(node, all);
     }
 
-    /// At most one live instance for each node id.
+    /// A node id has at most one live instance.
     fn invariant_at_most_one_live_instance_a_node<'a>(&self, node: NodeId, all: impl Iterator<Item = &'a Real>) {
         for other in all.filter(|r| r.node_id == node && r.is_live()) {
             let what = format!("{node} has {} already", other.instance.instance_id);
@@ -165,14 +164,14 @@ impl Check {
         }
     }
 
-    /// A function terminates an instance.
+    /// Called when a function terminates an instance.
     pub fn terminating(&self, caller: &Caller, real: &Real) {
         self.invariant_no_working_node_is_terminated(caller, real);
         self.invariant_only_the_shut_down_and_orphans_are_terminated(caller, real);
     }
 
-    /// No instance is terminated while a live alloc with desired = run is on it, except at a drain's
-    /// deadline, or when its node is down past `down_after_s` or stuck in `syncing`.
+    /// No instance is terminated while it has a live alloc with `desired` = run, except at a drain's deadline, or when
+    /// its node is down for more than `down_after_s` or stuck in `syncing`.
     fn invariant_no_working_node_is_terminated(&self, caller: &Caller, real: &Real) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
@@ -198,8 +197,8 @@ impl Check {
         }
     }
 
-    /// What is terminated was shut down in its record, or is an orphan old enough that nobody can
-    /// still be about to claim it.
+    /// A terminated instance was shut down in its record, or it is an orphan that is too old for a record to claim
+    /// it later.
     fn invariant_only_the_shut_down_and_orphans_are_terminated(&self, caller: &Caller, real: &Real) {
         let rule = "invariant_only_the_shut_down_and_orphans_are_terminated";
         let row = self.row(&node_key(real.node_id.slot()));
@@ -208,12 +207,13 @@ impl Check {
         let right = match record {
             Some(r) if text(r, "instance_id") == Some(id) => text(r, "state") == Some("shutting_down"),
             Some(r) if r.contains_key("instance_id") => self.is_old(real),
-            // Its record waits for it.
+            // Its record still waits for this instance.
             Some(_) => false,
-            // Cleaned, or another life: an orphan, or shut down by this run and cleaned by another before its call.
+            // The record is cleaned or of another life. Then the instance is an orphan, or this run shut it down and
+            // another run cleaned the record before the call.
             None => self.is_old(real) || caller.has_shut_down(id),
         };
-        // However much the table forgot, what is young may still be about to be bound.
+        // Even if the table forgot a lot: a record may still bind a young instance.
         let young = record.is_none() && !self.is_old(real) && !caller.has_shut_down(id);
         if young || (!right && !self.forgets_life(real.node_id)) {
             self.broken(rule, format!("{} terminates {real:?}: {row:?}", caller.name()));
@@ -225,7 +225,7 @@ impl Check {
         }
     }
 
-    /// clean-stale-records terminates nothing by what it listed longer than `poll.stale_after_s` ago.
+    /// clean-stale-records terminates nothing on the basis of a list that is older than `poll.stale_after_s`.
     fn invariant_no_orphan_is_judged_by_an_old_list(&self, caller: &Caller) {
         if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && self.is_too_late(caller) {
             let what = format!("{} began at {}", caller.name(), caller.began);

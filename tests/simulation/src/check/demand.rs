@@ -1,4 +1,4 @@
-//! What is launched for whom, and what is refused.
+//! The invariants of launches for work, and of rejected jobs.
 
 use super::brakes::MOVED;
 use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
@@ -12,19 +12,19 @@ use model::time::{Span, Time};
 use std::collections::VecDeque;
 use store::{Item, Row, Table, job_key};
 
-/// How long a node is given to be seen by every run.
+/// After this time every run can see a node's last change.
 const SETTLED: Span = Span::from_s(90);
 
 fn is_assigned(row: Option<&Item>) -> bool {
     row.is_some_and(|r| text(r, "state") == Some("assigned"))
 }
 
-/// The job a node is launched for, by its reason.
+/// The job that a node is launched for, as its reason says.
 fn wanted_for(row: &Item) -> Option<JobId> {
     text(row, "reason").and_then(|r| r.strip_prefix("job ")?.split(' ').next()?.parse().ok())
 }
 
-/// Whether two nodes are of one size, as it was when each was launched.
+/// Whether two nodes have the same size, with the same properties at their launches.
 fn alike(one: &Item, other: &Item) -> bool {
     let what = ["size", "instance_type", "vcpus", "memory_mib", "scratch_gib", "gpus"];
     what.iter().all(|name| one.get(*name) == other.get(*name))
@@ -40,8 +40,8 @@ impl Check {
         if !matches!(caller.kind, Kind::Run(_)) {
             return;
         }
-        // What this run saw or made: of two at once each keeps within its bounds, and only slots
-        // bound both.
+        // Only nodes that this run saw or made. If two runs overlap, each keeps its own limits, and only the
+        // number of slots limits both together.
         let known = |row: &&Row| node_id(row).is_some_and(|n| n == node_id(after).unwrap_or(n) || caller.knows(n));
         let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| is_up(r)).filter(known).collect();
         self.invariant_a_run_launches_so_many(caller);
@@ -54,10 +54,9 @@ impl Check {
         }
     }
 
-    /// No node is launched for a job, and shut down as idle without ever having had work, while that job
-    /// is the first of the queue: it would be launched again, and again. (What is launched for a later one
-    /// may have to make way, once what the first lacks is to be had again.) Looked at of what was launched
-    /// when nothing had gone wrong for a while.
+    /// A node that was launched for a job is not shut down as idle, without ever having had work, while that job is
+    /// the first of the queue. It would be launched again and again. (A node for a later job may have to make room
+    /// once the first job's size is available again.) Checked for launches some time after the faults stopped.
     pub(super) fn invariant_nothing_is_launched_in_vain(&self, model: &Model, before: &Item) {
         let Some(job) = node_id(before).and_then(|node| lock(&self.seen).launched_for.remove(&node)) else { return };
         let settled = time(before, "assigned_at").is_some_and(|at| {
@@ -81,7 +80,7 @@ impl Check {
         }
     }
 
-    /// The prices of all records that are not cleaned stay below `nodes.max_price_per_hour`.
+    /// The prices of all records that are not cleaned add up to at most `nodes.max_price_per_hour`.
     fn invariant_the_fleet_stays_below_its_price(&self, up: &[&Row], after: &Item) {
         let all: f64 = up.iter().map(|r| decimal(r, "price_per_hour")).sum();
         let caps: Vec<f64> = self.policies(RUN).iter().map(|p| f64::from(p.nodes.max_price_per_hour)).collect();
@@ -90,7 +89,7 @@ impl Check {
         }
     }
 
-    /// Not more records of a size are not cleaned than its `max`.
+    /// At most `max` records of a size are not cleaned.
     fn invariant_a_size_stays_below_its_maximum(&self, up: &[&Row], after: &Item) {
         let Some(size) = text(after, "size") else { return };
         let all = up.iter().filter(|r| text(r, "size") == Some(size)).count();
@@ -102,12 +101,11 @@ impl Check {
         }
     }
 
-    /// No node is launched for a job while as many of its size and market as there are members queued
-    /// have been waiting for work for a while. (What is launched for `nodes.min` has no job in its
-    /// reason.)
+    /// No node is launched for a job while enough free nodes of its size and market have waited for work for some
+    /// time: as many as members are queued. (A launch for `nodes.min` has no job in its reason.)
     fn invariant_no_more_is_launched_than_work_can_use(&self, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
-        // A size that falls back has nodes that a job of one market cannot use.
+        // If a size may fall back to another market, some of its nodes are useless for a job that asks for one market.
         let market = model.get(&job).and_then(|job| text(job, "market"));
         let now = self.core.now();
         let is_free = |row: &&Row| {
@@ -121,20 +119,20 @@ impl Check {
                 && alike(row, after)
                 && self.may_be_there(row)
                 && market.is_none_or(|m| text(row, "market") == Some(m))
-                // What a restored table forgot of a node may bar it.
+                // A restored table may have forgotten something that keeps this node from taking work.
                 && !self.forgets(time(row, "assigned_at"))
         };
         let free: Vec<_> = model.rows(Table::Nodes).filter(is_free).map(|r| text(r, "node_id")).collect();
         let queued = lock(&self.seen).queued.since(now - INDEX);
-        // Some may have been heard from again since the run looked, or were wanted for copies.
+        // Since the run looked, some nodes may have been heard from again. Some may be needed for copies.
         if free.len() >= queued.max(1) + MOVED {
             let what = format!("{queued} members queued, free of this size: {free:?}: {after:?}");
             self.broken("invariant_no_more_is_launched_than_work_can_use", what);
         }
     }
 
-    /// Whether a node's instance is not known to be gone. (Where the answer to its launch was lost, lists
-    /// show by its tag what became of it.)
+    /// Whether a node's instance may be up. (If the answer to its launch was lost, lists show the instance by its
+    /// tag.)
     fn may_be_there(&self, row: &Item) -> bool {
         let Some(ec2) = self.ec2() else { return true };
         match text(row, "instance_id") {
@@ -143,8 +141,8 @@ impl Check {
         }
     }
 
-    /// No node is launched for a job while a run was shown as many of the same kind that boot as there are
-    /// members queued and copies wanted. (Of those so young that nothing can be held against them.)
+    /// No node is launched for a job while enough nodes of the same kind are booting: as many as members are queued
+    /// and copies are wanted. (Counts only nodes that the run saw and that are too young to have failed.)
     fn invariant_what_boots_is_counted(&self, caller: &Caller, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         let market = model.get(&job).and_then(|job| text(job, "market"));
@@ -169,7 +167,7 @@ impl Check {
         }
     }
 
-    /// A job is rejected only if some policy of the moment has no room for it.
+    /// A job is rejected only if some policy that held lately has no room for it.
     pub(super) fn invariant_only_what_never_fits_is_rejected(&self, before: Option<&Item>, after: Option<&Item>) {
         let rejected = |row: Option<&Item>| row.is_some_and(|r| text(r, "state") == Some("rejected"));
         let Some(job) = after.filter(|_| rejected(after) && !rejected(before)) else { return };
@@ -179,12 +177,12 @@ impl Check {
     }
 }
 
-/// How many of something there were lately, with since when.
+/// Recent counts of something, each with the time since which it held.
 #[derive(Default)]
 pub(super) struct Lately(VecDeque<(Time, usize)>);
 
 impl Lately {
-    /// There are so many now.
+    /// Notes the count from now on.
     pub(super) fn set(&mut self, now: Time, count: usize) {
         self.0.push_back((now, count));
         while self.0.get(1).is_some_and(|(at, _)| *at < now - INDEX - SETTLED) {
@@ -192,7 +190,7 @@ impl Lately {
         }
     }
 
-    /// So many of them became so many.
+    /// Notes that `before` of them became `after`.
     pub(super) fn change(&mut self, now: Time, before: usize, after: usize) {
         if before != after {
             let last = self.0.back().map_or(0, |(_, n)| *n);
@@ -200,9 +198,10 @@ impl Lately {
         }
     }
 
-    /// How many there were at some time since then: indexes that lag may show all of them at once.
+    /// The first count after `since`, plus everything that was added later: indexes that lag may show all of them
+    /// at once.
     pub(super) fn since(&self, since: Time) -> usize {
-        // The last count from before it still held then.
+        // The last count from before `since` still held then.
         let first = self.0.iter().rposition(|(at, _)| *at < since).unwrap_or(0);
         let counts = self.0.iter().skip(first).map(|(_, n)| *n);
         let more: usize =
@@ -233,7 +232,7 @@ fn has_room(policy: &Policy, job: &Item) -> bool {
     let room: u64 = sizes.iter().map(|s| s.max.map_or(nodes, u64::from)).sum();
     let cheapest = sizes.iter().map(|s| f64::from(s.price_per_hour)).fold(f64::INFINITY, f64::min);
     let cap = f64::from(policy.nodes.max_price_per_hour);
-    // Not exact where sizes have maxima of their own: then the dearer ones count too.
+    // Not exact if sizes have maxima of their own: then more expensive sizes count too.
     let limited = sizes.iter().any(|s| s.max.is_some());
     let affordable = cap == 0.0 || (!limited && cheapest * nodes as f64 <= cap);
     room >= nodes && nodes <= u64::from(policy.nodes.max) && affordable

@@ -1,4 +1,4 @@
-//! Handles: containers and volumes on the nodes.
+//! The invariants of handles: containers and volumes on the nodes.
 
 use super::{Check, SLACK, alloc_id, count, is_final, is_true, node_id, set, text, time};
 use crate::caller::{Caller, Kind};
@@ -36,8 +36,8 @@ impl Check {
         }
     }
 
-    /// A handle is marked only when its alloc is final, or it was unknown in an earlier report; what
-    /// an operator keeps is kept.
+    /// A handle is marked only if its alloc is final, or if it was unknown in an earlier report too. A handle that an
+    /// operator keeps is never marked.
     fn invariant_only_what_is_over_is_marked(
         &self,
         caller: &Caller,
@@ -53,10 +53,10 @@ impl Check {
         if is_true(before, "keep") {
             self.broken(rule, format!("it is kept: {before:?}"));
         }
-        // (A restored table may give an alloc's id a second time, on another node.)
+        // (After a restore, an alloc's id may be given a second time, on another node.)
         let alloc = alloc_id(before).and_then(|id| model.get(&alloc_key(id)));
-        // Handles restored to another moment than the allocs may not know what lives: the node itself
-        // keeps what is used.
+        // If handles and allocs were restored to different moments, the rows may not know what lives. The node itself
+        // does not destroy what is in use.
         let unknown = matches!(text(before, "state"), Some("unknown" | "gone"));
         let forgotten = unknown && node_id(before).is_none_or(|node| self.forgets_life(node));
         let alloc = alloc.filter(|a| node_id(a) == node_id(before) && !forgotten);
@@ -65,7 +65,7 @@ impl Check {
         {
             self.broken(rule, format!("{before:?} belongs to {alloc:?}"));
         }
-        // A volume that a live alloc of its node uses is in use.
+        // A volume is in use if a live alloc of its node uses it.
         if let (Some(node), Some(cache), false) =
             (node_id(before), text(before, "handle").and_then(|h| h.strip_prefix("cache:")), forgotten)
             && let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node))
@@ -76,8 +76,8 @@ impl Check {
             }
         }
         self.invariant_an_unused_cache_is_kept_for_a_while(model, before);
-        // What a failed one left is kept for a while, for people to look at. (The handles may be restored to
-        // another moment.)
+        // The handle of a failed alloc is kept for some time, so that people can look at it. (The handles may be
+        // restored to another moment.)
         if let Some(alloc) = alloc.filter(|a| !self.forgets(time(a, "placed_at")))
             && text(alloc, "client") == Some("failed")
             && let Some(policy) = self.present_policy()
@@ -97,8 +97,8 @@ impl Check {
         }
     }
 
-    /// A cache that is on its node is marked only `sweep.cache_unused_s` after the last alloc there that
-    /// used it.
+    /// A cache that is on its node is marked only when `sweep.cache_unused_s` have passed since the last alloc there
+    /// that used it.
     fn invariant_an_unused_cache_is_kept_for_a_while(&self, model: &Model, before: &Item) {
         let Some(cache) = text(before, "handle").and_then(|h| h.strip_prefix("cache:")) else { return };
         let node = node_id(before).filter(|node| text(before, "state") == Some("live") && !self.forgets_life(*node));
@@ -114,8 +114,8 @@ impl Check {
         }
     }
 
-    /// A report lets go of a handle, takes it for missing, or brings it back, only if it was made when
-    /// its node knew what the row says; and what it lets go of is not on its node.
+    /// A report makes a handle gone, counts it as missing, or brings it back, only if the node knew the row's orders
+    /// when it made the report. A handle that becomes gone is not on its node.
     fn invariant_no_report_judges_what_it_could_not_see(
         &self,
         caller: &Caller,
@@ -133,7 +133,7 @@ impl Check {
         if (was_gone != is_gone || missed) && as_of < count(before, "seq") {
             self.broken("invariant_no_report_judges_what_it_could_not_see", format!("as of {as_of}: {before:?}"));
         }
-        // What is still being made is not missed: it is marked first, when its time is over.
+        // A handle that is being created is not missing. It is marked first, when its time is over.
         if is_gone && text(before, "state") == Some("creating") {
             self.broken("invariant_no_report_judges_what_it_could_not_see", format!("it is being made: {before:?}"));
         }
@@ -151,8 +151,7 @@ impl Check {
         }
     }
 
-    /// What is on a node because of an alloc that has ended is not put off, but for the time that what a
-    /// failed one left is kept.
+    /// The handle of an ended alloc is not put off, except for `sweep.failed_keep_s` if the alloc failed.
     fn invariant_what_is_over_is_not_put_off(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         let there = matches!(text(after, "state"), Some("creating" | "live")) && !is_true(after, "keep");
@@ -175,7 +174,7 @@ impl Check {
         }
     }
 
-    /// A row is made only while its node's record is that life's.
+    /// A row is made only while the record is of the same life of the slot.
     fn invariant_rows_are_made_for_current_lives(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let (None, Some(after)) = (before, after) else { return };
         let Some(node) = node_id(after) else { return };
@@ -185,8 +184,8 @@ impl Check {
         }
     }
 
-    /// A row is deleted only by what knows of its node's life, or of a later one of that slot: a table
-    /// that was restored may have forgotten a node that lives.
+    /// A row is deleted only if the record shows that its node's life is the current or last one of the slot, or an
+    /// earlier one. A restored table may have forgotten a node that is alive.
     fn invariant_rows_go_only_with_their_lives(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), None) = (before, after) else { return };
         let Some(node) = node_id(before) else { return };
@@ -197,14 +196,14 @@ impl Check {
         }
     }
 
-    /// What does not carry the node's own label was made by somebody else, or for another life.
+    /// No handle is destroyed without the node's own label. Somebody else made it, or it is of another life.
     fn invariant_nothing_foreign_is_destroyed(&self, node: NodeId, handle: &str, label: Option<&str>) {
         if label != Some(node.to_string().as_str()) {
             self.broken("invariant_nothing_foreign_is_destroyed", format!("{handle} with {label:?} on {node}"));
         }
     }
 
-    /// A node destroys a handle it was told to.
+    /// Called when a node destroys a handle.
     pub fn destroying(&self, node: NodeId, handle: &str, label: Option<&str>) {
         self.core.count("a handle was destroyed");
         self.invariant_nothing_foreign_is_destroyed(node, handle, label);
@@ -216,7 +215,7 @@ impl Check {
         };
         let alloc = handle.parse().ok().and_then(|id| self.alloc_row(id));
         let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
-        // A cache may be wanted again by the time a late answer is heeded; a container never.
+        // When a node follows a late answer, a cache may be needed again. A container never is.
         if (!marked || live) && !handle.starts_with("cache:") && !self.forgets_life(node) {
             self.broken("invariant_only_what_is_over_is_marked", format!("{handle} on {node}: {row:?} {alloc:?}"));
         }

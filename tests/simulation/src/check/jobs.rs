@@ -1,4 +1,4 @@
-//! Jobs.
+//! The invariants of jobs.
 
 use super::{Check, alloc_id, count, done, is_ended, is_final, set, text};
 use crate::core::lock;
@@ -56,7 +56,7 @@ impl Check {
         }
     }
 
-    /// A job that has ended stays as it ended, and expires only once its allocs are gone.
+    /// A job that has ended keeps its end, and expires only after its allocs are gone.
     fn invariant_a_job_ends_once(&self, before: Option<&Item>, after: Option<&Item>) {
         let rule = "invariant_a_job_ends_once";
         if let (Some(before), Some(after)) = (before, after) {
@@ -90,7 +90,7 @@ impl Check {
         }
     }
 
-    /// The `allocs` set of a job is exactly its live allocs.
+    /// The `allocs` set of a job holds exactly its live allocs.
     fn invariant_a_jobs_set_is_its_live_allocs(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let rule = "invariant_a_jobs_set_is_its_live_allocs";
         let old = before.map(set).unwrap_or_default();
@@ -110,8 +110,8 @@ impl Check {
         }
     }
 
-    /// A job goes back to the queue or fails only with one failure or loss counted, and fails only
-    /// when its retries are used up.
+    /// A job goes back to the queue or fails only with exactly one more failure or loss counted. It fails only when
+    /// its retries are used up.
     fn invariant_retries_are_counted(&self, before: &Item, after: &Item, changes: &[Change]) {
         let rule = "invariant_retries_are_counted";
         let (from, to) = (text(before, "state"), text(after, "state"));
@@ -124,7 +124,7 @@ impl Check {
             (Some("placed"), Some("failed")) => lost + failed == 1 && used_up,
             _ => lost + failed == 0,
         };
-        // A job that forgot all of its allocs is put back without a count.
+        // A job whose allocs a restored table forgot is queued again without a count.
         let requeued = from == Some("placed") && to == Some("queued") && set(before).is_empty();
         if !right && !requeued {
             let allocs: Vec<_> =
@@ -133,7 +133,7 @@ impl Check {
         }
         let wanted = |c: &Change| {
             let was = c.before.as_deref().is_some_and(|b| text(b, "desired") == Some("run") && !is_final(b));
-            // (At the end of a drain it is told to stop, which counts as its loss.)
+            // (At the end of a drain an alloc is told to stop, which counts as its loss.)
             let is = |a: &Item| is_final(a) || text(a, "desired") == Some("stop");
             c.table == Table::Allocs && was && c.after.as_deref().is_some_and(is)
         };
@@ -142,7 +142,7 @@ impl Check {
         }
     }
 
-    /// Each member of a placed job that is not done has a live alloc that is wanted.
+    /// Each member of a placed job is done or has a live alloc that is wanted.
     pub(super) fn invariant_every_member_is_wanted(&self, model: &Model, changes: &[Change]) {
         let touched = changes.iter().filter(|c| matches!(c.table, Table::Jobs | Table::Allocs));
         let rows = touched.filter_map(|c| c.after.as_deref().or(c.before.as_deref()));
@@ -162,8 +162,8 @@ impl Check {
         }
     }
 
-    /// The first job of the queue does not stay the first for so long, however many smaller ones come after
-    /// it. Looked at when nothing goes wrong any more.
+    /// No job stays the first of the queue for `most`, even if smaller jobs keep coming. Checked after the faults
+    /// stopped.
     pub fn invariant_the_first_job_is_served(&self, most: Span) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
@@ -183,7 +183,7 @@ impl Check {
         }
     }
 
-    /// A job is complete when each of its members is; what was told to stop counts for none.
+    /// A job is complete when each of its members is complete. A copy that was told to stop does not count.
     fn invariant_complete_means_every_member(&self, before: &Item, after: &Item, changes: &[Change]) {
         if text(after, "state") != Some("complete") || text(before, "state") == Some("complete") {
             return;

@@ -1,4 +1,4 @@
-//! Node records.
+//! The invariants of node records.
 
 use super::{Check, RUN, SLACK, count, is_final, node_id, set, slot, text, time};
 use crate::caller::{Caller, Kind};
@@ -8,7 +8,7 @@ use crate::ec2::Real;
 use model::time::Span;
 use store::{Item, Row, Table, alloc_key, node_key};
 
-/// What a heartbeat and a report may change without raising the version.
+/// The attributes that a heartbeat or a report may change without raising the version.
 const UNGUARDED: &[&str] = &["last_ping_at", "lease_expires_at", "alloc_report_no", "handle_report_no", "settled"];
 
 fn is_up(row: Option<&Item>) -> bool {
@@ -25,7 +25,7 @@ impl Check {
         if let (Some(before), Some(after)) = (before, after)
             && before.get("version") == after.get("version")
         {
-            // A heartbeat or a report's number: nothing else changed.
+            // Only a pulse or a report's number was written.
             return self.invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(
                 caller,
                 Some(before),
@@ -63,8 +63,7 @@ impl Check {
         }
     }
 
-    /// Not more than `nodes.max` records are not cleaned; after the maximum was lowered, none is
-    /// added.
+    /// At most `nodes.max` records are not cleaned. After the maximum was lowered, no record is added above it.
     fn invariant_not_more_records_than_nodes_max(&self, before: Option<&Item>, after: Option<&Item>) {
         let mut seen = lock(&self.seen);
         match (is_up(before), is_up(after)) {
@@ -88,7 +87,7 @@ impl Check {
         }
     }
 
-    /// `cleaned → assigned → in_use → shutting_down → cleaned`, and `cleaned` from everywhere.
+    /// `cleaned → assigned → in_use → shutting_down → cleaned`, and every state may become `cleaned`.
     fn invariant_a_record_changes_only_as_its_states_allow(&self, before: Option<&Item>, after: Option<&Item>) {
         let (from, to) = (state(before), state(after));
         let right = from == to
@@ -117,7 +116,7 @@ impl Check {
         }
     }
 
-    /// What is being terminated is neither held, drained nor wanted back.
+    /// The intent and deadline of a node that is shutting down do not change.
     fn invariant_what_is_being_terminated_stays_so(&self, before: &Item, after: &Item) {
         let going = |row: &Item| text(row, "state") == Some("shutting_down");
         let wanted = |row: &Item| (text(row, "intent").map(ToOwned::to_owned), time(row, "drain_by_at"));
@@ -126,7 +125,7 @@ impl Check {
         }
     }
 
-    /// Every write but the pulse and the report counters raises the version by one.
+    /// Every write raises the version by one, except writes of the pulse and the report counters.
     fn invariant_the_version_guards_everything_but_the_pulse(&self, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         let (from, to) = (count(before, "version"), count(after, "version"));
@@ -145,7 +144,7 @@ impl Check {
         }
     }
 
-    /// A node id is never used again, and a new life has nothing of the old one.
+    /// A node id is never used again, and a new life keeps nothing of the old one.
     fn invariant_a_life_is_new_and_inherits_nothing(
         &self,
         caller: &Caller,
@@ -169,7 +168,7 @@ impl Check {
         }
     }
 
-    /// Whether a report comes after one with a higher number was taken.
+    /// Whether a report with a higher number was taken before this request.
     pub fn is_overtaken(&self, kind: &Kind) -> bool {
         let Kind::Node { what: what @ ("allocs" | "handles"), node, body } = kind else { return false };
         let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
@@ -182,7 +181,7 @@ impl Check {
         })
     }
 
-    /// A report with a lower number than one that was taken before it came is refused.
+    /// A report is refused if one with a higher number was taken before it came.
     pub fn invariant_a_stale_report_is_refused(&self, name: &str, answer: &serde_json::Value) {
         self.core.count("a stale report came");
         if answer.get("statusCode").and_then(serde_json::Value::as_u64) == Some(200) {
@@ -190,7 +189,7 @@ impl Check {
         }
     }
 
-    /// A record that was reassigned is never touched by anything decided about its earlier life.
+    /// A decision about an earlier life of a slot never changes the record of the current life.
     fn invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(
         &self,
         caller: &Caller,
@@ -212,7 +211,7 @@ impl Check {
         lives.insert(slot, after.and_then(node_id));
     }
 
-    /// The `allocs` set of a node is exactly its live allocs.
+    /// The `allocs` set of a node holds exactly its live allocs.
     fn invariant_a_nodes_set_is_its_live_allocs(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let old = before.map(set).unwrap_or_default();
         let new = after.map(set).unwrap_or_default();
@@ -233,8 +232,8 @@ impl Check {
         }
     }
 
-    /// A node becomes disconnected or down only when its lease is over (or its last window closed), and
-    /// not before the time it was told to call again.
+    /// A node becomes disconnected or down only after its lease expired, and not before the time at which it was
+    /// told to call again.
     fn invariant_no_lease_expires_early(&self, before: &Item, after: &Item) {
         let missed = matches!(text(after, "status"), Some("disconnected" | "down"))
             && matches!(text(before, "status"), Some("syncing" | "ready"));
@@ -249,8 +248,8 @@ impl Check {
         }
     }
 
-    /// A node becomes ready only with a complete report of the current incarnation that knows the
-    /// gate, and after all of it was applied.
+    /// A node becomes ready only by a complete report of the current incarnation that passes the gate, and only after
+    /// the whole report was applied.
     fn invariant_the_gate_opens_only_with_a_complete_report(&self, caller: &Caller, before: &Item, after: &Item) {
         if text(after, "status") != Some("ready") || text(before, "status") == Some("ready") {
             return;
@@ -265,7 +264,7 @@ impl Check {
         let incarnation = report.get("incarnation").and_then(serde_json::Value::as_str);
         let listed = report.get("allocs").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
         let listed: Vec<&str> = listed.iter().filter_map(|a| a.get("alloc_id")?.as_str()).collect();
-        // What was placed after the report's knowledge cannot be in it; nothing is placed before ready.
+        // Nothing is placed on a node before it is ready, so the report lists all of its allocs.
         let unlisted: Vec<String> =
             set(after).iter().map(ToString::to_string).filter(|id| !listed.contains(&id.as_str())).collect();
         let right = complete
@@ -277,8 +276,8 @@ impl Check {
         }
     }
 
-    /// A record is cleaned only without live allocs, when no handle's row points at its node, and when its
-    /// instance is terminated, or not to be found and not heard from.
+    /// A record is cleaned only if it has no live allocs, if its node has no handle rows, and if its instance is
+    /// terminated, or is unlisted and not heard from.
     fn invariant_only_what_is_over_is_cleaned(&self, model: &Model, before: &Item, after: &Item) {
         if text(after, "state") != Some("cleaned") || node_id(before).is_none_or(|id| self.forgets_life(id)) {
             return;
@@ -286,8 +285,8 @@ impl Check {
         if !set(before).is_empty() {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("it has live allocs: {before:?}"));
         }
-        // (A report may still tell of an unknown handle between the last look at the rows and this: that
-        // row goes when it is due.)
+        // (A report may add a row of an unknown handle after the run looked at the rows. That row is deleted when it
+        // is due.)
         let its_own = |h: &&Row| node_id(h) == node_id(before) && text(h, "state") != Some("unknown");
         if let Some(left) = model.rows(Table::Handles).find(its_own) {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("{left:?} is left of {before:?}"));
@@ -301,24 +300,24 @@ impl Check {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("{real:?}: {before:?}"));
         }
     }
-    /// A record whose instance is not listed as terminated is given up only when a refusal freed it, or
-    /// when its launch's claim is long over, two observations at least a minute apart missed the
-    /// instance, and nobody heard from it: a boot's time if it was never bound; or when nothing was
-    /// heard or written for `stale.after_s`.
+    /// A record whose instance EC2 does not list as terminated is cleaned only in one of these cases. EC2 refused the
+    /// launch. Or the launch's claim ended long ago, two observations at least a minute apart did not list the
+    /// instance, and nobody heard from it (for a boot's time, if it was never bound). Or nothing was heard or written
+    /// for `stale.after_s`.
     fn invariant_absence_is_proven_twice(&self, caller: &Caller, before: &Item, after: &Item, again: bool) {
         let Some(node) = node_id(before).filter(|id| !self.forgets_life(*id)) else { return };
         if text(after, "state") != Some("cleaned") || caller.is_refused(node) {
             return;
         }
         let now = self.core.now();
-        // As EC2 knows it now, or when the run looked.
+        // As EC2 lists it now, or listed it when the run looked.
         let over = |r: &Real| !r.is_live() && r.was_listed(now - RUN, now);
         let of_this = |r: &Real| match text(before, "instance_id") {
             Some(id) => r.instance.instance_id == id,
             None => r.node_id == node,
         };
         let Some(ec2) = self.ec2() else { return };
-        // What EC2 knows no more, it may have listed as terminated when the run looked.
+        // EC2 may have forgotten the instance, and may have listed it as terminated when the run looked.
         let forgotten = text(before, "instance_id").is_some_and(|id| ec2.one(id).is_none());
         if forgotten || ec2.real().iter().any(|r| of_this(r) && over(r)) {
             return self.core.count("a record was cleaned: its instance is terminated");
@@ -330,7 +329,7 @@ impl Check {
                 Some(_) => since("launch_claim_until_at", p.stale.orphan_after_s),
                 None => since("launch_claim_until_at", 0) && since("assigned_at", p.boot.timeout_s),
             };
-            // (What this run wrote itself, on its way to this, is no news of the node.)
+            // (A write by this run itself is no sign of life.)
             let written = ["modified_at", "launch_claim_until_at", "last_ping_at"].into_iter().skip(again.into());
             let stale = written.clone().all(|n| !before.contains_key(n) || since(n, p.stale.after_s));
             (missed && waited) || stale

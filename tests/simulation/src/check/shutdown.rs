@@ -1,4 +1,4 @@
-//! Shutting nodes down: each reason there is, and nothing without one.
+//! The invariants of shutdowns: every shutdown has one of the allowed reasons.
 
 use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, set, text, time};
 use crate::caller::{Caller, Kind};
@@ -37,20 +37,20 @@ impl Check {
         self.invariant_nothing_is_launched_in_vain(model, before);
     }
 
-    /// A node that is held, or says under a valid lease that it is busy, or has live allocs, is not
-    /// shut down, except at a drain's deadline.
+    /// A node is not shut down if it is held, if it has live allocs, or if it said that it is busy and its lease is
+    /// valid. A drain's deadline is the exception.
     fn invariant_no_busy_or_held_node_is_shut_down(&self, before: &Item) {
         let now = self.core.now();
         let held = text(before, "intent") == Some("hold");
         let leased = time(before, "lease_expires_at").is_some_and(|l| l > now + SLACK);
         let deadline = time(before, "drain_by_at").is_some_and(|by| now + SLACK >= by);
-        // `syncing` for the time a boot may take: in spite of heartbeats.
+        // A node that is `syncing` for the time of a boot is shut down in spite of its heartbeats.
         let stuck = text(before, "status") == Some("syncing");
         if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
         }
-        // By what the node itself knows: what it said, and when it was told to call again. (Heartbeats have
-        // no numbers: what an older one says that comes late is believed until the next.)
+        // The same by what the node itself knows: what it said, and when it was told to call again. (Heartbeats have
+        // no numbers: one that comes late is believed until the next one.)
         let ground =
             node_id(before).filter(|_| !self.forgets(time(before, "assigned_at"))).and_then(|n| self.ground(n));
         let said = ground.is_some_and(|g| {
@@ -66,7 +66,7 @@ impl Check {
         }
     }
 
-    /// Remembers since when a node is drained by its deadline.
+    /// Remembers when a drain's deadline was set.
     pub(super) fn drained(&self, caller: &Caller, before: &Item, after: &Item) {
         let by = |row: &Item| time(row, "drain_by_at");
         if let (true, Some(node)) = (by(before) != by(after), node_id(after)) {
@@ -75,8 +75,8 @@ impl Check {
         }
     }
 
-    /// Nobody but an operator and EC2 sets a drain's deadline, and EC2's is not before it takes the instance.
-    /// (A heartbeat that tells of it may come so late that EC2 knows nothing of the instance any more.)
+    /// Only an operator or EC2 sets a drain's deadline. A deadline from EC2 is not before EC2 takes the instance.
+    /// (A heartbeat that reports the interruption may come so late that EC2 has forgotten the instance.)
     fn invariant_an_interruption_is_ec2s_word(&self, caller: &Caller, before: &Item, after: &Item) {
         let Some(by) = time(after, "drain_by_at").filter(|_| caller.kind != Kind::Operator) else { return };
         let real = text(before, "instance_id").map(|id| self.ec2().and_then(|ec2| ec2.one(id)));
@@ -87,8 +87,8 @@ impl Check {
         }
     }
 
-    /// What is on a node at its drain's deadline was told to stop its kill time-out before, or as soon as
-    /// the drain was known; looked at when no run was late for a while. (What is silent is not told.)
+    /// Every alloc on a node at its drain's deadline was told to stop earlier: its kill time-out before the deadline,
+    /// or as soon as the drain was known. Checked some time after the faults stopped. (A silent node is not told.)
     fn invariant_a_drain_gives_time_to_stop(&self, model: &Model, before: &Item) {
         let (Some(by), Some(node)) = (time(before, "drain_by_at"), node_id(before)) else { return };
         let silent = matches!(text(before, "status"), Some("disconnected" | "down"));
@@ -100,7 +100,7 @@ impl Check {
         let in_time = |id: &AllocId| {
             let Some(alloc) = model.get(&alloc_key(*id)) else { return true };
             let told = seen.stopped_at.get(id).filter(|_| text(alloc, "desired") == Some("stop"));
-            // A run's period, and that of a schedule that is late.
+            // The period of the schedule, plus some delay.
             let soon = known.map(|at| at + Span::from_s(90));
             let latest = (by - Span::from_s(count(alloc, "kill_timeout_s"))).max(soon.unwrap_or(by)) + SLACK;
             told.is_some_and(|at| *at <= latest)
@@ -112,14 +112,13 @@ impl Check {
         }
     }
 
-    /// A node that nobody drains is shut down because it never called or never reported in the time
-    /// a boot may take, was silent for long, or was idle for long, as several runs saw; the last two
-    /// only while its window is open; and at once if it is idle and its size is no longer wanted. While
-    /// every node that should be heartbeating is silent, one that never called is given the time of a
-    /// blackout more.
+    /// A node that is not drained is shut down only for one of these reasons. It never called, or never reported,
+    /// within the time of a boot. It was silent for long, and its shutdown window is open. Several runs saw it idle for
+    /// long, and its window is open. It is idle, and its size is not in the policy any more. While every node that
+    /// should heartbeat is silent, a node that never called has the time of a blackout more.
     fn invariant_a_shutdown_has_its_reason(&self, caller: &Caller, model: &Model, before: &Item) {
         let (leases, over) = super::brakes::leases(caller, model);
-        // As the run was shown them: those that were heard may have gone since.
+        // As the run saw them: nodes that were heard from may be gone now.
         let silent = leases > 0 && leases == over && !caller.has_heard_somebody();
         if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before, silent)) {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
@@ -152,8 +151,7 @@ impl Check {
         }
     }
 
-    /// A node that was to be drained by a moment that is long over is not in use any more. Looked at
-    /// when nothing has gone wrong for a while.
+    /// A node is not in use long after its drain's deadline. Checked some time after the faults stopped.
     pub fn invariant_a_drain_ends_by_its_deadline(&self) {
         let Some(model) = self.model.get() else { return };
         let long_ago = self.core.now() - Span::from_s(20 * 60);
@@ -165,8 +163,8 @@ impl Check {
         }
     }
 
-    /// A record does not wait for an instance that was over an hour ago, whatever brakes there are.
-    /// Looked at when nothing has gone wrong for an hour.
+    /// A record does not wait for an instance that ended an hour ago, whatever the brakes hold back. Checked an hour
+    /// after the faults stopped.
     pub fn invariant_what_is_gone_is_noticed(&self) {
         let (Some(model), Some(ec2)) = (self.model.get(), self.ec2()) else { return };
         let long_ago = self.core.now() - Span::from_s(55 * 60);
@@ -181,10 +179,9 @@ impl Check {
         }
     }
 
-    /// Nothing is waited for longer than its policy says: no alloc stays unknown beyond the time its
-    /// job waits, none that came back awaits its judgement, none outlives its job's end for long, and no
-    /// node stays `syncing` beyond the time a boot may take. Looked at when nothing has gone wrong for an
-    /// hour.
+    /// Nothing waits longer than its policy says. No alloc stays unknown for longer than its job waits. No alloc that
+    /// came back stays awaiting. No alloc stays live long after its job's end. No node stays `syncing` for longer than
+    /// a boot may take. Checked an hour after the faults stopped.
     pub fn invariant_waiting_has_an_end(&self) {
         let (Some(model), Some(policy)) = (self.model.get(), self.present_policy()) else { return };
         let model = lock(model);
@@ -195,13 +192,13 @@ impl Check {
                 self.broken("invariant_waiting_has_an_end", format!("{row:?}"));
             }
         }
-        // Copies that came back are told apart in the next runs.
+        // The next runs decide which copy stays.
         for (id, since) in &lock(&self.seen).back_since {
             if beyond(Some(*since), 0) {
                 self.broken("invariant_waiting_has_an_end", format!("{id} is back since {since}"));
             }
         }
-        // Neither is what nobody wants any more.
+        // An ended job keeps no live allocs.
         let long_ago = now - Span::from_s(20 * 60);
         for job in model.rows(Table::Jobs) {
             let ended = is_ended(job) && time(job, "finished_at").is_none_or(|at| at < long_ago);
@@ -217,7 +214,7 @@ impl Check {
         }
     }
 
-    /// Whether its window was open at some moment since the run that acts looked.
+    /// Whether a node's shutdown window was open at some moment since the run looked.
     fn window(&self, policy: &Policy, before: &Item) -> bool {
         let windows = &policy.shutdown.windows_min;
         let total: i64 = windows.iter().map(|m| i64::from(*m) * 60).sum();
@@ -241,8 +238,8 @@ impl Check {
         (-8..=RUN.as_ms() / 1000).any(|s| is_open(now - Span::from_s(s)))
     }
 
-    /// What the first job of the queue waits on is not shut down as idle: it would never have all of
-    /// its nodes together. Looked at when no index lags and no price is in the way.
+    /// A node that the first job of the queue waits for is not shut down as idle. Otherwise that job would never have
+    /// all of its nodes at once. Checked some time after the faults stopped, and only without a price limit.
     fn invariant_the_first_job_keeps_its_nodes(&self, model: &Model, before: &Item) {
         let Some(policy) = self.present_policy().filter(|p| p.nodes.max_price_per_hour.is_zero()) else { return };
         let ready = |row: &Item| text(row, "status") == Some("ready") && text(row, "intent").is_none_or(|i| i == "run");
@@ -260,7 +257,7 @@ impl Check {
                 && kind(row, "instance_type")
                 && kind(row, "market")
         };
-        // The node itself is not among them any more.
+        // The node that is shut down is not counted.
         let others = model.rows(Table::Nodes).filter(|r| {
             matches!(text(r, "state"), Some("assigned" | "in_use")) && text(r, "intent").is_none_or(|i| i == "run")
         });
@@ -274,15 +271,15 @@ impl Check {
         }
     }
 
-    /// Idle nodes are surplus only above `nodes.min`, unless they are in the way: of queued work, or
-    /// of cheaper ones that may be launched, below a price.
+    /// Idle nodes are surplus only above `nodes.min`. Exceptions: queued work needs other nodes, or the price limit
+    /// allows cheaper nodes only if this node goes.
     fn invariant_the_minimum_stays(&self, caller: &Caller, model: &Model, before: &Item) {
         let policies = self.policies(RUN);
         let wanted = |p: &Policy| text(before, "size").is_some_and(|size| p.size_named(size).is_some());
         if text(before, "status") != Some("ready") || !policies.iter().all(|p| wanted(p)) {
             return;
         }
-        // Of a size that is cheaper, and of which there may be more.
+        // A size that is cheaper and below its own `max`.
         let price = super::demand::decimal(before, "price_per_hour");
         let of_size = |name: &str| {
             let rows = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned"));
@@ -301,18 +298,18 @@ impl Check {
         }
         let min = policies.iter().map(|p| p.nodes.min as usize).min().unwrap_or(0);
         let up = |row: &Item| matches!(text(row, "state"), Some("assigned" | "in_use"));
-        // What fell silent since the run looked was usable then.
+        // A node that became silent after the run looked was usable at that time.
         let lately = |row: &Item| time(row, "modified_at").is_some_and(|at| self.core.now().since(at) < RUN);
         let silent = |row: &Item| matches!(text(row, "status"), Some("disconnected" | "down")) && !lately(row);
         let usable = model.rows(Table::Nodes).filter(|r| up(r) && !silent(r)).count();
-        // Some may have gone since the run looked.
+        // Some nodes may have gone since the run looked.
         if usable + super::brakes::MOVED < min {
             self.broken("invariant_the_minimum_stays", format!("{usable} are left of {min}: {before:?}"));
         }
     }
 }
 
-/// Whether EC2 had none of a size in any way when a run began, by what is remembered of it.
+/// Whether EC2 was short of every offering of a size when a run began, as the control table says.
 fn was_short(caller: &Caller, model: &Model, policy: &Policy, size: &Size) -> bool {
     let markets = [size.market, Market::OnDemand];
     let markets = markets.iter().take(if size.fallback == Fallback::OnDemand { 2 } else { 1 });

@@ -1,0 +1,211 @@
+//! The calls of a node: heartbeats, alloc reports and handle reports, and what the node does with the answers.
+
+use super::Machine;
+use crate::core::{Fault, lock};
+use model::HandleKind;
+use model::ids::AllocId;
+use model::time::{Span, Time};
+use model::wire::{AllocReportAnswer, AllocUpdate, ErrorCode, HandleReportAnswer, HeartbeatAnswer, ReportedHandle};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+
+enum Answer<T> {
+    Told(T),
+    Refused(ErrorCode),
+    Nothing,
+}
+
+impl Machine {
+    async fn post<A: DeserializeOwned>(&self, what: &'static str, body: &impl Serialize) -> Answer<A> {
+        let body = serde_json::to_string(body).unwrap_or_default();
+        let answer = self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body).await;
+        let Some((status, body)) = answer else { return Answer::Nothing };
+        if status == 200 {
+            return self
+                .invariant_answers_are_of_the_documented_form(what, &body)
+                .map_or(Answer::Nothing, Answer::Told);
+        }
+        match serde_json::from_str::<model::wire::ErrorBody>(&body) {
+            Ok(error) => Answer::Refused(error.error),
+            Err(_) => Answer::Nothing,
+        }
+    }
+
+    /// Every answer to a node has the documented form.
+    fn invariant_answers_are_of_the_documented_form<A: DeserializeOwned>(&self, what: &str, body: &str) -> Option<A> {
+        let broken = |e| {
+            self.core.broken("invariant_answers_are_of_the_documented_form", format!("{what}: {e}: {body}"));
+        };
+        serde_json::from_str(body).map_err(broken).ok()
+    }
+
+    /// A node is never refused because of the credentials it was launched with.
+    fn invariant_good_credentials_are_accepted(&self, refused: ErrorCode) {
+        if refused == ErrorCode::Unauthorized {
+            self.core.broken("invariant_good_credentials_are_accepted", self.file.node_id.to_string());
+        }
+    }
+
+    fn later(&self, least: i64, most: i64) -> Time {
+        self.core.now() + Span::from_ms(self.core.between(least * 1000, most * 1000))
+    }
+
+    /// Sends one heartbeat. Returns whether the node goes on.
+    pub(super) async fn heartbeat(&mut self) -> bool {
+        let beat = self.protocol.heartbeat();
+        let asked_at = self.core.now();
+        match self.post::<HeartbeatAnswer>("heartbeat", &beat).await {
+            Answer::Told(answer) => {
+                if self.core.happens(Fault::AgentCrashes) {
+                    // Killed before the answer is on disk.
+                    self.restart(3).await;
+                    return true;
+                }
+                let registered = self.protocol.on_heartbeat(&answer);
+                self.save();
+                if self.core.happens(Fault::AgentCrashes) {
+                    // Killed before the agent acted on the answer.
+                    self.restart(3).await;
+                    return true;
+                }
+                let ms = (answer.next_heartbeat_s * 1000.0) as i64;
+                self.heartbeat_at = self.core.now() + Span::from_ms(ms);
+                // The next call counts from the moment of asking: the policy's grace covers a slow answer.
+                let mut ground = lock(&self.ground);
+                ground.next_call_at = Some(asked_at + Span::from_ms(ms));
+                ground.answered_at = Some(self.core.now());
+                ground.said_busy = beat.busy == Some(true);
+                drop(ground);
+                if registered || answer.must_report {
+                    self.report_at = self.core.now();
+                    self.handles_at = self.handles_at.min(self.later(0, 2));
+                }
+                return true;
+            }
+            Answer::Refused(ErrorCode::Gone) => {
+                self.check.told_gone(self.file.node_id);
+                return false;
+            }
+            Answer::Refused(ErrorCode::WrongIncarnation) => {
+                self.protocol.register_anew();
+                self.save();
+                self.heartbeat_at = self.later(0, 2);
+            }
+            Answer::Refused(code) => {
+                self.invariant_good_credentials_are_accepted(code);
+                self.heartbeat_at = self.later(4, 20);
+            }
+            Answer::Nothing => self.heartbeat_at = self.later(4, 20),
+        }
+        true
+    }
+
+    pub(super) async fn report(&mut self) {
+        let Some(mut report) = self.protocol.report() else { return };
+        self.save();
+        if self.core.happens(Fault::Liar) {
+            // The node reports an alloc of another node, which it must not.
+            if let Some(other) = self.check.somebody_elses(self.file.node_id) {
+                let lie = AllocUpdate {
+                    alloc_id: other,
+                    client: model::ClientStatus::Complete,
+                    exit_code: Some(0),
+                    message: None,
+                    log_tail: None,
+                };
+                report.allocs.push(lie);
+            }
+        }
+        match self.post::<AllocReportAnswer>("allocs", &report).await {
+            Answer::Told(_) if self.core.happens(Fault::AgentCrashes) => {
+                // Killed before the answer is on disk.
+                self.restart(3).await;
+            }
+            Answer::Told(answer) => {
+                self.protocol.on_report(&answer);
+                self.save();
+                self.report_at = self.core.now();
+                self.handles_at = self.handles_at.min(self.later(0, 2));
+            }
+            Answer::Refused(code) => {
+                self.protocol.on_report_refused(code);
+                self.save();
+                self.report_at = self.later(1, 10);
+                if matches!(code, ErrorCode::NotReady | ErrorCode::WrongIncarnation) {
+                    self.heartbeat_at = self.core.now();
+                }
+                if code == ErrorCode::Gone {
+                    self.heartbeat_at = self.core.now();
+                }
+            }
+            Answer::Nothing => self.report_at = self.later(1, 20),
+        }
+    }
+
+    pub(super) async fn report_handles(&mut self) {
+        let as_of = self.protocol.durable.as_of;
+        let mut listed: Vec<ReportedHandle> = self
+            .disk
+            .handles
+            .iter()
+            .map(|(handle, label)| ReportedHandle {
+                handle: handle.clone(),
+                kind: if handle.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
+                label: label.clone(),
+            })
+            .collect();
+        let partial = self.core.happens(Fault::ListingPartial);
+        if partial {
+            listed.truncate(listed.len() / 2);
+        }
+        let names: BTreeSet<String> = listed.iter().map(|h| h.handle.clone()).collect();
+        let Some(report) = self.protocol.handle_report(as_of, !partial, listed) else {
+            self.handles_at = self.later(30, 60);
+            return;
+        };
+        self.save();
+        match self.post::<HandleReportAnswer>("handles", &report).await {
+            Answer::Told(answer) => {
+                self.handles_at = self.core.now() + Span::from_ms((answer.next_report_s * 1000.0) as i64);
+                let mut destroyed = false;
+                for handle in answer.destroy.iter().filter(|h| names.contains(*h)) {
+                    destroyed |= self.destroy(handle);
+                }
+                if destroyed {
+                    self.handles_at = self.handles_at.min(self.later(0, 1));
+                }
+            }
+            Answer::Refused(ErrorCode::WrongIncarnation) => {
+                self.protocol.register_anew();
+                self.save();
+                self.heartbeat_at = self.core.now();
+                self.handles_at = self.later(5, 20);
+            }
+            Answer::Refused(_) | Answer::Nothing => self.handles_at = self.later(5, 30),
+        }
+    }
+
+    fn destroy(&mut self, handle: &str) -> bool {
+        let used = match handle.parse::<AllocId>() {
+            Ok(id) => self.protocol.durable.allocs.contains_key(&id) || self.processes.contains_key(&id),
+            Err(_) => {
+                let cache = handle.strip_prefix("cache:").unwrap_or_default();
+                self.protocol.durable.allocs.values().any(|a| a.order.caches.iter().any(|c| c == cache))
+            }
+        };
+        let now = self.core.now();
+        if self.core.happens(Fault::HandleSticks) {
+            self.stuck.insert(handle.to_owned(), now + Span::from_s(self.core.of(Fault::HandleSticks, 60, 3600)));
+        }
+        let stuck = self.stuck.get(handle).is_some_and(|until| now < *until) && !self.core.is_healed();
+        if used || stuck {
+            return false;
+        }
+        let label = self.disk.handles.remove(handle).flatten();
+        self.check.destroying(self.file.node_id, handle, label.as_deref());
+        self.core.tell(|| self.name(), || format!("destroys {handle}"));
+        self.write_ground();
+        true
+    }
+}

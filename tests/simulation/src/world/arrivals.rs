@@ -1,0 +1,159 @@
+//! The jobs of one world: when they arrive, and what they need.
+
+use super::World;
+use crate::scenario::Arrivals;
+use model::ids::JobId;
+use model::time::Span;
+use model::{FailurePolicy, Job, JobSpec, Market, Reconcile};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+impl World {
+    pub(super) async fn arrivals(self: Arc<Self>) {
+        let core = &self.core;
+        let scenario = &core.scenario;
+        let mut submitted = 0;
+        let mean_ms = (3_600_000.0 / scenario.jobs_per_hour) as i64;
+        let end = (scenario.hours * 3_600_000.0) as i64;
+        while submitted < scenario.most_jobs && !core.is_healed() {
+            let burst = match scenario.arrivals {
+                Arrivals::None => return,
+                Arrivals::Steady => 1,
+                Arrivals::Bursts => core.between(5, 60),
+                Arrivals::Backlog => 150,
+            };
+            for _ in 0..burst {
+                if submitted >= scenario.most_jobs {
+                    return;
+                }
+                if self.check.jobs() >= scenario.most_waiting {
+                    break;
+                }
+                self.submit().await;
+                submitted += 1;
+            }
+            let wait = match scenario.arrivals {
+                // About the mean of an exponential wait.
+                Arrivals::Steady => core.between(1, mean_ms * 2),
+                Arrivals::Bursts => mean_ms * burst,
+                _ => (mean_ms * burst).min(end / 3),
+            };
+            sleep(Duration::from_millis(wait.unsigned_abs())).await;
+        }
+    }
+
+    /// Small jobs that would each find room, while a larger job has waited for longer.
+    pub(super) async fn late_arrivals(self: Arc<Self>) {
+        let end = Span::from_s(i64::from(self.core.scenario.late_hours) * 3600);
+        if end <= Span::ZERO {
+            return;
+        }
+        while !self.core.is_healed_for(end) {
+            sleep(Duration::from_secs(120)).await;
+            if self.core.is_healed() {
+                // The lowest priority: every job before them in the queue has waited for longer.
+                let command = vec!["work".into(), "5".into()];
+                let spec = JobSpec { command, priority: 100, ..JobSpec::default() };
+                self.send(spec).await;
+                self.core.count("a small job came late");
+            }
+        }
+    }
+
+    async fn submit(&self) {
+        let core = &self.core;
+        let spec = self.next_job();
+        self.send(spec).await;
+        core.count("a job was submitted");
+        if core.maybe(0.2) {
+            let input = json!({"Records": [{"eventName": "INSERT"}]});
+            self.functions.ring(poll_and_scale::FUNCTION, input);
+        }
+    }
+
+    fn next_job(&self) -> JobSpec {
+        let core = &self.core;
+        let mean = core.scenario.job_s;
+        let s = core.between(10, mean * 2);
+        let length = if core.maybe(0.01) { "forever".to_owned() } else { s.to_string() };
+        let nodes = if core.maybe(0.08) { core.between(2, 6) } else { 1 };
+        let mut spec = JobSpec {
+            command: vec!["work".into(), length],
+            priority: u32::try_from(self.pick(&[500, 500, 500, 900, 100])).unwrap_or(500),
+            vcpus: u32::try_from(self.pick(&[1, 1, 2, 2, 4, 8])).unwrap_or(1),
+            memory_mib: self.pick(&[0, 512, 1024, 3000]),
+            scratch_gib: self.pick(&[0, 0, 0, 10]),
+            nodes: u32::try_from(nodes).unwrap_or(1),
+            exclusive: core.maybe(0.05),
+            failure_policy: self.failure_policy(),
+            retry_failed: u32::try_from(self.pick(&[0, 0, 1, 3])).unwrap_or(0),
+            retry_lost: u32::try_from(self.pick(&[0, 3, 3, 10])).unwrap_or(3),
+            ..JobSpec::default()
+        };
+        self.add_rare_needs(&mut spec);
+        if core.scenario.plain_jobs {
+            spec = JobSpec { command: spec.command, vcpus: 2, retry_lost: 1_000, ..JobSpec::default() };
+            spec.command.truncate(1);
+            spec.command.push(s.to_string());
+        }
+        spec
+    }
+
+    fn failure_policy(&self) -> FailurePolicy {
+        FailurePolicy {
+            kill_timeout_s: self.pick(&[10, 30, 120]),
+            lost_after_s: self.pick(&[0, 60, 600, 600, 1800, 14_400]),
+            replace: self.core.maybe(0.3),
+            reconcile: *self
+                .core
+                .one_of(&[Reconcile::Best, Reconcile::KeepOriginal, Reconcile::KeepReplacement])
+                .unwrap_or(&Reconcile::Best),
+        }
+    }
+
+    fn add_rare_needs(&self, spec: &mut JobSpec) {
+        let core = &self.core;
+        if core.maybe(0.03) {
+            spec.gpus = 1;
+        }
+        if core.maybe(0.1) {
+            spec.timeout_s = self.pick(&[60, 600]);
+        }
+        if core.maybe(0.2) {
+            spec.caches = vec![["data", "tools"].get(usize::from(core.maybe(0.5))).map_or("data", |c| c).to_owned()];
+        }
+        if core.maybe(0.02) {
+            spec.instance_type = Some("medium.type".into());
+        }
+        if core.maybe(0.02) {
+            spec.market = Some(if core.maybe(0.5) { Market::OnDemand } else { Market::Spot });
+        }
+        if core.maybe(0.003) {
+            // All nodes of the cluster at once.
+            (spec.nodes, spec.vcpus, spec.memory_mib) = (core.scenario.max(), 1, 0);
+            spec.caches.clear();
+        }
+        if core.maybe(0.01) {
+            // No size has so many vCPUs.
+            spec.vcpus = 512;
+        }
+    }
+
+    /// One of these numbers.
+    fn pick(&self, all: &[i64]) -> u64 {
+        self.core.one_of(all).copied().unwrap_or(0).unsigned_abs()
+    }
+
+    async fn send(&self, spec: JobSpec) {
+        let now = self.core.now();
+        let id = JobId::new(self.store.chance().ulid(now));
+        let Ok(job) = Job::submit(id, spec, now) else { return };
+        for _ in 0..5 {
+            if self.store.write(None, &job, Vec::new()).await.is_ok() {
+                break;
+            }
+        }
+    }
+}
