@@ -44,8 +44,6 @@ impl Key {
 pub enum Cond {
     /// The row does not have the attribute. For a key attribute: there is no row.
     Absent(&'static str),
-    /// The row has the attribute.
-    Present(&'static str),
     /// The attribute has this value.
     Eq(&'static str, AttributeValue),
     /// The row has the attribute, and its value is less than this.
@@ -130,7 +128,6 @@ impl Aliases {
     fn one(&mut self, cond: &Cond) -> String {
         match cond {
             Cond::Absent(name) => format!("attribute_not_exists({})", self.name(name)),
-            Cond::Present(name) => format!("attribute_exists({})", self.name(name)),
             Cond::Eq(name, value) => format!("{} = {}", self.name(name), self.value(value)),
             Cond::Lt(name, value) => format!("{} < {}", self.name(name), self.value(value)),
             Cond::In(name, values) => {

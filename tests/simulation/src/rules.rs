@@ -214,7 +214,7 @@ pub fn write(write: &Write) -> Result<(), Refusal> {
 
 fn cond(one: &Cond) -> Result<(), Refusal> {
     match one {
-        Cond::Absent(_) | Cond::Present(_) => Ok(()),
+        Cond::Absent(_) => Ok(()),
         Cond::Eq(_, operand) => value(operand),
         Cond::Lt(_, bound @ (AttributeValue::N(_) | AttributeValue::S(_))) => value(bound),
         Cond::Lt(..) => Err("a bound of a type without order"),
@@ -255,7 +255,6 @@ fn one_holds(cond: &Cond, row: Option<&Item>) -> bool {
     let value = |name: &str| row.and_then(|r| r.get(name));
     match cond {
         Cond::Absent(name) => value(name).is_none(),
-        Cond::Present(name) => value(name).is_some(),
         Cond::Eq(name, expected) => value(name).is_some_and(|v| same(v, expected)),
         Cond::Lt(name, bound) => value(name).is_some_and(|v| order(v, bound) == Some(Ordering::Less)),
         Cond::In(name, all) => value(name).is_some_and(|v| all.iter().any(|one| same(v, one))),

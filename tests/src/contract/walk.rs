@@ -128,16 +128,15 @@ impl Walk {
             1 | 2 => "version",
             _ => self.name(),
         };
-        match self.below(if depth == 0 { 9 } else { 10 }) {
-            0 | 1 => Cond::Absent(name),
-            2 | 3 => Cond::Present(name),
+        match self.below(if depth == 0 { 8 } else { 9 }) {
+            0..=2 => Cond::Absent(name),
             // Only valid operands. `cases` has the ones that are refused.
-            4 | 5 => Cond::Eq(name, self.good(key, name)),
-            6 | 7 => match self.good(key, name) {
+            3 | 4 => Cond::Eq(name, self.good(key, name)),
+            5 | 6 => match self.good(key, name) {
                 bound @ (AttributeValue::N(_) | AttributeValue::S(_)) => Cond::Lt(name, bound),
                 _ => Cond::Lt(name, n(2)),
             },
-            8 => Cond::In(name, (0..1 + self.below(3)).map(|_| self.good(key, name)).collect()),
+            7 => Cond::In(name, (0..1 + self.below(3)).map(|_| self.good(key, name)).collect()),
             _ => Cond::Any((0..1 + self.below(2)).map(|_| self.cond(key, depth - 1)).collect()),
         }
     }
