@@ -68,6 +68,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     outcome.map(drop)
 }
 
+#[allow(clippy::disallowed_methods, reason = "the supervisor gets the clock here, as an argument")]
 fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let names = ["PATH", "HOME", "LANG"];
     let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --workspace --bench decision`. Compare the sizes as ratios within one run: machines are
 //! noisy, and absolute times do not carry over.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use model::fixtures::{self, at};

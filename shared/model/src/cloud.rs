@@ -1,58 +1,12 @@
-//! The cloud as the functions see it: instances, one trait, and errors by what the caller must do.
+//! The cloud as the functions see it: one trait, and errors by what the caller must do.
 //!
 //! Guarantees: the boundary has no type of a provider's SDK, so support for another cloud is one more
 //! crate that implements [`Cloud`].
 //! Does not: call anything. The crate `cloud` implements the trait for EC2.
 
-use crate::ids::NodeId;
+pub use crate::instance::{CLUSTER_TAG, Instance, InstanceState, NODE_TAG, SIZE_TAG};
 use crate::launch::LaunchRequest;
-use crate::time::Time;
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-
-/// The tag that names the cluster of an instance.
-pub const CLUSTER_TAG: &str = "nodekeeper:cluster";
-/// The tag that ties an instance to its node.
-pub const NODE_TAG: &str = "nodekeeper:node-id";
-/// The tag that names the size an instance was launched as.
-pub const SIZE_TAG: &str = "nodekeeper:size";
-
-/// The state of an instance, as EC2 lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum InstanceState {
-    Pending,
-    Running,
-    ShuttingDown,
-    Terminated,
-    /// Being stopped by someone else: nodekeeper never stops an instance, it terminates.
-    Stopping,
-    /// Stopped by someone else.
-    Stopped,
-}
-
-/// An instance as EC2 lists it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Instance {
-    pub instance_id: String,
-    pub state: InstanceState,
-    pub launched_at: Time,
-    /// `None` if EC2 does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub zone: Option<String>,
-    #[serde(default)]
-    pub tags: BTreeMap<String, String>,
-}
-
-impl Instance {
-    /// The node that it was launched as; `None` if it has no node id tag, or the tag is not a node id.
-    pub fn node_id(&self) -> Option<NodeId> {
-        self.tags.get(NODE_TAG).and_then(|t| t.parse().ok())
-    }
-}
 
 /// Why a launch call gave no instance: one kind for each thing that the caller must do. See `docs/rules.md#section-5`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,8 +5,8 @@
 //! Does not: call anything, or choose what to launch.
 
 use crate::auth::{MasterKey, hex};
-use crate::cloud::{CLUSTER_TAG, NODE_TAG, SIZE_TAG};
 use crate::ids::{ClusterName, NodeId};
+use crate::instance::{CLUSTER_TAG, NODE_TAG, SIZE_TAG};
 use crate::node::{Life, Offering};
 use crate::policy::Policy;
 use crate::wire::{NODE_FILE, NodeFile};

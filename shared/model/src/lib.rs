@@ -35,6 +35,7 @@ pub mod fixtures;
 pub mod functions;
 pub mod handle;
 pub mod ids;
+mod instance;
 pub mod job;
 pub mod launch;
 pub mod limits;
