@@ -6,7 +6,7 @@
 //! | [`run`] | the one run loop: lanes, freshness, deadline, outcome, event |
 //! | [`clock`], [`lanes`], [`answer`], [`metrics`] | its parts |
 //! | [`http`] | what all requests of nodes have in common |
-//! | [`env`], [`lambda`] | the environment, the start and the Lambda loop |
+//! | [`mod@env`], [`lambda`] | the environment, the start and the Lambda loop |
 //!
 //! Guarantees: all scheduled functions share one run loop, and all requests of nodes one set of checks.
 //! Does not: decide anything, or know EC2.
