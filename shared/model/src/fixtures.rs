@@ -5,6 +5,7 @@
 #![allow(missing_docs, reason = "test material")]
 #![allow(clippy::unwrap_used, reason = "test material")]
 
+use crate::cloud::{Instance, InstanceState, NODE_TAG};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::time::{Span, Time};
 use crate::*;
@@ -69,6 +70,18 @@ pub fn bound(n: u32) -> NodeRecord {
 pub fn ready(n: u32) -> NodeRecord {
     let instance = format!("i-{n}");
     bound(n).register(&caller(&instance), "inc-1", at(150), at(60)).unwrap().open_gate(at(60)).unwrap()
+}
+
+/// The running instance of this record's node.
+pub fn running(instance_id: &str, record: &NodeRecord) -> Instance {
+    let tag = (NODE_TAG.to_owned(), record.node_id().unwrap().to_string());
+    Instance {
+        instance_id: instance_id.to_owned(),
+        state: InstanceState::Running,
+        launched_at: at(1),
+        zone: None,
+        tags: [tag].into(),
+    }
 }
 
 /// Job `n`: one vCPU, queued at `n` ms.

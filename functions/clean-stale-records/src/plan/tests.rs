@@ -4,7 +4,6 @@
 use super::*;
 use model::ActionName;
 use model::NodeStatus;
-use model::cloud::NODE_TAG;
 use model::control::{ControlKey, Entry, EntryRow};
 use model::fixtures::{self, at, slot};
 use model::policy::{Policy, example_json};
@@ -20,21 +19,10 @@ fn given() -> Given {
 impl Given {
     fn node(mut self, record: NodeRecord) -> Self {
         if let Some(id) = record.life().and_then(|l| l.instance_id.clone()) {
-            self.seen.instances.push(running(&id, &record));
+            self.seen.instances.push(fixtures::running(&id, &record));
         }
         self.seen.nodes.push(record);
         self
-    }
-}
-
-fn running(id: &str, record: &NodeRecord) -> Instance {
-    let tag = (NODE_TAG.to_owned(), record.node_id().unwrap().to_string());
-    Instance {
-        instance_id: id.into(),
-        state: InstanceState::Running,
-        launched_at: at(1),
-        zone: None,
-        tags: [tag].into(),
     }
 }
 
@@ -100,7 +88,7 @@ fn a_listed_instance_keeps_its_record_however_silent() {
 fn ten_orphans_wait_for_an_operator_and_one_is_terminated() {
     let mut given = given();
     for n in 0..10 {
-        given.seen.instances.push(running(&format!("i-{n}"), &fixtures::assigned(n)));
+        given.seen.instances.push(fixtures::running(&format!("i-{n}"), &fixtures::assigned(n)));
     }
     let answer = plan(&given.seen, at(700)).answer();
     assert_eq!(answer.actions.iter().map(|a| a.action).collect::<Vec<_>>(), [ActionName::HoldBack]);

@@ -7,7 +7,7 @@ mod silence;
 
 use super::{Action, plan};
 use model::ActionName;
-use model::cloud::{Instance, InstanceState, NODE_TAG};
+use model::cloud::InstanceState;
 use model::fixtures::{self, at};
 use model::node::Seen;
 use model::policy::{Policy, example_json};
@@ -41,7 +41,7 @@ impl Given {
         if let Some(life) = record.life()
             && let Some(id) = &life.instance_id
         {
-            self.seen.instances.push(running(id, &record));
+            self.seen.instances.push(fixtures::running(id, &record));
         }
         self.seen.nodes.push(record);
         self
@@ -90,17 +90,6 @@ impl Given {
 
     fn count(&self, now: Time, action: &str) -> usize {
         self.actions(now).iter().filter(|a| a.starts_with(&format!("{action} "))).count()
-    }
-}
-
-fn running(id: &str, record: &NodeRecord) -> Instance {
-    let tag = (NODE_TAG.to_owned(), record.node_id().unwrap().to_string());
-    Instance {
-        instance_id: id.into(),
-        state: InstanceState::Running,
-        launched_at: at(1),
-        zone: None,
-        tags: [tag].into(),
     }
 }
 
