@@ -4,11 +4,11 @@
 //! status belong together, so that a 410 from a proxy cannot stop the work of a node.
 //! Does not: retry; the loops do. Does not sign requests; in `iam` mode a signing proxy does.
 
+use model::causes::chain;
 use model::ids::NodeId;
 use model::wire::{ErrorBody, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::error::Error;
 use std::time::Duration;
 
 /// The longest a call may take.
@@ -92,18 +92,6 @@ impl ControlPlaneClient {
 
 fn failed(error: &reqwest::Error) -> CallError {
     CallError::Failed { what: chain(error), retry_after: None }
-}
-
-/// An error with all its causes, in one line.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// The wait before the next call that an answer asks for, in seconds, limited to sensible values.

@@ -7,6 +7,7 @@
 
 use crate::alloc_dir::{AllocDir, is_cache_name};
 use crate::data_dir::DataDir;
+use crate::protocol::HandleList;
 use crate::runtime::RuntimeKind;
 use model::HandleKind;
 use model::ids::{AllocId, NodeId};
@@ -42,15 +43,6 @@ impl HandleTarget {
         // Every name that docker allows is also a valid name of a cache.
         is_cache_name(handle).then(|| Self::Container(handle.to_owned()))
     }
-}
-
-/// The handles that exist, as far as they could be listed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandleList {
-    /// Each handle once.
-    pub handles: Vec<ReportedHandle>,
-    /// Whether these are surely all of them.
-    pub complete: bool,
 }
 
 /// The handles of this node.

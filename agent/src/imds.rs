@@ -3,7 +3,7 @@
 //! Guarantees: uses only IMDSv2, with a token for each call; no answer means that nothing is known.
 //! Does not: act on an interruption; the control plane is told, and decides.
 
-use crate::client::chain;
+use model::causes::chain;
 use model::time::Time;
 use serde::Deserialize;
 use std::time::Duration;

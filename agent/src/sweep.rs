@@ -7,7 +7,7 @@
 
 use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient, next_call};
-use crate::handles::{HandleList, HandleStore, HandleTarget};
+use crate::handles::{HandleStore, HandleTarget};
 use crate::node_state::NodeState;
 use crate::protocol::Node;
 use crate::runner::Runner;
@@ -95,9 +95,9 @@ impl Sweeper {
         url: &str,
     ) -> Result<Option<ReportedAndAnswer>, CallError> {
         let as_of = state.read(|n| n.durable.as_of);
-        let HandleList { handles, complete } = self.handles.list().await;
-        let reported = handles.iter().map(|h| h.handle.clone()).collect();
-        let report = state.update(|n| n.handle_report(as_of, complete, handles));
+        let list = self.handles.list().await;
+        let reported = list.handles.iter().map(|h| h.handle.clone()).collect();
+        let report = state.update(|n| n.handle_report(as_of, list));
         match report.map_err(|e| CallError::Failed { what: e.to_string(), retry_after: None })? {
             None => Ok(None),
             Some(report) => client.post(url, "handles", &report).await.map(|answer| Some((reported, answer))),

@@ -6,7 +6,7 @@ use model::HandleKind;
 use model::ids::AllocId;
 use model::time::Time;
 use model::wire::{AllocOrder, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle};
-use nodekeeper_agent::protocol::{Durable, Ended, Identity, Node as Protocol, Seen, Work};
+use nodekeeper_agent::protocol::{Durable, Ended, HandleList, Identity, Node as Protocol, Seen, Work};
 use runtime::clock::RunClock;
 use runtime::lambda::Reply;
 use serde::Serialize;
@@ -105,7 +105,8 @@ impl Node {
             kind: if h.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
             label: label.clone(),
         });
-        let Some(report) = self.protocol.handle_report(as_of, true, handles.collect()) else { return };
+        let list = HandleList { handles: handles.collect(), complete: true };
+        let Some(report) = self.protocol.handle_report(as_of, list) else { return };
         let event = http(&self.path("handles"), token.as_deref(), &report);
         let Some(reply) = switch.guard(sweep.handle(event, clock)).await else { return };
         let Reply::Http(response) = reply.unwrap() else { panic!("a report was taken for the schedule") };

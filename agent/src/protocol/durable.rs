@@ -25,7 +25,7 @@ pub struct Durable {
     pub report_no: u64,
     /// The number of the last handle report of this incarnation.
     pub handle_report_no: u64,
-    /// Every alloc whose end the control plane has not acknowledged.
+    /// The allocs of this node. An alloc stays here until the control plane has acknowledged its end.
     pub allocs: BTreeMap<AllocId, LocalAlloc>,
     /// An alloc placed at this `seq` or before may have run on an earlier disk of this node, and is not started. On
     /// a blank disk this is the maximum until a registration is answered. That is safe: the control plane places

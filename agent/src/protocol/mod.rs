@@ -18,7 +18,7 @@ mod node;
 pub mod orders;
 
 pub use durable::{Durable, LocalAlloc};
-pub use node::{Ended, Identity, Node, Seen, Work, tail};
+pub use node::{Ended, HandleList, Identity, Node, Seen, Work, tail};
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -59,6 +59,15 @@ impl Seen {
     }
 }
 
+/// The handles that exist, as far as they could be listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandleList {
+    /// Each handle once.
+    pub handles: Vec<ReportedHandle>,
+    /// Whether these are surely all of them.
+    pub complete: bool,
+}
+
 /// Something to do on the machine. Derived again each time from orders and states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
@@ -307,7 +316,8 @@ impl Node {
 
     /// A report of these handles, which were listed after `as_of` was read. `None` while the node is not registered.
     /// [`Node::durable`] must be saved before the report is sent.
-    pub fn handle_report(&mut self, as_of: u64, complete: bool, handles: Vec<ReportedHandle>) -> Option<HandleReport> {
+    pub fn handle_report(&mut self, as_of: u64, list: HandleList) -> Option<HandleReport> {
+        let HandleList { handles, complete } = list;
         let incarnation = self.durable.incarnation.clone()?;
         self.durable.handle_report_no += 1;
         Some(HandleReport { incarnation, report_no: self.durable.handle_report_no, as_of, complete, handles })

@@ -37,7 +37,7 @@ pub fn run(user: &str, command: &[String], stdin: impl Read) -> io::Error {
     become_and_run().unwrap_or_else(|e| e)
 }
 
-/// Groups first: without root's user id nothing else can be changed.
+/// Takes the user's identity. The groups are changed before the user id, because only root may change groups.
 fn drop_rights(user: &str) -> io::Result<()> {
     let user = User::from_name(user)?.ok_or_else(|| io::Error::other(format!("there is no user {user:?}")))?;
     if nix::unistd::geteuid() != user.uid {

@@ -59,7 +59,7 @@ pub struct SubmitArgs {
     /// The container image, if nodes run containers
     #[arg(long)]
     image: Option<String>,
-    /// A named volume that outlives the job; may be given several times
+    /// A cache: a named volume that stays on the node after the job ends; may be given several times
     #[arg(long = "cache", value_name = "NAME", action = ArgAction::Append)]
     caches: Vec<String>,
     /// A variable of the environment; may be given several times

@@ -39,7 +39,7 @@ pub enum Action {
 pub enum Proof {
     /// EC2 lists its instance as terminated.
     Listed,
-    /// EC2 lists no instance, and the record was neither pinged nor written for a long time.
+    /// EC2 lists no instance of the node, no heartbeat arrived for a long time, and nobody changed the record either.
     Silence,
 }
 

@@ -1,8 +1,9 @@
 //! The decision of clean-stale-records: what is stale, what is an orphan, which function is overdue. Pure.
 //!
 //! Guarantees: a record whose instance EC2 lists as live is never cleaned; a record whose instance is
-//! unlisted is cleaned only if it was neither pinged nor written for `stale.after_s`, and an unusual share
-//! of records at once waits (`docs/rules.md#R7`); an unusual number of orphans waits for an operator.
+//! unlisted is cleaned only if for `stale.after_s` the node sent no heartbeat and nothing changed the record; an
+//! unusual share of records at once waits (`docs/rules.md#R7`); an unusual number of orphans waits for an
+//! operator.
 //! Does not: act on an instance without a readable node id tag; it only warns.
 
 use crate::actions::{Action, Proof};
@@ -51,15 +52,16 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     plan
 }
 
-/// A stale record: its node, whether the node should be up, and how long ago it was last pinged or written.
+/// A stale record. `up`: the node should be up. `quiet`: the time since the node's last heartbeat or the record's
+/// last change, whichever is later.
 struct Silent {
     node_id: NodeId,
     up: bool,
     quiet: Span,
 }
 
-/// Plans to clean the record if EC2 lists its instance as terminated. Returns it as silent if EC2 lists no
-/// instance and it was neither pinged nor written for `stale.after_s`.
+/// Plans to clean the record if EC2 lists its instance as terminated. Returns the record as silent if EC2 lists no
+/// instance for the node, and for `stale.after_s` the node sent no heartbeat and nothing changed the record.
 fn stale(
     seen: &Observation,
     now: Time,

@@ -54,24 +54,11 @@ impl Ingest {
             };
             let record = standing(record, node_id, proven)?;
             let Some(after) = self.unsteady(&record, heartbeat, lease_expires_at, now)? else {
-                let heard = matches!(record.status(), Some(NodeStatus::Syncing | NodeStatus::Ready));
-                match record.contact() {
-                    // The record has a longer lease than this heartbeat would give: the call came early or twice,
-                    // and leases have become shorter. The node may have been told to call by the end of the longer
-                    // lease, so it is kept.
-                    Some(c) if c.last_ping_at < pinged_at && c.lease_expires_at > lease_expires_at => {
-                        lease_expires_at = c.lease_expires_at;
-                        continue;
-                    }
-                    // Another process, whose clock is ahead, has taken a call since, and gave a shorter lease than
-                    // this answer needs.
-                    Some(c) if heard && c.last_ping_at >= pinged_at && c.lease_expires_at < lease_expires_at => {
-                        pinged_at = c.last_ping_at + Span::from_ms(1);
-                        continue;
-                    }
-                    // Only the pulse would change, and the record has a newer one.
-                    _ => return self.answer(record, heartbeat, &beat, now).await,
+                match pulse_after(&record, pinged_at, lease_expires_at) {
+                    Some(pulse) => (pinged_at, lease_expires_at) = pulse,
+                    None => return self.answer(record, heartbeat, &beat, now).await,
                 }
+                continue;
             };
             match self.store.write(Some(&record), &after, Vec::new()).await {
                 Ok(written) => {
@@ -115,8 +102,8 @@ impl Ingest {
         let Some(contact) = contact else {
             return Err(wrong_incarnation("the incarnation or boot is not the current one"));
         };
-        let missed = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
-        if !missed && contact.busy == caller.busy {
+        let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
+        if !lease_is_over && contact.busy == caller.busy {
             return Ok(None);
         }
         record.heartbeat(&caller, lease_expires_at, now).map(Some).map_err(impossible)
@@ -143,7 +130,7 @@ impl Ingest {
             status: contact.status,
             incarnation: contact.incarnation.clone(),
             seq: life.seq,
-            next_heartbeat_s: beat.next_s(life.allocs.is_empty()),
+            next_heartbeat_s: beat.next_s(life.allocs.len()),
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
             allocs,
@@ -161,6 +148,25 @@ impl Ingest {
             Err(WriteError::Db(e)) => Err(internal(e)),
         }
     }
+}
+
+/// The time of the call and the end of the lease to try next, after the record has refused this pulse, in which only
+/// the pulse would change. `None` if the record has a newer pulse, which needs no change.
+fn pulse_after(record: &NodeRecord, pinged_at: Time, lease_expires_at: Time) -> Option<(Time, Time)> {
+    let contact = record.contact()?;
+    let is_heard = matches!(record.status(), Some(NodeStatus::Syncing | NodeStatus::Ready));
+    if contact.last_ping_at < pinged_at && contact.lease_expires_at > lease_expires_at {
+        // The record has a longer lease than this heartbeat would give: the call came early or twice, and leases
+        // have become shorter. The node may have been told to call by the end of the longer lease, so the longer
+        // lease stays.
+        return Some((pinged_at, contact.lease_expires_at));
+    }
+    if is_heard && contact.last_ping_at >= pinged_at && contact.lease_expires_at < lease_expires_at {
+        // Another process, whose clock is ahead, has taken a call since, and gave a shorter lease than this answer
+        // needs.
+        return Some((contact.last_ping_at + Span::from_ms(1), lease_expires_at));
+    }
+    None
 }
 
 fn check(heartbeat: &Heartbeat) -> Result<(), Refusal> {

@@ -97,8 +97,9 @@ impl Beat {
         }
     }
 
-    pub(crate) fn next_s(&self, idle: bool) -> f64 {
-        self.jitter * if idle { self.idle_s } else { self.interval_s }
+    /// How long a node with this many allocs waits before its next heartbeat, in seconds.
+    pub(crate) fn next_s(&self, allocs: usize) -> f64 {
+        self.jitter * if allocs == 0 { self.idle_s } else { self.interval_s }
     }
 }
 
@@ -213,7 +214,7 @@ mod tests {
         let known = Known { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
         let now = Time::from_ms(0);
         let [long, short] = [LONGEST, 1.0].map(|jitter| Beat::new(&known, jitter, now));
-        let told = now + Span::from_ms((long.next_s(false) * 1000.0) as i64);
+        let told = now + Span::from_ms((long.next_s(1) * 1000.0) as i64);
         assert_eq!([long, short].map(|beat| beat.lease_expires_at), [told + Span::from_s(10); 2]);
     }
 
@@ -224,7 +225,7 @@ mod tests {
         let next = |in_use| {
             let known = Known { policy: Policy::from_json(&document).unwrap(), in_use };
             let beat = Beat::new(&known, 1.0, Time::from_ms(0));
-            [beat.next_s(true), beat.next_s(false)]
+            [beat.next_s(0), beat.next_s(1)]
         };
         assert_eq!([next(1), next(300), next(5000)], [[10.0, 60.0], [30.0, 60.0], [500.0, 500.0]]);
     }

@@ -248,7 +248,7 @@ fn judge<'a>(
         let sighting = if listed.contains_key(row.handle.as_str()) {
             Sighting::Listed
         } else if report.complete && report.as_of >= row.seq {
-            Sighting::Absent
+            Sighting::NotListed
         } else {
             Sighting::Unproven
         };

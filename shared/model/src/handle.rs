@@ -81,7 +81,7 @@ pub enum Sighting {
     /// The report lists it.
     Listed,
     /// The report does not list it, and is not older than the row: the handle is not there.
-    Absent,
+    NotListed,
     /// The report does not list it, but may be older than the row.
     Unproven,
 }
@@ -235,11 +235,11 @@ impl Handle {
         match (self.state, sighting) {
             (HandleState::Creating, Sighting::Listed) => self.appeared(rules, now),
             (HandleState::Destroying, Sighting::Listed) => Judgement::ToDestroy,
-            (HandleState::Destroying | HandleState::Unknown, Sighting::Absent) => Judgement::Gone,
+            (HandleState::Destroying | HandleState::Unknown, Sighting::NotListed) => Judgement::Gone,
             (HandleState::Live, Sighting::Listed) if self.missing_ms.is_some() => {
                 Judgement::Appeared(self.clone().not_missing())
             }
-            (HandleState::Live, Sighting::Absent) if rules.readiness == Readiness::Ready => self.missing(rules, now),
+            (HandleState::Live, Sighting::NotListed) if rules.readiness == Readiness::Ready => self.missing(rules, now),
             (HandleState::Unknown, Sighting::Listed) => self.listed_unknown(rules),
             (HandleState::Gone, Sighting::Listed) if rules.as_of >= self.seq => self.listed_again(now),
             _ => Judgement::Unchanged,
@@ -375,7 +375,7 @@ mod tests {
         let kept = Handle { keep: true, ..row };
         let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
         assert_eq!(judged(&kept, 4), Judgement::Appeared(live.clone()));
-        assert_eq!(live.reported(Sighting::Absent, RULES, at(2)), Judgement::MissingButKept);
+        assert_eq!(live.reported(Sighting::NotListed, RULES, at(2)), Judgement::MissingButKept);
     }
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
         // reports.
         let mut dropped = Vec::new();
         for s in [0, 3600, 3630, 3660] {
-            match row.reported(Sighting::Absent, RULES, at(s)) {
+            match row.reported(Sighting::NotListed, RULES, at(s)) {
                 Judgement::Missing(after) => row = after,
                 judgement => dropped.push((s, judgement)),
             }
@@ -407,9 +407,9 @@ mod tests {
             assert_eq!(handle(*state).reported(Sighting::Unproven, RULES, at(2)), Judgement::Unchanged, "{state}");
         }
         let not_ready = ReportRules { readiness: Readiness::NotReady, ..RULES };
-        assert_eq!(handle(HandleState::Live).reported(Sighting::Absent, not_ready, at(2)), Judgement::Unchanged);
-        assert_eq!(handle(HandleState::Creating).reported(Sighting::Absent, RULES, at(2)), Judgement::Unchanged);
-        assert_eq!(handle(HandleState::Destroying).reported(Sighting::Absent, RULES, at(2)), Judgement::Gone);
+        assert_eq!(handle(HandleState::Live).reported(Sighting::NotListed, not_ready, at(2)), Judgement::Unchanged);
+        assert_eq!(handle(HandleState::Creating).reported(Sighting::NotListed, RULES, at(2)), Judgement::Unchanged);
+        assert_eq!(handle(HandleState::Destroying).reported(Sighting::NotListed, RULES, at(2)), Judgement::Gone);
     }
 
     #[test]

@@ -65,7 +65,7 @@ reasons! {
     /// The first of two observations that do not list the instance.
     Unlisted "unlisted" { instance_id: String, confirm: Span } = "EC2 does not list {instance_id}: cleaned if that stays so for {confirm}";
     /// Two observations did not list the instance.
-    UnlistedFor "unlisted_for" { instance_id: String, absent: Span } = "EC2 has not listed {instance_id} for {absent}";
+    UnlistedFor "unlisted_for" { instance_id: String, unlisted: Span } = "EC2 has not listed {instance_id} for {unlisted}";
     /// An unusual share of the instances is unlisted.
     ManyUnlisted "many_unlisted" { unlisted: usize, up: usize } = "{unlisted} of {up} instances are not listed at once: more likely EC2's list is wrong than all of them are gone";
 

@@ -72,8 +72,8 @@ impl Environment {
     }
 }
 
-/// Reads one variable after the other and collects the mistakes. A variable with a mistake gets a placeholder,
-/// which is never used, because the whole environment is refused.
+/// Reads one variable after the other and collects the mistakes. Nobody uses the value that it returns for a wrong
+/// variable, because one mistake makes the whole environment refused.
 struct Reader<L> {
     lookup: L,
     needs: Needs,

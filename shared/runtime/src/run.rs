@@ -163,8 +163,8 @@ impl<'a> Run<'a> {
 }
 
 /// Whether an action with this outcome leaves an event. A warning or a hold-back leaves one when it was
-/// reported. Any other action leaves one only if it was carried out: otherwise each run would leave one for an
-/// action that is not possible for now.
+/// reported. Any other action leaves one only if it was carried out: otherwise an action that fails in each run would
+/// leave an event in each run.
 const fn leaves_event(action: ActionName, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done => true,

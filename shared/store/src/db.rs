@@ -14,10 +14,10 @@ use std::any::Any;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// A row as read. It is shared, because nobody changes it.
+/// A row as read. Rows are shared, because nobody changes a row.
 ///
-/// While somebody else holds the row too, as tables in memory do, it keeps the record that it was read
-/// as. Deserializing a row costs far more than finding it in memory.
+/// A row can have several holders: tables in memory hold their rows too. Such a row keeps its record after the first
+/// deserialization, because deserializing costs far more than finding the row in memory.
 #[derive(Clone, Debug)]
 pub struct Row(Arc<Shared>);
 

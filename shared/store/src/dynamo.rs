@@ -26,6 +26,17 @@ const BATCH_KEYS: usize = 100;
 /// How often unprocessed keys of a batch are asked for again.
 const BATCH_TRIES: u32 = 8;
 
+/// Gives a request the condition of its write, and the names and values that its expressions use. This is a macro
+/// because the builders of the SDK have no trait in common.
+macro_rules! conditional {
+    ($request:expr, $condition:expr, $aliases:expr) => {
+        $request
+            .set_condition_expression($condition)
+            .set_expression_attribute_names(some($aliases.names))
+            .set_expression_attribute_values(some($aliases.values))
+    };
+}
+
 /// The tables of one cluster.
 #[derive(Clone)]
 pub struct Dynamo {
@@ -132,47 +143,23 @@ impl Dynamo {
         let key = Some(write.key.attributes());
         let builder = TransactWriteItem::builder();
         Ok(match &write.effect {
-            Effect::Put(item) => builder.put(
-                Put::builder()
-                    .table_name(table)
-                    .set_item(Some(item.clone()))
-                    .set_condition_expression(condition)
-                    .set_expression_attribute_names(some(aliases.names))
-                    .set_expression_attribute_values(some(aliases.values))
-                    .build()
-                    .map_err(wrong)?,
-            ),
-            Effect::Update { set, remove } => builder.update(
-                Update::builder()
-                    .table_name(table)
-                    .set_key(key)
-                    .update_expression(aliases.update(set, remove))
-                    .set_condition_expression(condition)
-                    .set_expression_attribute_names(some(aliases.names))
-                    .set_expression_attribute_values(some(aliases.values))
-                    .build()
-                    .map_err(wrong)?,
-            ),
-            Effect::Delete => builder.delete(
-                Delete::builder()
-                    .table_name(table)
-                    .set_key(key)
-                    .set_condition_expression(condition)
-                    .set_expression_attribute_names(some(aliases.names))
-                    .set_expression_attribute_values(some(aliases.values))
-                    .build()
-                    .map_err(wrong)?,
-            ),
-            Effect::Check => builder.condition_check(
-                ConditionCheck::builder()
-                    .table_name(table)
-                    .set_key(key)
-                    .set_condition_expression(condition)
-                    .set_expression_attribute_names(some(aliases.names))
-                    .set_expression_attribute_values(some(aliases.values))
-                    .build()
-                    .map_err(wrong)?,
-            ),
+            Effect::Put(item) => {
+                let put = Put::builder().table_name(table).set_item(Some(item.clone()));
+                builder.put(conditional!(put, condition, aliases).build().map_err(wrong)?)
+            }
+            Effect::Update { set, remove } => {
+                let change = aliases.update(set, remove);
+                let update = Update::builder().table_name(table).set_key(key).update_expression(change);
+                builder.update(conditional!(update, condition, aliases).build().map_err(wrong)?)
+            }
+            Effect::Delete => {
+                let delete = Delete::builder().table_name(table).set_key(key);
+                builder.delete(conditional!(delete, condition, aliases).build().map_err(wrong)?)
+            }
+            Effect::Check => {
+                let check = ConditionCheck::builder().table_name(table).set_key(key);
+                builder.condition_check(conditional!(check, condition, aliases).build().map_err(wrong)?)
+            }
         }
         .build())
     }
@@ -348,19 +335,15 @@ impl Db for Dynamo {
         let table = self.name(write.key.table);
         let mut aliases = Aliases::default();
         let condition = aliases.condition(&write.when);
+        let key = Some(write.key.attributes());
         let wants = answer == Answer::Row;
         let on_failure =
             if wants { ReturnValuesOnConditionCheckFailure::AllOld } else { ReturnValuesOnConditionCheckFailure::None };
         let old = |failure: Option<&Item>| failure.filter(|i| wants && !i.is_empty()).cloned().map(Row::from);
         match &write.effect {
             Effect::Put(item) => {
-                self.client
-                    .put_item()
-                    .table_name(&table)
-                    .set_item(Some(item.clone()))
-                    .set_condition_expression(condition)
-                    .set_expression_attribute_names(some(aliases.names))
-                    .set_expression_attribute_values(some(aliases.values))
+                let put = self.client.put_item().table_name(&table).set_item(Some(item.clone()));
+                conditional!(put, condition, aliases)
                     .return_values_on_condition_check_failure(on_failure)
                     .send()
                     .await
@@ -375,15 +358,9 @@ impl Db for Dynamo {
                 Ok(wants.then(|| Row::from(item.clone())))
             }
             Effect::Update { set, remove } => {
-                let answer = self
-                    .client
-                    .update_item()
-                    .table_name(&table)
-                    .set_key(Some(write.key.attributes()))
-                    .update_expression(aliases.update(set, remove))
-                    .set_condition_expression(condition)
-                    .set_expression_attribute_names(some(aliases.names))
-                    .set_expression_attribute_values(some(aliases.values))
+                let change = aliases.update(set, remove);
+                let update = self.client.update_item().table_name(&table).set_key(key).update_expression(change);
+                let answer = conditional!(update, condition, aliases)
                     .return_values(if wants { ReturnValue::AllNew } else { ReturnValue::None })
                     .return_values_on_condition_check_failure(on_failure)
                     .send()
@@ -399,13 +376,8 @@ impl Db for Dynamo {
                 Ok(answer.attributes.map(Row::from))
             }
             Effect::Delete => {
-                self.client
-                    .delete_item()
-                    .table_name(&table)
-                    .set_key(Some(write.key.attributes()))
-                    .set_condition_expression(condition)
-                    .set_expression_attribute_names(some(aliases.names))
-                    .set_expression_attribute_values(some(aliases.values))
+                let delete = self.client.delete_item().table_name(&table).set_key(key);
+                conditional!(delete, condition, aliases)
                     .send()
                     .await
                     .map_err(|e| write_error("DeleteItem", &table, &e, None))?;

@@ -398,7 +398,7 @@ mod tests {
             .unwrap()
             .with_intent(model::Intent::Drain, Some(at(9)), at(4))
             .unwrap()
-            .absent(Some(at(4)), at(4))
+            .note_unlisted(Some(at(4)), at(4))
             .unwrap();
         node.reason = "r".repeat(model::MAX_REASON_BYTES);
         let mut item = row(&node);

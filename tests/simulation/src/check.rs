@@ -47,13 +47,13 @@ const INDEX: Span = Span::from_s(180);
 pub struct Ground {
     /// The node that runs on the machine.
     pub node_id: NodeId,
-    /// The allocs that its agent knows.
+    /// The allocs that the node's agent knows.
     pub known: BTreeSet<AllocId>,
     /// The allocs that run.
     pub running: BTreeSet<AllocId>,
     /// Containers and volumes.
     pub handles: BTreeSet<String>,
-    /// The time at which its last answer told it to call again.
+    /// The time at which the last answer told the agent to call again.
     pub next_call_at: Option<Time>,
     /// When it was last answered.
     pub answered_at: Option<Time>,

@@ -126,7 +126,7 @@ impl Filter {
 }
 
 /// The filters of a request, joined by AND ("List and filter using the CLI and API", EC2 User
-/// Guide). An unknown filter is refused: if it were ignored, the list would be too long.
+/// Guide). The stand-in refuses an unknown filter. A stand-in that ignored the filter would list too many instances.
 fn read_filters(params: &Params) -> Result<Vec<Filter>, ApiError> {
     let mut filters = Vec::new();
     let mut values_in_all = 0;

@@ -64,7 +64,7 @@ impl Perform<Action> for Acting<'_> {
                 self.record(*node_id)?;
                 self.terminate_later(instance_id.clone());
             }
-            Action::Clean { node_id, missing } => self.clean_node(*node_id, missing.as_deref(), reason, now).await?,
+            Action::Clean { node_id, unlisted } => self.clean_node(*node_id, unlisted.as_deref(), reason, now).await?,
             Action::Disconnect(node_id) => self.expire(*node_id, NodeStatus::Disconnected, reason).await?,
             Action::MarkDown(node_id) => self.expire(*node_id, NodeStatus::Down, reason).await?,
             Action::LoseAlloc(id, node_id) => self.lose(*id, *node_id, reason, now).await?,

@@ -56,19 +56,19 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Frees a slot. `missing` is the instance if it is unlisted. Then EC2 is asked for it by id as the last proof,
-    /// and the slot is freed only if EC2 does not know it, or as terminated. (EC2 may know a terminated instance
-    /// for an hour after its tags are gone.)
+    /// Frees a slot. `unlisted` is the instance, if EC2 does not list it. The last proof is then a question for this
+    /// id: the slot is freed only if EC2 does not know the instance, or knows it as terminated. (EC2 may know a
+    /// terminated instance for an hour after its tags are gone.)
     pub(super) async fn clean_node(
         &self,
         node_id: NodeId,
-        missing: Option<&str>,
+        unlisted: Option<&str>,
         reason: &str,
         now: Time,
     ) -> Result<(), ActError> {
         let record = self.record(node_id)?;
         let mut conditions = Vec::new();
-        if let Some(instance_id) = missing {
+        if let Some(instance_id) = unlisted {
             let known = self.cloud.instance(instance_id).await?;
             if known.is_some_and(|i| i.state != InstanceState::Terminated) {
                 return Err(ActError::CONFLICT);
@@ -76,7 +76,7 @@ impl Acting<'_> {
             conditions.push(silent_since(&record));
         }
         // An instance that was terminated before its first heartbeat is a failed start, whoever terminated it.
-        let failed_start = missing.is_none() && matches!(record.state, NodeState::Assigned(_));
+        let failed_start = unlisted.is_none() && matches!(record.state, NodeState::Assigned(_));
         self.clean(&record, reason, conditions).await?;
         if failed_start {
             self.count_failed_start(&record, now).await;
@@ -96,9 +96,9 @@ impl Acting<'_> {
     pub(super) async fn keep_note(&self, note: &Note, now: Time) -> Result<(), ActError> {
         match note {
             Note::Nothing => {}
-            Note::Absent(node_id, since) => {
+            Note::Unlisted(node_id, since) => {
                 let record = self.record(*node_id)?;
-                self.write_node(&record, &record.absent(*since, now)?, Vec::new()).await?;
+                self.write_node(&record, &record.note_unlisted(*since, now)?, Vec::new()).await?;
             }
             Note::Brake(kind, after) => {
                 self.run.store.write_entry(&self.run.seen.control.brake(*kind), after).await?;

@@ -53,7 +53,7 @@ pub enum Action {
         /// The node of the slot.
         node_id: NodeId,
         /// The instance if it is unlisted: EC2 is asked for it by id first. `None` if EC2 lists it as terminated.
-        missing: Option<String>,
+        unlisted: Option<String>,
     },
     /// Note that the lease expired and allocs wait for the node.
     Disconnect(NodeId),
@@ -122,7 +122,7 @@ pub enum Note {
     /// Nothing.
     Nothing,
     /// Since when the node's instance is unlisted; `None`: EC2 lists it again.
-    Absent(NodeId, Option<Time>),
+    Unlisted(NodeId, Option<Time>),
     /// The entry of a brake.
     Brake(BrakeKind, BrakeEntry),
 }
@@ -174,7 +174,7 @@ impl Describe for Action {
             Self::ResolveReconnect { keep, .. } => About::Copies(*keep),
             Self::Place { job_id, on } => About::Job(*job_id, on.iter().map(|(_, node_id)| *node_id).collect()),
             Self::Reject(job_id) | Self::Requeue(job_id) => About::Job(*job_id, Vec::new()),
-            Self::HoldBack { note: Note::Absent(node_id, _), .. } => About::Slot(node_id.slot()),
+            Self::HoldBack { note: Note::Unlisted(node_id, _), .. } => About::Slot(node_id.slot()),
             Self::Warn(subject) | Self::HoldBack { subject, .. } => About::Said(subject.clone()),
         }
     }

@@ -33,7 +33,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         if !listed.is_empty() && listed.iter().all(|i| !is_live(i)) {
             let instance_id = listed.first().map(|i| i.instance_id.clone()).unwrap_or_default();
             view.lose(life.node_id);
-            let action = Action::Clean { node_id: life.node_id, missing: None };
+            let action = Action::Clean { node_id: life.node_id, unlisted: None };
             plan.add(action, Reason::InstanceTerminated { instance_id });
             continue;
         }
@@ -74,7 +74,7 @@ fn listed_as_live(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, lif
 
 /// Notes on the record since when its instance is unlisted; `None`: EC2 lists it again.
 fn note_absence(plan: &mut Plan, record: &NodeRecord, life: &Life, since: Option<Time>, reason: Reason) {
-    let note = Note::Absent(life.node_id, since);
+    let note = Note::Unlisted(life.node_id, since);
     plan.add(Action::HoldBack { subject: Subject::Slot(record.slot), note }, reason);
 }
 
@@ -151,8 +151,8 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
         // The node does not count as decided. EC2 may still know the instance by id, without the tags that it is
         // listed by. Then no run cleans the record, and the next stages must treat the node as silent.
         view.lost.insert(life.node_id);
-        let reason = Reason::UnlistedFor { instance_id: instance_id.clone(), absent: view.now.since(since) };
-        plan.add(Action::Clean { node_id: life.node_id, missing: Some(instance_id) }, reason);
+        let reason = Reason::UnlistedFor { instance_id: instance_id.clone(), unlisted: view.now.since(since) };
+        plan.add(Action::Clean { node_id: life.node_id, unlisted: Some(instance_id) }, reason);
     }
 }
 

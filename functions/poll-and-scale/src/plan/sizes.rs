@@ -39,16 +39,17 @@ pub(super) fn order(size: &Size) -> impl Ord + use<> {
     (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.clone())
 }
 
-/// The offerings of a size that may be launched now: in each subnet, and then on demand if it may fall back.
-/// Those that EC2 is short of are left out.
-pub(super) fn offerings(view: &View<'_>, size: &Size, may_fall_back: bool) -> Vec<Offering> {
+/// The offerings of a size that may be launched now: in each subnet, and then on demand if the size may fall back.
+/// `asked` is the market that the job asks for; a size never falls back for a job that asks for spot. The list has no
+/// offering that EC2 is short of.
+pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Offering> {
     let policy = &view.seen.policy;
     let control = &view.seen.control;
     if control.bad_request(&size.name).applies_to(view.seen.policy_version) {
         return Vec::new();
     }
     let mut markets = vec![size.market];
-    if size.market == Market::Spot && size.fallback == Fallback::OnDemand && may_fall_back {
+    if size.market == Market::Spot && size.fallback == Fallback::OnDemand && asked != Some(Market::Spot) {
         markets.push(Market::OnDemand);
     }
     let template = size.template.as_deref().or(policy.launch.template.as_deref()).unwrap_or_default();

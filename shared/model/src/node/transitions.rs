@@ -276,7 +276,7 @@ impl NodeRecord {
     }
 
     /// Notes since when the instance is unlisted; `None`: EC2 lists it again.
-    pub fn absent(&self, since: Option<Time>, now: Time) -> Result<Self, NotPossible> {
+    pub fn note_unlisted(&self, since: Option<Time>, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("be noted as unlisted"))?;
         life.absent_since_at = since;

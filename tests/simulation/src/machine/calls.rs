@@ -6,6 +6,7 @@ use model::HandleKind;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocReportAnswer, AllocUpdate, ErrorCode, HandleReportAnswer, HeartbeatAnswer, ReportedHandle};
+use nodekeeper_agent::protocol::HandleList;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -160,7 +161,8 @@ impl Machine {
             listed.truncate(listed.len() / 2);
         }
         let names: BTreeSet<String> = listed.iter().map(|h| h.handle.clone()).collect();
-        let Some(report) = self.protocol.handle_report(as_of, !partial, listed) else {
+        let list = HandleList { handles: listed, complete: !partial };
+        let Some(report) = self.protocol.handle_report(as_of, list) else {
             self.handles_at = self.later(30, 60);
             return;
         };

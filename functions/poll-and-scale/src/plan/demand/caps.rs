@@ -13,7 +13,7 @@ use super::packing::Packing;
 use super::prices::{Room, cheapest, is_within_cap, mix};
 use model::ids::NodeId;
 use model::policy::Size;
-use model::{JobSummary, Market, Usd};
+use model::{JobSummary, Usd};
 
 impl Packing<'_, '_> {
     /// Reserves for the first job that cannot be placed. Of the nodes that it found, it keeps those that leave the
@@ -25,7 +25,7 @@ impl Packing<'_, '_> {
         let policy = &self.view.seen.policy;
         let ever = fitting(policy, job);
         // Making room does not help a size that EC2 does not have now.
-        let to_be_had = |s: &&Size| !offerings(self.view, s, job.market != Some(Market::Spot)).is_empty();
+        let to_be_had = |s: &&Size| !offerings(self.view, s, job.market).is_empty();
         let now: Vec<&Size> = ever.iter().copied().filter(to_be_had).collect();
         let can_be_had = cheapest(&now, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
         let kept = self.within_caps(if can_be_had { &now } else { &ever }, &found, members);

@@ -191,13 +191,13 @@ impl<'v, 'a> Packing<'v, 'a> {
     pub(super) fn launch(&mut self, job: &JobSummary) -> Result<usize, Wait> {
         let sizes = fitting(&self.view.seen.policy, job);
         let reason = Reason::JobNeedsNode { job: name(job) };
-        self.launch_one_of(&sizes, job.market != Some(Market::Spot), reason)
+        self.launch_one_of(&sizes, job.market, reason)
     }
 
     pub(super) fn launch_one_of(
         &mut self,
         sizes: &[&Size],
-        may_fall_back: bool,
+        asked: Option<Market>,
         reason: Reason,
     ) -> Result<usize, Wait> {
         let policy = &self.view.seen.policy;
@@ -208,7 +208,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         let mut wait = Wait::Pause;
         for size in sizes {
             // Making room does not help a size that EC2 does not have now.
-            let of_size = offerings(self.view, size, may_fall_back);
+            let of_size = offerings(self.view, size, asked);
             if of_size.is_empty() {
                 continue;
             }
@@ -276,14 +276,14 @@ impl<'v, 'a> Packing<'v, 'a> {
         sizes.sort_by_key(|s| order(s));
         while self.usable_nodes() < policy.nodes.min {
             let reason = Reason::BelowMinimum { min: policy.nodes.min };
-            match self.launch_one_of(&sizes, true, reason) {
+            match self.launch_one_of(&sizes, None, reason) {
                 Ok(_) => {}
                 Err(Wait::Pause) => break,
                 // The room is reserved for a job, which comes before the minimum.
                 Err(Wait::Room) if self.reserved => break,
                 Err(Wait::Room) => {
                     // Expensive idle nodes make way, if a cheaper size may be launched now.
-                    let to_be_had = |s: &&&Size| !self.is_full(s) && !offerings(self.view, s, true).is_empty();
+                    let to_be_had = |s: &&&Size| !self.is_full(s) && !offerings(self.view, s, None).is_empty();
                     let Some(size) = sizes.iter().find(to_be_had) else { break };
                     let cheap = size.price_per_hour;
                     let dear = self.bins.iter().any(|b| b.is_idle() && b.price_per_hour > cheap);

@@ -131,7 +131,7 @@ fn a_silent_node_whose_instance_is_unlisted_is_disconnected_even_if_its_record_c
     // EC2 may still know the instance by id, without the tags that it was listed by. Then no run cleans the record.
     let mut given = given(json!({})).working(0);
     given.seen.instances.clear();
-    given.seen.nodes[0] = given.seen.nodes[0].absent(Some(at(1000)), at(1000)).unwrap();
+    given.seen.nodes[0] = given.seen.nodes[0].note_unlisted(Some(at(1000)), at(1000)).unwrap();
     assert_eq!(given.actions(at(2000)), ["clean slot#0", "disconnect slot#0"]);
     given.seen.nodes[0] = given.seen.nodes[0].expire_lease(NodeStatus::Disconnected, at(2000), "silent").unwrap();
     let unknown = format!("unknown_alloc alloc#{}", fixtures::alloc_id(0));
