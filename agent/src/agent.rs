@@ -1,4 +1,4 @@
-//! Puts the parts of the agent together, runs its loops, and ends it.
+//! Puts the parts of the agent together, runs the loops, and ends the agent.
 //!
 //! Guarantees: when the agent is asked to end, allocs keep running, unless `--stop-work-on-exit` is given; when the
 //! node is gone, all work is stopped before `--on-gone` runs.
@@ -37,7 +37,7 @@ pub enum AgentError {
     Http(#[from] reqwest::Error),
 }
 
-/// Everything the agent needs to start. It reads nothing else from its environment.
+/// Everything the agent needs to start. The agent reads nothing else from its environment.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// The node file.
@@ -78,7 +78,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let handles = HandleStore::new(&data_dir, args.runtime, file.node_id);
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = NodeState::new(Node::new(identity, durable), data_dir);
-    // The first report must have the allocs that are on the machine.
+    // Runs one round first, so that the first report lists the allocs that are on the machine.
     reconcile::run_once(&state, &mut runner).await;
     let end = tokio::select! {
         () = control::run(&state, &client, &file.heartbeat_url) => EndReason::Gone,

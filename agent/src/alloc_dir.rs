@@ -3,17 +3,17 @@
 //! ```text
 //! allocs/{alloc_id}/label       the node id, written when the directory is made
 //!                   task.json   what to run, written before anything is started
-//!                   started     which supervisor runs it: created once, by the supervisor that may start it
-//!                   stop        why it is to stop; only if it is to stop
+//!                   started     which supervisor runs the alloc, or that none ever does: created once
+//!                   stop        why the alloc is to stop; absent if it is not to stop
 //!                   work/       where the command runs
 //!                   output      the output of the command
 //!                   supervisor.log  the errors of its supervisor
-//!                   exit.json   how it ended: created once
+//!                   exit.json   how the alloc ended: created once
 //!                   reserve     disk space for exit.json, while the command runs
 //! ```
 //!
-//! Guarantees: `started` and `exit.json` are each created exactly once, whoever tries, and no reader sees a part of
-//! them. So a command runs at most once, and ends once.
+//! Guarantees: `started` and `exit.json` are each created at most once, however many processes try, and no reader sees
+//! a part of their content. So a command runs at most once, and has only one end.
 //! Does not: start or stop processes, or look at them.
 
 use crate::atomic_file;
@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 /// What a supervisor needs to know: the content of `task.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocTask {
-    /// The node that runs it.
+    /// The node that runs the alloc.
     pub node_id: NodeId,
     /// The order of the control plane.
     pub order: AllocOrder,
@@ -40,7 +40,7 @@ pub struct AllocTask {
     /// The user who runs the command; the agent's own user if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_user: Option<String>,
-    /// The boot in which it is started.
+    /// The boot in which the alloc is started.
     pub boot_id: String,
     /// Name and directory of each cache.
     pub caches: Vec<(String, PathBuf)>,
@@ -53,7 +53,7 @@ pub struct StartRecord {
     pub pid: i32,
     /// When the supervisor started, in clock ticks since boot.
     pub start_ticks: u64,
-    /// The boot in which it started.
+    /// The boot in which the supervisor started.
     pub boot_id: String,
 }
 
@@ -72,16 +72,16 @@ impl StartRecord {
 /// How the alloc ended: the content of `exit.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
-    /// 128 + the number of the signal that killed it; absent when there is no exit code.
+    /// The exit code of the command, or 128 + the number of the signal that killed it; absent when there is neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why it ended, in words.
+    /// Why the alloc ended, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// When it started, by the node's own clock. Only for people to read.
+    /// When the alloc started, by the node's own clock. Only people read this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When it ended, by the node's own clock. Only for people to read.
+    /// When the alloc ended, by the node's own clock. Only people read this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
 }
@@ -123,8 +123,8 @@ impl AllocDir {
         self.0.join("output")
     }
 
-    /// Creates the directory with its task, unless it exists. A crash leaves all of it or nothing. A directory that an
-    /// earlier boot created, but did not start, gets the task of this boot.
+    /// Creates the directory with its task, unless the directory exists. A crash leaves the whole directory or none. If
+    /// an earlier boot created the directory but did not start the alloc, the directory gets the task of this boot.
     pub fn create(&self, task: &AllocTask) -> io::Result<()> {
         if self.0.exists() {
             let of_earlier_boot = self.task()?.is_some_and(|t| t.boot_id != task.boot_id);
@@ -141,7 +141,7 @@ impl AllocDir {
         }
         fs::create_dir(&temp)?;
         fs::create_dir(temp.join("work"))?;
-        // The job's user may enter it, but cannot list it.
+        // The job's user may enter the directory, but cannot list it.
         fs::set_permissions(&temp, fs::Permissions::from_mode(0o711))?;
         atomic_file::replace(&temp.join("label"), task.node_id.to_string().as_bytes())?;
         atomic_file::replace(&temp.join("task.json"), &to_json(task)?)?;
@@ -149,7 +149,7 @@ impl AllocDir {
         self.0.parent().map_or(Ok(()), atomic_file::sync_dir)
     }
 
-    /// What to run.
+    /// The content of `task.json`; `None` if there is no such file.
     pub fn task(&self) -> io::Result<Option<AllocTask>> {
         self.read("task.json")
     }
@@ -159,27 +159,27 @@ impl AllocDir {
         atomic_file::create_once(&self.0.join("started"), &to_json(by)?)
     }
 
-    /// Who claimed it, if anyone did.
+    /// Who claimed the right to start the alloc; `None` if nobody did.
     pub fn start_record(&self) -> io::Result<Option<StartRecord>> {
         self.read("started")
     }
 
-    /// Writes down that it is to stop, and why. The first reason stays.
+    /// Writes down that the alloc is to stop, and why. A later reason does not replace the first.
     pub fn order_stop(&self, why: &str) -> io::Result<()> {
         atomic_file::create_once(&self.0.join("stop"), why.as_bytes()).map(drop)
     }
 
-    /// Why it is to stop, if it is to stop.
+    /// Why the alloc is to stop; `None` if no stop is written down.
     pub fn stop_reason(&self) -> Option<String> {
         fs::read_to_string(self.0.join("stop")).ok()
     }
 
-    /// Writes down how it ended. The first record stays.
+    /// Writes down how the alloc ended. A later record does not replace the first.
     pub fn write_exit_record(&self, exit: &ExitRecord) -> io::Result<()> {
         atomic_file::create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
     }
 
-    /// How it ended, if it has ended.
+    /// How the alloc ended; `None` if there is no exit record yet.
     pub fn exit_record(&self) -> io::Result<Option<ExitRecord>> {
         self.read("exit.json")
     }

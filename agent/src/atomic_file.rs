@@ -1,8 +1,8 @@
 //! Writes files atomically and durably.
 //!
 //! Guarantees: after a crash or a power cut a file has its old content or its new one; when a function here returns,
-//! the new content is on disk; no reader sees a part of it. Only the owner can read the files, because orders contain
-//! secrets.
+//! the new content is on disk; no reader sees a part of the new content. Only the owner can read the files, because
+//! orders contain secrets.
 //! Does not: retry.
 
 use std::fs::{self, File, OpenOptions};
@@ -18,8 +18,8 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Creates `path` with the content `bytes`, unless it exists. Of any number of callers, in any number of processes,
-/// exactly one gets `true`. No reader sees the file empty.
+/// Creates `path` with the content `bytes`, unless `path` exists. Of all callers, in all processes, exactly one gets
+/// `true`. No reader sees the file empty.
 pub fn create_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let temp = write_beside(path, bytes)?;
     // Like `O_EXCL`, but the file has its content from the start.
@@ -40,7 +40,7 @@ pub struct DiskReserve {
 }
 
 impl DiskReserve {
-    /// Reserves so many bytes at `path`. If the disk is full already, nothing is reserved.
+    /// Reserves this many bytes at `path`. If the disk is already full, nothing is reserved.
     pub fn new(path: PathBuf, bytes: usize) -> Self {
         let reserve = Self { path, bytes };
         reserve.allocate();
@@ -53,8 +53,8 @@ impl DiskReserve {
         }
     }
 
-    /// Runs `write`. If the disk is full, deletes the reserve and runs it once more. A later successful write reserves
-    /// the space again.
+    /// Runs `write`. If the disk is full, deletes the reserve and runs `write` once more. A later successful write
+    /// reserves the space again.
     pub fn write_with_reserve<T>(&self, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match write() {
             Err(error) if error.kind() == io::ErrorKind::StorageFull && fs::remove_file(&self.path).is_ok() => write(),
@@ -68,7 +68,7 @@ impl DiskReserve {
         }
     }
 
-    /// Frees the space for good.
+    /// Frees the reserved space.
     pub fn release(&self) {
         drop(fs::remove_file(&self.path));
     }
@@ -111,7 +111,7 @@ mod tests {
         // The disk is full as long as the reserve exists.
         let full = || if path.exists() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) };
         assert!(reserve.write_with_reserve(full).is_ok());
-        // There is room again: the reserve is made for the next time.
+        // There is room again, so the reserve is created anew.
         assert!(!path.exists() && reserve.write_with_reserve(full).is_ok() && path.exists());
         let always = || Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull));
         assert!(reserve.write_with_reserve(always).is_err());

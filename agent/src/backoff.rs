@@ -27,7 +27,8 @@ pub enum History {
 /// How long to wait after a failure. `chance` is a random number in 0..1.
 pub fn delay(history: History, retry_after: Option<Duration>, chance: f64) -> Duration {
     let wait = match history {
-        // 1 s, 1–2 s, 2–4 s … 15–30 s: a node that just booted tries often, a lost one seldom.
+        // 1 s, 1–2 s, 2–4 s … 15–30 s: a node that has just booted tries often, and a node that has failed for long
+        // tries seldom.
         History::Never { attempts } => {
             let most = f64::from(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_DELAY.as_secs_f64());
             (most * (1.0 + chance) / 2.0).max(1.0)
@@ -36,7 +37,7 @@ pub fn delay(history: History, retry_after: Option<Duration>, chance: f64) -> Du
         History::Overdue(_) => 1.0 + chance * (MAX_DELAY.as_secs_f64() - 1.0),
     };
     let wait = Duration::from_secs_f64(wait.clamp(1.0, MAX_DELAY.as_secs_f64()));
-    // Random as well, but never shorter than asked for.
+    // This wait is random too, but never shorter than the wait asked for, up to the limit.
     let asked = retry_after.map_or(Duration::ZERO, |asked| asked.min(MAX_RETRY_AFTER).mul_f64(1.0 + chance / 2.0));
     wait.max(asked)
 }

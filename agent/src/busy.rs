@@ -1,7 +1,7 @@
 //! The busy check: a command that says whether other work keeps the node busy.
 //!
-//! Guarantees: exit code 0 means busy; any other end means not busy, and so does a check that takes too long. Such a
-//! check is killed with its whole process group.
+//! Guarantees: exit code 0 means busy; any other end means not busy; a check that takes too long is killed with its
+//! whole process group, and means not busy.
 //! Does not: look at allocs; the control plane knows about them.
 
 use nix::sys::signal::{Signal, killpg};
@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// The longest the command may take.
+/// The longest time that the command may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the check. Returns whether the node is busy.
@@ -60,7 +60,7 @@ mod tests {
         let command = format!("sleep 60 & echo $! > '{0}.part'; mv '{0}.part' '{0}'; wait", pid.display());
         assert!(!check_within(&command, Duration::from_secs(1)).await);
         let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
-        // It has ended, or is a zombie that its new parent has not reaped yet.
+        // The process has ended, or is a zombie that its new parent has not reaped yet.
         for _ in 0..100 {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             if stat.is_empty() || stat.contains(") Z ") {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// The longest a call may take.
+/// The longest time that a call may take.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why a call has no answer.
@@ -27,7 +27,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The code of the refusal, if it was refused.
+    /// The code of the refusal; `None` if the control plane did not refuse the call.
     pub const fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -35,7 +35,7 @@ impl CallError {
         }
     }
 
-    /// How long the answer asks to wait, if it does.
+    /// The wait that the answer asks for; `None` if it asks for none.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } | Self::Failed { retry_after, .. } => *retry_after,
@@ -94,7 +94,7 @@ fn failed(error: &reqwest::Error) -> CallError {
     CallError::Failed { what: chain(error), retry_after: None }
 }
 
-/// The wait before the next call that an answer asks for, in seconds, limited to sensible values.
+/// The wait before the next call, from 0.2 s to one hour. `asked_s` is the wait that an answer asks for, in seconds.
 pub fn next_call(asked_s: f64) -> Duration {
     let finite = if asked_s.is_finite() { asked_s } else { 30.0 };
     Duration::from_secs_f64(finite.clamp(0.2, 3600.0))

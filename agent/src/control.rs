@@ -1,10 +1,10 @@
 //! The loop of heartbeats and alloc reports.
 //!
 //! Guarantees: makes one call at a time, so that answers arrive in order; sends a heartbeat when the last answer asked
-//! for it, when something urgent is to be told, and after a failure when `backoff` says; sends a report as soon as
-//! there is something to report. Ends only after 410 `gone`. While nothing can be saved (a full disk), it sends
-//! nothing: a node that cannot save its orders must not look healthy, or the control plane would wait for its work
-//! without end.
+//! for it, when there is urgent news, and after a failure when the wait of `backoff` is over; sends a report as soon as
+//! there is something to report; ends only after 410 `gone`; sends nothing while the state cannot be saved (a full
+//! disk). A node that cannot save its orders must not look healthy: otherwise the control plane would wait for its work
+//! for ever.
 //! Does not: stop work after any other answer, or without an answer.
 
 use crate::backoff::{self, History};
@@ -28,7 +28,7 @@ struct CallSchedule {
     failed_reports: u32,
 }
 
-/// Calls until the node is gone.
+/// Sends heartbeats and reports until the node is gone.
 pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
     let now = Instant::now();
     let mut schedule =
@@ -47,7 +47,7 @@ pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
         tokio::select! {
             () = sleep_until(wake_at) => {}
             () = state.allocs_changed.notified() => {}
-            // While heartbeats fail, one more does not help. The next attempt tells the news.
+            // While heartbeats fail, an extra one does not help. The next attempt carries the news.
             () = state.heartbeat_now.notified(), if schedule.failed_heartbeats == 0 => {
                 schedule.heartbeat_at = Instant::now();
             }
@@ -67,8 +67,8 @@ impl CallSchedule {
         backoff::delay(self.history(attempts), retry_after, chance())
     }
 
-    /// The wait after a refusal that a new registration, heartbeat or report number solves: none, but only once in a
-    /// row.
+    /// The wait after a refusal that a new registration, a heartbeat or a new report number solves: none after the
+    /// first failure in a row, and the usual wait after each later one.
     fn wait_unless_first(&self, attempts: u32) -> Duration {
         if attempts <= 1 { Duration::ZERO } else { self.wait(attempts, None) }
     }
@@ -130,7 +130,7 @@ fn heartbeat_failed(state: &NodeState, schedule: &mut CallSchedule, error: &Call
             wait = schedule.wait_unless_first(failures);
             state.update_or_log(Node::register_anew);
         }
-        // Another instance has the node's record. Only an operator or time solves that.
+        // The node's record is bound to another instance. Only an operator or time can change that.
         Some(ErrorCode::ForeignInstance) => {
             wait = wait.max(backoff::delay(History::Never { attempts: 6 }, None, chance()));
         }
@@ -145,7 +145,7 @@ fn heartbeat_failed(state: &NodeState, schedule: &mut CallSchedule, error: &Call
     ControlFlow::Continue(())
 }
 
-/// Sends reports as long as there is something to report and they are accepted.
+/// Sends reports until there is nothing more to report or a report is not accepted.
 async fn send_reports(
     state: &NodeState,
     client: &ControlPlaneClient,
@@ -180,7 +180,7 @@ async fn send_report(
     }
     state.update(|n| n.on_report(&answer)).map_err(|e| not_saved(&e))?;
     state.answered();
-    // An alloc whose end was acknowledged may now be destroyed.
+    // The answer may acknowledge the end of an alloc, whose handles may be destroyed from now on.
     state.handles_changed.notify_one();
     Ok(())
 }
@@ -190,7 +190,8 @@ fn report_failed(state: &NodeState, schedule: &mut CallSchedule, error: &CallErr
     let failures = schedule.failed_reports;
     let mut wait = schedule.wait(failures, error.retry_after());
     if let Some(code) = error.code() {
-        // The control plane refuses reports, but answers heartbeats: asking more often will not help.
+        // The control plane answers, but refuses the report. Trying more often does not help, so the wait grows with
+        // each refusal.
         let refused = History::Never { attempts: failures };
         wait = wait.max(backoff::delay(refused, None, chance()));
         state.update_or_log(|n| n.on_report_refused(code));

@@ -1,6 +1,7 @@
 //! The data directory: the state file, the lock, and the paths of everything else.
 //!
-//! Guarantees: only one agent uses it at a time; a loaded state belongs to this node and this boot, or is a new one.
+//! Guarantees: only one agent uses the directory at a time; a loaded state belongs to this node and this boot, or is
+//! new.
 //! Does not: store how allocs ended; the directory of each alloc does.
 
 use crate::alloc_dir::AllocDir;
@@ -12,17 +13,17 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Disk space reserved for the state file. Without it a node with a full disk could not save orders, so it would have
-/// to stay silent, and nobody could tell it to destroy the files that fill the disk.
+/// Disk space reserved for the state file. Without this space a node with a full disk could not save orders. The node
+/// would have to stay silent, and the control plane could not tell it to destroy the files that fill the disk.
 const RESERVE_BYTES: usize = 1 << 20;
 
 /// Why the data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// Another agent uses it.
+    /// Another agent uses the data directory.
     #[error("another agent uses {0}: stop that agent first, or give this one another --data-dir")]
     InUse(PathBuf),
-    /// It cannot be created, read or written.
+    /// The data directory cannot be created, read or written.
     #[error("cannot use the data directory {path}: {source}; it must be writable by the agent")]
     Io {
         /// The file or directory.
@@ -48,7 +49,7 @@ impl DataDir {
             let path = path.to_owned();
             move |source| DataDirError::Io { path, source }
         };
-        // The job's user may enter its own directories, but cannot list the others.
+        // With this mode the job's user can reach its own directories, but cannot list the others.
         let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o711).create(path).map_err(at(path));
         make(root)?;
         // An absolute path: supervisors and commands run in other directories.
@@ -69,17 +70,18 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// Has a directory for each alloc, named after the alloc id.
+    /// The directory that has one directory for each alloc, named after the alloc id.
     pub fn allocs(&self) -> PathBuf {
         self.root.join("allocs")
     }
 
-    /// Has a directory for each cache, named after the cache.
+    /// The directory that has one directory for each cache, named after the cache.
     pub fn caches(&self) -> PathBuf {
         self.root.join("caches")
     }
 
-    /// Has a file with the node id for each cache. It is not in the cache itself, because jobs write there.
+    /// The directory that has one file for each cache, with the node id. The file is not in the cache, because jobs
+    /// write there.
     pub fn cache_labels(&self) -> PathBuf {
         self.root.join("cache-labels")
     }
@@ -102,8 +104,8 @@ impl DataDir {
         if state.boot_id != boot_id {
             boot_id.clone_into(&mut state.boot_id);
             state.register_anew();
-            // What ran ended with the old boot. It is not listed, so the control plane counts it as lost. What had
-            // ended before is still to be reported.
+            // Allocs that ran ended with the old boot. They are not listed, so the control plane counts them as lost.
+            // Allocs that had ended before are still to be reported.
             let allocs = self.allocs();
             state.allocs.retain(|id, _| matches!(AllocDir::of(&allocs, *id).exit_record(), Ok(Some(_))));
         }

@@ -1,8 +1,8 @@
 //! Lists the handles of this node (alloc directories, caches and containers), and destroys them.
 //!
-//! Guarantees: removes only directories directly in `allocs` and `caches`, and containers with this node's label; the
-//! label is removed last, so that a handle that is half destroyed is still known as this node's. A handle that does
-//! not exist counts as destroyed.
+//! Guarantees: removes only directories directly in `allocs` and `caches`, containers with this node's label, and the
+//! container that is named after an alloc; the label is removed last, so that a half-destroyed handle is still known
+//! to be this node's. A handle that does not exist counts as destroyed.
 //! Does not: decide what to destroy, or know which allocs are still needed (`protocol` does).
 
 use crate::alloc_dir::{AllocDir, is_cache_name};
@@ -40,7 +40,7 @@ impl HandleTarget {
         if let Ok(id) = handle.parse() {
             return Some(Self::Alloc(id));
         }
-        // Every name that docker allows is also a valid name of a cache.
+        // The rule for cache names fits containers too: it allows every name that docker allows.
         is_cache_name(handle).then(|| Self::Container(handle.to_owned()))
     }
 }
@@ -48,7 +48,7 @@ impl HandleTarget {
 /// The handles of this node.
 #[derive(Clone, Debug)]
 pub struct HandleStore {
-    /// Has a directory for each alloc.
+    /// The directory that has one directory for each alloc.
     pub allocs: PathBuf,
     caches: PathBuf,
     cache_labels: PathBuf,
@@ -109,7 +109,7 @@ impl HandleStore {
         Ok(())
     }
 
-    /// Destroys one handle. If it does not exist, that is a success.
+    /// Destroys one handle. A handle that does not exist counts as destroyed.
     pub async fn destroy(&self, target: &HandleTarget) -> io::Result<()> {
         match target {
             HandleTarget::Alloc(id) => {
@@ -152,7 +152,7 @@ fn remove_labelled(dir: &Path) -> io::Result<()> {
         if entry.file_name() == "label" {
             continue;
         }
-        // Removes a link, and does not follow it.
+        // A symbolic link is removed, not followed.
         let removed =
             if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
         absent_is_fine(removed)?;
@@ -168,7 +168,7 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The directories in `dir`, without those that are still being created.
+/// The directories in `dir`, without those that are still being created: their names begin with a dot.
 fn directories(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {

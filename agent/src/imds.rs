@@ -1,14 +1,14 @@
 //! The instance metadata service (IMDSv2): which instance this is, and whether EC2 will interrupt it.
 //!
 //! Guarantees: uses only IMDSv2, with a token for each call; no answer means that nothing is known.
-//! Does not: act on an interruption; the control plane is told, and decides.
+//! Does not: act on an interruption. The agent tells the control plane, which decides.
 
 use model::causes::chain;
 use model::time::Time;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// How often to ask about an interruption: EC2 announces it two minutes before.
+/// How often to ask about an interruption. EC2 announces an interruption two minutes ahead.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why the metadata cannot be read.
@@ -41,7 +41,7 @@ struct InstanceAction {
 impl Imds {
     /// The service at this base URL.
     pub fn new(base: &str) -> Result<Self, ImdsError> {
-        // The address is link-local: a proxy cannot reach it.
+        // Uses no proxy, because a proxy cannot reach this link-local address.
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build()?;
         Ok(Self { http, base: base.trim_end_matches('/').to_owned() })
     }
@@ -58,7 +58,7 @@ impl Imds {
         self.get("local-ipv4").await
     }
 
-    /// When EC2 will interrupt the instance, if that is announced.
+    /// When EC2 will interrupt the instance; `None` if EC2 has announced no interruption.
     pub async fn interrupt_at(&self) -> Result<Option<Time>, ImdsError> {
         let path = "spot/instance-action";
         let Some(body) = self.get(path).await? else { return Ok(None) };
@@ -68,7 +68,7 @@ impl Imds {
         Ok(Some(Time::from_ms(time.as_millisecond())))
     }
 
-    /// `None` for 404, with which the service says that there is no such value.
+    /// The value at `path`; `None` for 404: the service has no such value.
     async fn get(&self, path: &'static str) -> Result<Option<String>, ImdsError> {
         let token = self.http.put(format!("{}/latest/api/token", self.base));
         let token = token.header("X-aws-ec2-metadata-token-ttl-seconds", "60").send().await?;

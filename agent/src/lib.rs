@@ -14,9 +14,9 @@
 //! runtime                     how commands are run: as processes or in containers
 //! ```
 //!
-//! Guarantees: an alloc is started at most once, whatever is killed at whatever moment; a restart of the agent loses
-//! no running alloc; only 410 `gone` makes the agent stop work on its own decision (and long silence, if
-//! `--stop-after-s` is given).
+//! Guarantees: an alloc is started at most once, whichever process is killed and whenever; a restart of the agent loses
+//! no running alloc; the agent stops work on its own decision only after 410 `gone`, and after a long silence of the
+//! control plane if `--stop-after-s` is given.
 //! Deliberately absent: the node's clock (the agent measures only durations), any choice of what to run, and any retry
 //! of an alloc; the control plane decides.
 

@@ -20,7 +20,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 fn main() -> ExitCode {
     let args = AgentArgs::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // The log may be on a full disk: that is no reason to end.
+    // The log may be on a full disk. A log that cannot be written must not end the agent.
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).log_internal_errors(false);
     log.with_env_filter(filter).init();
     let result = match args.internal.clone() {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Some(InternalCommand::AsUser { user, command }) => {
             let error = as_user::run(&user, &command, std::io::stdin().lock());
             print_error(&format!("cannot run {:?} as {user}: {error}", command.first().map_or("", String::as_str)));
-            // The exit codes of a shell.
+            // As in a shell: 127 if the command is not found, 126 if it cannot be run.
             return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
         }
     };
@@ -63,7 +63,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         agent::run(config, either(term, int)).await.map_err(anyhow::Error::from)
     });
-    // A destroy that hangs must not delay the end.
+    // Does not wait for running tasks: a destroy that hangs must not delay the end of the agent.
     runtime.shutdown_background();
     outcome.map(drop)
 }

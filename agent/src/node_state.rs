@@ -15,7 +15,7 @@ use tokio::time::Instant;
 pub struct NodeState {
     node: Mutex<Node>,
     data_dir: DataDir,
-    /// The last change could not be saved.
+    /// Whether the last attempt to save failed.
     save_failed: AtomicBool,
     last_answer_at: Mutex<Instant>,
     /// Wakes the loop of heartbeats: send one now.
@@ -45,7 +45,7 @@ impl NodeState {
         read(&lock(&self.node))
     }
 
-    /// Changes the node: first on disk, then in memory. If it cannot be saved, nothing changes.
+    /// Changes the node: first on disk, then in memory. If the change cannot be saved, nothing changes.
     pub fn update<T>(&self, change: impl FnOnce(&mut Node) -> T) -> Result<T, DataDirError> {
         let mut node = lock(&self.node);
         let mut next = node.clone();
@@ -57,13 +57,13 @@ impl NodeState {
         Ok(result)
     }
 
-    /// The same for a caller that cannot do anything about a failure: logs it, and returns `None`.
+    /// Like `update`, for a caller that cannot handle a failure: logs the failure, and returns `None`.
     pub fn update_or_log<T>(&self, change: impl FnOnce(&mut Node) -> T) -> Option<T> {
         self.update(change).inspect_err(|error| tracing::error!(%error, "cannot save the state of the node")).ok()
     }
 
-    /// Stops all allocs on the agent's own decision, and returns how many were not stopping before. They stop even if
-    /// that cannot be saved: an agent that starts again would decide the same.
+    /// Stops all allocs on the agent's own decision, and returns how many were not stopping before. The allocs stop
+    /// even if this decision cannot be saved, because an agent that starts again would decide the same.
     pub fn stop_all(&self, why: &str) -> usize {
         let mut node = lock(&self.node);
         let stopped = node.stop_all(why);
@@ -81,7 +81,7 @@ impl NodeState {
         saved
     }
 
-    /// Whether new orders can be saved. After a failure this tries to save again.
+    /// Checks whether new orders can be saved. If the last attempt to save failed, saves again.
     pub fn check_saving(&self) -> Result<(), DataDirError> {
         if self.save_failed.load(Ordering::Relaxed) { self.save(&lock(&self.node).durable) } else { Ok(()) }
     }
@@ -97,7 +97,7 @@ impl NodeState {
     }
 }
 
-/// A panic of another holder leaves the old value, because every change replaces it as a whole.
+/// Ignores poisoning, because a holder that panicked left a valid value.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

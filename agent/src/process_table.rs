@@ -1,7 +1,7 @@
 //! The process table, read from `/proc`, and signals to processes.
 //!
 //! Guarantees: a process is identified by its pid **and** its start time, so that a reused pid is never taken for the
-//! old process. A zombie counts as dead.
+//! old process. A zombie counts as ended.
 //! Does not: use cgroups; a process tree is found through parents and sessions only.
 
 use nix::sys::signal::{self, Signal};
@@ -19,9 +19,9 @@ pub struct ProcessEntry {
     pub parent: i32,
     /// The session id: the pid of the process that called `setsid`.
     pub session: i32,
-    /// When it started, in clock ticks since boot.
+    /// When the process started, in clock ticks since boot.
     pub start_ticks: u64,
-    /// It has ended, and its parent has not waited for it yet.
+    /// Whether the process has ended but its parent has not waited for it yet.
     pub zombie: bool,
 }
 
@@ -30,13 +30,15 @@ pub fn read(pid: i32) -> Option<ProcessEntry> {
     parse(&text(pid, "stat").ok()?)
 }
 
-/// The kernel cuts a process name at 15 bytes, possibly inside a character, so the text may not be UTF-8.
+/// The content of `/proc/{pid}/{file}`. It may not be valid UTF-8, because the kernel cuts a process name at 15 bytes,
+/// possibly inside a character.
 fn text(pid: i32, file: &str) -> io::Result<String> {
     fs::read(format!("/proc/{pid}/{file}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn parse(stat: &str) -> Option<ProcessEntry> {
-    // The name in parentheses may contain spaces and parentheses itself: count the fields after the last one.
+    // The process name in parentheses may itself contain spaces and parentheses, so the fields are counted after the
+    // last parenthesis.
     let (head, tail) = stat.rsplit_once(')')?;
     let pid = head.split_once(' ')?.0.parse().ok()?;
     let field = |n: usize| tail.split_ascii_whitespace().nth(n);
@@ -69,8 +71,8 @@ pub fn descendants(root: i32) -> Vec<ProcessEntry> {
     found
 }
 
-/// Whether the process with this pid and start time still runs. If its entry cannot be read (no memory or no file
-/// handles left), it counts as running: only a missing entry proves that it has ended.
+/// Whether the process with this pid and start time still runs. If the entry in `/proc` cannot be read (no memory or no
+/// file handles left), the process counts as running. A missing or unusable entry counts as ended.
 pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
     match text(pid, "stat") {
         Ok(stat) => parse(&stat).is_some_and(|p| p.start_ticks == start_ticks && !p.zombie),
@@ -85,16 +87,17 @@ pub fn resident_kib(pid: i32) -> u64 {
     line.and_then(|l| l.split_ascii_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Signals one process. If it has ended, nothing happens. A pid of 0 or below would mean a group, and is ignored.
+/// Signals one process; does nothing if the process has ended. A pid of 0 or below is ignored, because it would mean a
+/// group.
 pub fn send(pid: i32, signal: Signal) {
     if pid > 0 {
         let _ended_is_fine = signal::kill(Pid::from_raw(pid), signal);
     }
 }
 
-/// Signals a process group. If it has ended, nothing happens.
+/// Signals a process group; does nothing if the group has ended.
 pub fn send_group(group: i32, signal: Signal) {
-    // Group 0 would be our own, group 1 every process.
+    // Group 0 would mean our own group, and group 1 every process.
     if group > 1 {
         let _ended_is_fine = signal::killpg(Pid::from_raw(group), signal);
     }
@@ -138,7 +141,7 @@ mod tests {
         let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
         let pid = child.id() as i32;
         let found = || all().iter().any(|p| p.pid == pid) && resident_kib(pid) > 0;
-        // Until exec it is a copy of this process.
+        // Until exec the child is a copy of this process.
         let name = || fs::read(format!("/proc/{pid}/comm")).unwrap();
         while !name().starts_with(b"0123456789") {
             std::thread::yield_now();

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 /// The time between two rounds.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// How much longer than its kill timeout an alloc may take to end, when all must end.
+/// The time beyond its kill timeout that an alloc may take to end, when all allocs must end.
 const STOP_ALL_GRACE: Duration = Duration::from_secs(10);
 
 /// Runs rounds without end. Stops all work if the control plane has not answered for longer than `stop_after`.

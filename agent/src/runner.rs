@@ -2,8 +2,8 @@
 //!
 //! Guarantees: an alloc is started at most once, even if the agent is killed between any two instructions; a
 //! supervisor that was killed leaves nothing running.
-//! Does not: remember anything that is not in the alloc directories, except exit records that could not be written,
-//! and allocs that were given up.
+//! Does not: keep anything outside the alloc directories, except its child processes, the attempts to start an alloc,
+//! exit records that could not be written, and allocs that were given up.
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
@@ -20,10 +20,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// How often a supervisor is started for one alloc, if each of them ends before it claims the alloc.
+/// The most supervisors that are started for one alloc, if each of them ends before it claims the alloc.
 const MAX_SUPERVISORS: u32 = 3;
 
-/// How often the machine may have no room for a supervisor before the alloc is given up: about a minute.
+/// The attempts to start an alloc on a machine without room, before the alloc is given up. They take about a minute.
 const MAX_NO_ROOM: u32 = 300;
 
 /// The attempts to start one alloc.
@@ -57,7 +57,7 @@ pub struct Runner {
     allocs: PathBuf,
     caches: PathBuf,
     cache_labels: PathBuf,
-    /// The supervisors that this agent started and has to reap. Those of an earlier agent are reaped by init.
+    /// The supervisors that this agent started and has to reap. Init reaps the supervisors of an earlier agent.
     children: BTreeMap<AllocId, Child>,
     attempts: BTreeMap<AllocId, StartAttempts>,
     /// Allocs that the machine had no room to start. Another node may run them.
@@ -91,7 +91,7 @@ impl Runner {
         &self.settings
     }
 
-    /// Starts a supervisor for this alloc, unless it has or had one.
+    /// Starts a supervisor for this alloc, unless one is running or has claimed the alloc.
     pub fn start(&mut self, order: &AllocOrder) {
         let id = order.alloc_id;
         if self.children.contains_key(&id) || self.unwritten.contains_key(&id) || self.given_up.contains(&id) {
@@ -133,7 +133,7 @@ impl Runner {
         for (name, path) in &caches {
             let label = self.cache_labels.join(name);
             if !path.exists() {
-                // The label first: a cache without one is never swept.
+                // The label is written first, because a cache without a label is never swept.
                 atomic_file::replace(&label, self.settings.node_id.to_string().as_bytes())?;
                 fs::create_dir(path)?;
             }
@@ -153,7 +153,7 @@ impl Runner {
         }
     }
 
-    /// Starts a supervisor. `None` if one was started before.
+    /// Starts a supervisor. `None` if the alloc was claimed before.
     fn spawn(&self, dir: &AllocDir) -> io::Result<Option<Child>> {
         if dir.start_record()?.is_some() {
             return Ok(None);
@@ -195,7 +195,7 @@ impl Runner {
         let never = StartRecord::never(self.settings.boot_id.clone());
         let task = self.task(order, Vec::new());
         let written = match dir.create(&task).and_then(|()| dir.claim(&never)) {
-            // A supervisor was faster: the alloc runs, and is stopped the next time.
+            // A supervisor claimed the alloc first: the alloc runs, and the next round stops it.
             Ok(false) => Ok(()),
             Ok(true) => dir.write_exit_record(&exit),
             Err(error) => Err(error),
@@ -224,7 +224,7 @@ impl Runner {
             return Ok(ended(&dir, exit));
         }
         let Some(start) = dir.start_record()? else {
-            // Not started, or its supervisor ended without a claim: it is started again.
+            // The alloc is not started, or its supervisor ended without a claim. A new supervisor is started for it.
             return Ok(Seen::Pending);
         };
         let same_boot = start.boot_id == self.settings.boot_id;
@@ -249,7 +249,7 @@ impl Runner {
         } else {
             "its supervisor was killed, and everything it ran with it"
         };
-        // The supervisor may have written one in the meantime: then that one stays.
+        // If the supervisor has written its exit record in the meantime, that record stays.
         if let Err(error) = dir.write_exit_record(&ExitRecord::without_code(why)) {
             if let Some(exit) = dir.exit_record()? {
                 return Ok(ended(dir, exit));
@@ -273,22 +273,23 @@ impl Runner {
         match AllocDir::of(allocs, id).start_record() {
             Ok(None) => false,
             Ok(Some(start)) => process_table::is_alive(start.pid, start.start_ticks),
-            // Unknown: treat it as running, so that nothing of it is destroyed.
+            // Nothing is known: the alloc counts as running, so that nothing of it is destroyed.
             Err(_) => true,
         }
     }
 
-    /// Forgets all allocs but the known ones.
+    /// Forgets all allocs except the known ones and those that were given up.
     pub fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
         self.unwritten.retain(|id, _| known(*id));
         self.attempts.retain(|id, _| known(*id));
-        // A supervisor may run for a moment after it wrote its exit record, when its alloc is no longer observed.
+        // Reaps supervisors here too: one may run for a moment after it wrote its exit record, when its alloc is no
+        // longer observed.
         self.children.retain(|_, child| !matches!(child.try_wait(), Ok(Some(_))));
     }
 }
 
-/// Whether the machine has no room at this moment: no memory, disk space, processes or file handles. The job is not
-/// to blame, so the start is tried again for a while, and then the alloc is lost rather than failed.
+/// Whether the machine has no room at this moment: no memory, disk space, processes or file handles, a read-only disk, or a
+/// program file that is still being written. The job did not cause this, so the start is tried again for a while, and after that the alloc is lost rather than failed.
 fn is_lack_of_room(error: &io::Error) -> bool {
     use io::ErrorKind::{ExecutableFileBusy, OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull, WouldBlock};
     let no_files = [nix::libc::EMFILE, nix::libc::ENFILE];
@@ -341,7 +342,7 @@ mod tests {
         }
         runner.start(&order);
         assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
-        // It is listed once more before the report without it is accepted: it is still not started.
+        // The alloc is listed once more before the report without it is accepted. It is still not started.
         drop(being_written);
         runner.forget_all_but(|_| false);
         runner.start(&order);

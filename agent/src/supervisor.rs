@@ -46,7 +46,7 @@ const RESERVE_BYTES: usize = 16 << 10;
 pub struct SupervisorContext {
     /// `PATH`, `HOME` and `LANG`, as far as they are set.
     pub env: Environment,
-    /// This program, to become the job's user with.
+    /// This program. It is started again to become the job's user.
     pub program: PathBuf,
     /// The clock, for the times that people read.
     pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
@@ -57,13 +57,14 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     nix::unistd::setsid()?;
     // A process that loses its parent becomes our child instead of init's, so that it can be found.
     nix::sys::prctl::set_child_subreaper(true)?;
-    // Before the claim: from then on the agent may send TERM.
+    // Listens for TERM before the claim, because the agent may send TERM as soon as the alloc is claimed.
     let mut term = signal(SignalKind::terminate())?;
     let Some(task) = dir.task()? else {
         return Err(io::Error::new(io::ErrorKind::NotFound, format!("no task in {}", dir.path().display())));
     };
     let own_pid = std::process::id() as i32;
-    // Before the claim: without its start time this supervisor could not be told from a later process with its pid.
+    // Reads its start time before the claim. Without it, a later process with the same pid could be taken for this
+    // supervisor.
     let own_entry = process_table::read(own_pid).ok_or_else(|| io::Error::other("cannot read /proc/self/stat"))?;
     let start = StartRecord { pid: own_pid, start_ticks: own_entry.start_ticks, boot_id: task.boot_id.clone() };
     if !dir.claim(&start)? {
@@ -85,7 +86,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     write_exit_record(&dir, &exit, &reserve).await
 }
 
-/// On a full disk this waits for space. Until then the alloc counts as running.
+/// Writes the exit record. On a full disk this waits for space, and until then the alloc counts as running.
 async fn write_exit_record(dir: &AllocDir, exit: &ExitRecord, reserve: &DiskReserve) -> io::Result<()> {
     loop {
         match reserve.write_with_reserve(|| dir.write_exit_record(exit)) {
@@ -101,8 +102,8 @@ async fn write_exit_record(dir: &AllocDir, exit: &ExitRecord, reserve: &DiskRese
     }
 }
 
-/// Removes the container of the alloc, if the runtime has one: the command may still run in it. If that fails for too
-/// long, the alloc ends all the same, and the container is swept later.
+/// Removes the container of the alloc, if there is one, because the command may still run in it. If the removal fails
+/// for `REMOVE_TIMEOUT`, the alloc ends without it, and the container is swept later.
 async fn remove_container(task: &AllocTask) {
     let deadline = Instant::now() + REMOVE_TIMEOUT;
     while let Err(error) = task.runtime.remove(&task.order.alloc_id.to_string()).await {
@@ -143,7 +144,7 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
     command.args(invocation.args).env_clear().envs(invocation.env);
     command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
     command.spawn().map_err(|e| {
-        // The exit codes of a shell.
+        // As in a shell: 127 if the program is not found, 126 if it cannot be run.
         let exit_code = if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
         let message = format!("cannot start {}: {e}", invocation.program.display());
         ExitRecord { exit_code: Some(exit_code), message: Some(message), ..ExitRecord::default() }
@@ -165,8 +166,8 @@ fn open_output(dir: &AllocDir) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(dir.output())
 }
 
-/// The environment of the command: what the runtime gives, then the job's variables, then nodekeeper's. A job cannot
-/// replace nodekeeper's variables, so it cannot pretend to be another member.
+/// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
+/// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
 pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&User>) -> Environment {
     let order = &task.order;
     let mut env = task.runtime.base_environment(agent_env, user);
@@ -203,7 +204,7 @@ async fn supervise(
     let timeout_at = if order.timeout_s > 0 { after(order.timeout_s) } else { far };
     let over_time = || format!("ran longer than its time limit of {} s", order.timeout_s);
     let mut kill_at = far;
-    // The first reason stays: a later one is its consequence.
+    // Only the first reason is kept, because a later one is its consequence.
     let mut reason: Option<String> = None;
     let mut check = interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -272,7 +273,7 @@ fn kill_all(own_pid: i32, group: i32) {
     }
 }
 
-/// Reaps adopted children: processes that became ours when their parents ended. The command itself is reaped by tokio.
+/// Reaps adopted children: processes that became ours when their parents ended. Tokio reaps the command itself.
 fn reap_adopted_children(own_pid: i32, command_pid: i32) {
     let adopted = |pid: i32, parent: i32| parent == own_pid && pid != command_pid;
     for p in process_table::descendants(own_pid).iter().filter(|p| p.zombie && adopted(p.pid, p.parent)) {
@@ -280,7 +281,7 @@ fn reap_adopted_children(own_pid: i32, command_pid: i32) {
     }
 }
 
-/// Kills until no process is left, however fast they fork.
+/// Kills all descendants until none is left, however fast they fork.
 async fn kill_descendants(own_pid: i32) {
     loop {
         reap_adopted_children(own_pid, 0);

@@ -1,8 +1,8 @@
 //! The loop of handle reports, which destroys the handles that an answer names.
 //!
-//! Guarantees: `as_of` is read before the listing begins; nothing of an alloc is destroyed while it runs, or before
-//! its end was acknowledged; a destroy that hangs delays the others for a bounded time, and is not started a second
-//! time. Ends only after 410 `gone`.
+//! Guarantees: `as_of` is read before the listing begins; nothing of an alloc is destroyed while the alloc runs, or
+//! before its end was acknowledged; a destroy that hangs delays the others for a bounded time, and is not started a
+//! second time; the loop ends only after 410 `gone`.
 //! Does not: choose what to destroy. The next report shows what was destroyed.
 
 use crate::backoff::{self, History};
@@ -46,12 +46,12 @@ struct ReportHistory {
     /// When the next report was due after the last answer; absent before the first answer.
     due_at: Option<Instant>,
     failures: u32,
-    /// The log already says that handles wait for an operator.
+    /// Whether the log already says that handles wait for an operator.
     held_logged: bool,
 }
 
 impl ReportHistory {
-    /// Logs that handles wait for an operator: once when that begins, not with each report.
+    /// Logs that handles wait for an operator: once when the wait begins, not with each report.
     fn log_held_handles(&mut self, answer: &HandleReportAnswer) {
         let held = answer.held || !answer.conflicts.is_empty();
         if held && !self.held_logged {
@@ -104,7 +104,7 @@ impl Sweeper {
         }
     }
 
-    /// Destroys what the answer names, and returns the wait before the next report.
+    /// Destroys the handles that the answer names, and returns the wait before the next report.
     async fn apply(
         &self,
         state: &NodeState,
@@ -114,7 +114,7 @@ impl Sweeper {
     ) -> Duration {
         history.failures = 0;
         history.log_held_handles(answer);
-        // A handle that was not reported does not exist: destroying it would not be worth an early report.
+        // A handle that was not reported does not exist here, so it is no reason for an early report.
         let to_destroy = answer.destroy.iter().filter(|handle| reported.contains(*handle));
         let destroyed = self.destroy_all(state, to_destroy).await;
         let next = next_call(answer.next_report_s);
@@ -151,7 +151,8 @@ impl Sweeper {
             let _permit = semaphore.acquire().await;
             lock(&in_progress).insert(handle.clone());
             let name = handle.clone();
-            // A task of its own: if it hangs, we stop waiting, but it stays in progress and is not started again.
+            // Runs as a separate task. If the task hangs, we stop waiting, but the handle stays in progress, so the
+            // destroy is not started again.
             let work = tokio::spawn(async move {
                 let result = handles.destroy(&target).await;
                 lock(&in_progress).remove(&name);

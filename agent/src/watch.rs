@@ -9,11 +9,11 @@ use crate::node_state::NodeState;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Asks EC2 again and again whether it will interrupt the instance. Without `imds` it waits for ever.
+/// Asks EC2 again and again whether it will interrupt the instance. Without `imds` this waits for ever.
 pub async fn interruption(state: &NodeState, imds: Option<Imds>) {
     let Some(imds) = imds else { return std::future::pending().await };
     loop {
-        // Without an answer nothing is known, and the next question comes soon.
+        // Without an answer nothing is known, and the next round asks again.
         if let Ok(Some(at)) = imds.interrupt_at().await
             && state.read(|n| n.interrupt_at) != Some(at)
         {
@@ -26,7 +26,7 @@ pub async fn interruption(state: &NodeState, imds: Option<Imds>) {
     }
 }
 
-/// Asks the busy check again and again whether other work keeps the node busy. Without `command` it waits for ever.
+/// Asks the busy check again and again whether other work keeps the node busy. Without `command` this waits for ever.
 pub async fn other_work(state: &NodeState, command: Option<&str>, interval: Duration) {
     let Some(command) = command else { return std::future::pending().await };
     loop {

@@ -189,7 +189,7 @@ __attribute__((constructor)) static void loaded(void) {
 }
 "#;
 
-/// Builds [`WITNESS`], and says why it cannot.
+/// Builds [`WITNESS`]. An error if there is no C compiler.
 fn build_witness(dir: &Path, written: &Path) -> Result<PathBuf, String> {
     let (source, library) = (dir.join("witness.c"), dir.join("witness.so"));
     std::fs::write(&source, WITNESS).unwrap();

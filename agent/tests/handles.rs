@@ -24,7 +24,7 @@ async fn handles_are_reported_and_destroyed_when_named_but_not_while_an_alloc_us
     assert!(listed.complete);
     assert!(listed.handles.iter().all(|h| h.label.as_deref() == Some(NODE_ID)));
     assert_eq!(listed.handles.iter().filter(|h| h.kind == HandleKind::Volume).count(), 1);
-    // The answers name handles that are in use, more than once.
+    // The answers name handles that are in use, and do so more than once.
     let from = node.with(|p| p.handle_reports.len());
     node.until("more reports", |w| w.with(|p| p.handle_reports.len() >= from + 3).then_some(())).await;
     assert!(is_alive(&pid) && node.alloc_dir(1).exists() && node.data().join("caches/m2").exists());

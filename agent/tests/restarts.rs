@@ -94,7 +94,7 @@ async fn after_a_reboot_the_node_registers_anew_and_does_not_list_what_ran() {
         .until("a complete report", |w| w.with(|p| p.reports[reports..].iter().find(|r| r.complete).cloned()))
         .await;
     assert_eq!((complete.incarnation.as_str(), complete.allocs.len()), ("inc-2", 0));
-    // The order is still in the list, as running: it is not started again.
+    // The list still has the alloc as running. The alloc is not started again.
     node.beats(2).await;
     assert!(node.with(|p| p.ends(alloc_id(0)).is_empty()));
 }
@@ -127,7 +127,7 @@ async fn gone_stops_everything_and_then_runs_on_gone() {
     });
     node.with(|p| p.orders[1].kill_timeout_s = 1);
     let gone = node.dir.path().join("gone");
-    // It writes down every command that still runs when it is called.
+    // When called, this command writes down every command that still runs.
     let (first, second) = (node.alloc_dir(0).join("work/pid"), node.alloc_dir(1).join("work/pid"));
     let check = format!(
         "for f in {} {}; do kill -0 $(cat $f) && echo alive >> {gone}; done 2>/dev/null; echo called >> {gone}",
@@ -156,7 +156,7 @@ async fn hb_28_no_other_answer_stops_work() {
         (409, json!({"error": "foreign_instance", "message": "m"})),
         (500, json!({"error": "internal", "message": "m"})),
         (503, json!({"error": "busy", "message": "m"})),
-        // Not from the control plane: a proxy's page, or a body that does not fit its status.
+        // These do not come from the control plane: a proxy's page, and a body that does not fit its status.
         (410, json!("<html>")),
         (404, json!({"error": "gone", "message": "m"})),
     ];
@@ -167,7 +167,7 @@ async fn hb_28_no_other_answer_stops_work() {
         });
         node.until("it is tried again", |w| w.with(|p| p.calls >= calls + 2).then_some(())).await;
         assert!(is_alive(&pid), "{refusal:?}");
-        // After a foreign instance the agent waits long: start it again.
+        // After `foreign_instance` the agent waits long, so it is started again.
         node.with(|p| p.refuse = None);
         node.kill_agent();
         node.start(&[]);
@@ -183,7 +183,7 @@ async fn hb_26_and_27_with_the_option_silence_stops_work_and_an_answer_in_time_p
     node.start(&["--stop-after-s", "2"]);
     let pid = node.line_of(0, "pid").await;
     node.running(0).await;
-    // The control plane answers all the time, for longer than the limit.
+    // The control plane keeps answering for longer than the limit.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert!(is_alive(&pid));
     node.with(|p| p.refuse = Some((503, json!({"error": "busy", "message": "m"}))));
@@ -199,7 +199,7 @@ async fn a_node_that_cannot_save_its_orders_is_silent_until_it_can() {
     let mut node = TestNode::new().await;
     node.start(&[]);
     node.beats(2).await;
-    // Like a full disk: the file cannot replace a directory that is not empty.
+    // This has the effect of a full disk: a file cannot replace a directory that is not empty.
     let state = node.data().join("state.json");
     std::fs::remove_file(&state).unwrap();
     std::fs::create_dir_all(state.join("in the way")).unwrap();

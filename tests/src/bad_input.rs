@@ -1,4 +1,4 @@
-//! Bad input: each is answered with a clear error and changes nothing.
+//! Bad input: each bad request gets a clear error and changes nothing.
 
 use crate::node::{answer, http};
 use crate::world::{World, dynamo_client, ec2_client, free_url, job, quick_policy, set_policy};
@@ -34,7 +34,7 @@ async fn tables(world: &World) -> Value {
     json!([nodes, jobs, allocs])
 }
 
-/// A request, and the status and error that must answer it.
+/// A request, with the status and the error of the expected answer.
 type Refused = (Value, u64, &'static str);
 
 fn path(node: NodeId, what: &str) -> String {
@@ -268,7 +268,7 @@ async fn a_repeated_heartbeat_shortens_no_lease() {
     let (status, body) = answer(&ingest.handle(&event, now).await);
     assert_eq!(status, 200, "{body}");
     assert_eq!(lease(&world).await, (until, now));
-    // Then a process answers whose clock is behind and which still gives long leases.
+    // Then another process answers. Its clock is behind, and it still gives long leases.
     world.pass(30);
     assert_eq!(answer(&ingest.handle(&event, world.now()).await).0, 200);
     let (short, pinged) = lease(&world).await;

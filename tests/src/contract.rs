@@ -176,12 +176,12 @@ impl Bench {
         Self::with_sdk(MINISTACK, &url, Some(emulator)).await
     }
 
-    /// Sends a request to all of them, and compares their answers with the model's.
+    /// Sends a request to all databases, and compares their answers with the model's.
     pub async fn ask(&self, what: &str, op: Op) -> Got {
         self.hold(what, op, None).await
     }
 
-    /// Sends a request to all of them, and compares their answers with this one.
+    /// Sends a request to all databases, and compares their answers with `expected`.
     pub async fn expect(&self, what: &str, op: Op, expected: &Got) {
         self.hold(what, op, Some(expected)).await;
     }

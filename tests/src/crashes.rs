@@ -201,7 +201,8 @@ async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
     for _ in 0..40 {
         world.step().await;
     }
-    // The node that lists the forgotten alloc stays as long as its instance does: nobody knows how the alloc ended.
+    // The node whose record lists the forgotten alloc stays as long as its instance, because it is not known how the
+    // alloc ended.
     let listed = |n: &NodeRecord| n.life().is_some_and(|life| !life.allocs.is_empty());
     let left: Vec<_> = world.look.nodes().await.unwrap().into_iter().filter(listed).collect();
     assert_eq!(left.len(), 1, "{left:#?}");
@@ -226,7 +227,8 @@ async fn restore_only(world: &World, dynamo: &aws_sdk_dynamodb::Client, table: T
     restore(world, dynamo, &tables).await;
 }
 
-/// Steps until the fleet is quiet. Does not call [`World::check`]: tables of different moments break what it checks.
+/// Steps until the fleet is quiet. Does not call [`World::check`], because tables of different moments break the
+/// invariants.
 async fn until_quiet_unchecked(world: &mut World) {
     for _ in 0..120 {
         world.step().await;

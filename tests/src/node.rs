@@ -17,13 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Node {
     pub file: NodeFile,
     pub protocol: Protocol,
-    /// The handles on its disk.
+    /// The handles on the node's disk.
     pub handles: BTreeSet<String>,
     /// How often each alloc was started here.
     pub started: BTreeMap<AllocId, u32>,
-    /// Whether it was answered 410.
+    /// Whether the node got the answer 410.
     pub gone: bool,
-    /// Whether it is cut off the network.
+    /// Whether the node is cut off from the network.
     pub silent: bool,
 }
 
@@ -81,7 +81,7 @@ impl Node {
         }
         let token = self.file.token.clone();
         let event = http(&self.path("heartbeat"), token.as_deref(), &self.protocol.heartbeat());
-        // The function was killed: the node gets no answer, and tries again.
+        // The function was killed. The node gets no answer, and tries again in its next round.
         let Some(response) = switch.guard(ingest.handle(&event, now)).await else { return };
         match read(&response) {
             Ok(answer) => _ = self.protocol.on_heartbeat(&answer),

@@ -13,7 +13,7 @@ use runtime::run::Run;
 use serde_json::json;
 use store::steps::{self, Retention};
 
-/// A world with one running job, and an idle node beside its node.
+/// A world with two nodes: one runs a job, the other is idle.
 async fn running() -> (World, AllocId) {
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 4, "min": 2});
@@ -41,7 +41,7 @@ impl World {
         Observation::read(&self.look, &*self.cloud, self.now()).await.unwrap()
     }
 
-    /// The actions of a run that has read this.
+    /// Runs the plan of a run that has read `seen`. Returns the outcome of each action.
     async fn act_on(&self, seen: &Observation) -> Vec<ActionAnswer> {
         let plan = plan(seen, self.now());
         let run = Run::new(POLL_AND_SCALE, &self.look, seen, self.clock());
@@ -115,7 +115,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Conflict);
     assert_eq!(world.rows().await, rows);
 
-    // A run that reads everything as it is tells one of them to stop.
+    // A run that reads everything as it is tells one of the copies to stop.
     let seen = world.observe().await;
     assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Done);
     let wanted = |a: &&Alloc| a.summary.desired == model::Desired::Run;

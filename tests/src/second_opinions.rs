@@ -1,7 +1,7 @@
 //! Emulators from other projects, as a second opinion. The test command installs them from PyPI.
 //!
 //! Guarantees: the suite of `store` also runs on `ministack`; `moto_server` accepts the EC2 calls.
-//! Does not: test with moto what moto does not emulate: client tokens (it starts an instance for each call), the time
+//! Does not: test the things that moto does not emulate: client tokens (it starts an instance for each call), the time
 //! from pending to running, capacity.
 
 use crate::world::{World, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
@@ -154,7 +154,7 @@ async fn poll_and_scale_passes_with_moto_for_ec2() {
     assert_eq!(cloud.instances().await.unwrap()[0].instance_id, instance);
     let cancelled = job.cancel(Span::from_s(60), world.now()).unwrap();
     world.look.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
-    // The emulator decides how long a run takes.
+    // The 60 s cover the real time of the runs, which depends on the emulator.
     world.pass(world.policy.boot.timeout_s + 60);
     assert_eq!(pass().await, [(ActionName::ShutDown, true)]);
     assert_eq!(cloud.instance(&instance).await.unwrap().unwrap().state, InstanceState::Terminated);

@@ -112,7 +112,7 @@ async fn after_a_shortage_launches_double_with_each_success() {
         assert_eq!(launches().await, (most, 0));
         world.pass(60);
     }
-    // Capacity runs out. An earlier success in the same run does not hide that.
+    // Capacity runs out. An earlier success in the same run does not hide the shortage.
     world.ec2.set_faults(serde_json::from_value(json!({"shortages": [{"left": 2}]})).unwrap());
     let (done, failed) = launches().await;
     assert!(done == 2 && failed > 0, "{done} launched, {failed} not");

@@ -7,6 +7,7 @@
 use crate::second_opinions::Emulator;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
 use model::control::{ControlKey, Entry, EntryRow, Quota};
+use model::events::Subject;
 use model::fixtures::{self, at, slot};
 use model::ids::{AllocId, NodeId};
 use model::time::Span;
@@ -90,6 +91,15 @@ impl Tables {
         let handles = self.store.handles_due(START + Span::from_s(1 << 30)).await.unwrap();
         (nodes, jobs, handles)
     }
+
+    /// The allocs and jobs whose end has an event.
+    async fn ends(&self) -> Vec<String> {
+        let events = self.store.events().await.unwrap();
+        let ended = events.into_iter().filter(|e| e.action.starts_with("end_"));
+        let mut subjects: Vec<String> = ended.map(|e| e.subject).collect();
+        subjects.sort();
+        subjects
+    }
 }
 
 fn spec() -> JobSpec {
@@ -120,7 +130,8 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let node = steps::place(&tables.store, &first, &[(0, &node)], None, KEEP, at(80)).await.unwrap().remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let failed = Ending { client: ClientStatus::Failed, exit_code: Some(1), message: None, log_tail: None };
-    // Its first look was due at 680 s. A failed alloc's handle is kept for its own time, which is longer here.
+    // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
+    // `failed_handles`, which is longer here.
     let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
     let node = steps::end_alloc(&tables.store, Some(&node), &alloc, &failed, long, at(90)).await.unwrap().unwrap();
     let left = tables.store.handle(fixtures::node_id(0), &alloc.id().to_string()).await.unwrap().unwrap();
@@ -177,7 +188,7 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
     assert_eq!(after.version, record.version);
     let contact = after.contact().unwrap();
     assert_eq!((contact.last_ping_at, contact.lease_expires_at), (at(100), at(190)));
-    // An older heartbeat, another `busy`, another caller: the row does not change, and the current row is answered.
+    // An older heartbeat, another `busy`, another caller: the row does not change, and the current row is returned.
     for other in [
         pulse(at(99), false),
         pulse(at(101), true),
@@ -296,6 +307,7 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     assert!(stale.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
     assert_eq!(tables.store.alloc(alloc.id()).await.unwrap().unwrap(), alloc);
+    assert_eq!(tables.ends().await, Vec::<String>::new(), "an end that was not written has no event");
     steps::end_alloc(&tables.store, Some(&node), &alloc, &ending, KEEP, at(91)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!(nodes[0].life().unwrap().allocs.len(), 0);
@@ -306,6 +318,8 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     assert_eq!(handles[0].due_at, at(91), "its handle is looked at next");
     assert!(tables.store.live_allocs().await.unwrap().is_empty(), "it left the index");
     assert!(tables.store.queue().await.unwrap().is_empty());
+    let ended = [Subject::Alloc(alloc.id()), Subject::Job(job.summary.job_id)].map(|s| s.to_string());
+    assert_eq!(tables.ends().await, ended, "both ends have an event");
 }
 
 async fn a_job_never_ends_twice(place: Place<'_>) {
@@ -333,7 +347,7 @@ async fn cleaning_leaves_nothing_behind(place: Place<'_>) {
     let lost = tables.store.alloc(alloc.id()).await.unwrap().unwrap();
     assert_eq!((lost.summary.client, lost.summary.desired), (ClientStatus::Lost, Desired::Stop));
     assert_eq!((jobs[0].summary.state, jobs[0].lost_count), (JobState::Queued, 1), "it is queued again");
-    // The whole row is replaced: nothing of the life stays.
+    // The whole row is replaced, so it keeps no attribute of the life.
     let row = store::row(&cleaned);
     let mut names: Vec<_> = row.keys().cloned().collect();
     names.sort_unstable();

@@ -194,7 +194,7 @@ pub struct World {
     pub cluster: ClusterName,
     /// The store that the functions use, through the switch.
     pub store: Store,
-    /// The store for looking, without the switch.
+    /// The store for the test's own reads and writes, without the switch.
     pub look: Store,
     pub cloud: Arc<dyn Cloud>,
     pub ec2: Arc<ec2_stand_in::Ec2>,

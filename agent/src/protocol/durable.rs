@@ -16,7 +16,7 @@ pub struct Durable {
     pub node_id: NodeId,
     /// The boot that this state belongs to. No process survives a reboot.
     pub boot_id: String,
-    /// Issued by the control plane at registration; absent before.
+    /// The incarnation that the control plane issued at registration; `None` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
     /// The highest `seq` whose orders were applied.
@@ -27,9 +27,9 @@ pub struct Durable {
     pub handle_report_no: u64,
     /// The allocs of this node. An alloc stays here until the control plane has acknowledged its end.
     pub allocs: BTreeMap<AllocId, LocalAlloc>,
-    /// An alloc placed at this `seq` or before may have run on an earlier disk of this node, and is not started. On
-    /// a blank disk this is the maximum until a registration is answered. That is safe: the control plane places
-    /// nothing before it has the registration and the complete report after it.
+    /// An alloc placed at this `seq` or before is not started, because it may have run on an earlier disk of this node.
+    /// On a blank disk this is `u64::MAX` until a registration is answered. The maximum holds back no new alloc: the
+    /// control plane places nothing before it has the registration and the complete report that follows.
     #[serde(default)]
     pub wiped_at: u64,
 }
@@ -56,14 +56,15 @@ impl Durable {
 pub struct LocalAlloc {
     /// The order of the control plane.
     pub order: AllocOrder,
-    /// Why the agent stops it on its own decision, if it does.
+    /// Why the agent stops the alloc on its own decision; `None` if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<String>,
-    /// The control plane no longer lists it: stop it, do not report its end, forget it.
+    /// Whether the control plane no longer lists the alloc. The agent then stops the alloc, does not report its end,
+    /// and forgets it.
     #[serde(default)]
     pub dropped: bool,
-    /// It was dropped and is listed again, because a table was restored. It is reported while it runs. Once it has
-    /// ended it is absent from a complete report, and so lost.
+    /// Whether the alloc was dropped and is listed again, because a table was restored. The alloc is reported while it
+    /// runs. After its end a complete report does not list it, so the control plane counts it as lost.
     #[serde(default)]
     pub relisted: bool,
 }
@@ -74,7 +75,7 @@ impl LocalAlloc {
         Self { order, stop: None, dropped: false, relisted: false }
     }
 
-    /// Why it has to stop, if it has to.
+    /// Why the alloc has to stop; `None` if it does not have to.
     pub fn stop_reason(&self) -> Option<&str> {
         match (&self.stop, self.dropped, self.order.desired) {
             (Some(why), _, _) => Some(why),

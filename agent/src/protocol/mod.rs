@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! durable   what must survive the agent
-//! orders    how a list of orders changes it
+//! orders    how a list of orders changes the durable part
 //! node      heartbeats, reports, and what is to be done on the machine
 //! ```
 //!

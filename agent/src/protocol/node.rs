@@ -15,8 +15,8 @@ use model::wire::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The log tails of one report together, in bytes. Escaped as JSON they may grow sixfold, and the body must stay well
-/// below [`model::wire::MAX_BODY_BYTES`].
+/// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
+/// and the body must stay well below [`model::wire::MAX_BODY_BYTES`].
 const MAX_REPORT_LOG_BYTES: usize = 256 * 1024;
 /// The longest message of one alloc, in characters: a report of many allocs must stay below the size limit.
 const MAX_MESSAGE_CHARS: usize = 1024;
@@ -27,21 +27,21 @@ pub enum Seen {
     /// Not started.
     #[default]
     Pending,
-    /// Its supervisor runs.
+    /// The supervisor of the alloc runs.
     Running,
-    /// It ended.
+    /// The alloc ended.
     Ended(Ended),
-    /// It ran before a reboot, or the machine had no room to start it, and it is no longer here. It is lost rather
-    /// than failed, and only a complete report without it says so.
+    /// The alloc is not on this node: it ran before a reboot, or the machine had no room to start it. The alloc is lost
+    /// rather than failed, and only a complete report without it tells the control plane that.
     Gone,
 }
 
 /// How an alloc ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// 128 + the number of the signal that killed it; absent when there is no exit code.
+    /// The exit code of the command, or 128 + the number of the signal that killed it; absent when there is neither.
     pub exit_code: Option<i32>,
-    /// Why it ended, in words.
+    /// Why the alloc ended, in words.
     pub message: Option<String>,
     /// The last part of its output.
     pub log_tail: Option<String>,
@@ -64,16 +64,16 @@ impl Seen {
 pub struct HandleList {
     /// Each handle once.
     pub handles: Vec<ReportedHandle>,
-    /// Whether these are surely all of them.
+    /// Whether the list certainly has every handle of the node.
     pub complete: bool,
 }
 
-/// Something to do on the machine. Derived again each time from orders and states.
+/// Something to do on the machine, derived anew each time from the orders and the states of the allocs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Start it, unless it was started before.
+    /// Start the alloc, unless it was started before.
     Run(AllocOrder),
-    /// Stop it, for this reason, and never start it.
+    /// Stop the alloc, for this reason, and never start it.
     Stop(AllocOrder, String),
 }
 
@@ -95,10 +95,10 @@ pub struct Node {
     pub durable: Durable,
     /// Whether other work than allocs keeps the node busy; absent without a busy check.
     pub busy: Option<bool>,
-    /// When EC2 will interrupt the instance, if that is announced.
+    /// When EC2 will interrupt the instance; `None` if EC2 has announced no interruption.
     pub interrupt_at: Option<Time>,
     seen: BTreeMap<AllocId, Seen>,
-    /// The last status of each alloc that the control plane surely knows; `pending` if absent.
+    /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
     complete_due: bool,
     /// The report that was sent and not answered yet.
@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Applies the answer to a heartbeat. Returns whether that registered the node.
+    /// Applies the answer to a heartbeat. Returns whether the answer registered the node.
     pub fn on_heartbeat(&mut self, answer: &HeartbeatAnswer) -> bool {
         let registered = self.durable.incarnation.as_deref() != Some(answer.incarnation.as_str());
         if registered {
@@ -142,7 +142,8 @@ impl Node {
             self.durable.wiped_at = self.durable.wiped_at.min(answer.seq);
         }
         self.complete_due |= answer.must_report;
-        // A report with an older `as_of` does not make the node ready, whether it was accepted or not.
+        // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
+        // accepted.
         self.in_flight.take_if(|report| answer.must_report && report.as_of < answer.seq);
         self.on_orders(answer.seq, answer.allocs.as_deref());
         registered
@@ -160,7 +161,7 @@ impl Node {
     fn on_orders(&mut self, seq: u64, orders: Option<&[AllocOrder]>) {
         let Some(orders) = orders else { return };
         for order in orders {
-            // The order shows what the control plane knows. After a restore that may be less than was delivered.
+            // The order shows what the control plane knows. After a restore the order may show less than was delivered.
             if let Some(delivered) = self.delivered.get_mut(&order.alloc_id) {
                 *delivered = order.client;
             }
@@ -219,8 +220,9 @@ impl Node {
         stopped
     }
 
-    /// The report to send now, if any: the one whose fate is unknown; else a complete one, if that is due; else the
-    /// changes. [`Node::durable`] must be saved before the report is sent.
+    /// The report to send now: the report in flight if there is one; else a complete report if one is due; else a
+    /// report of the changes. `None` if there is nothing to report or the node is not registered. [`Node::durable`]
+    /// must be saved before the report is sent.
     pub fn report(&mut self) -> Option<AllocReport> {
         if let Some(report) = &self.in_flight {
             return Some(report.clone());
@@ -290,8 +292,8 @@ impl Node {
         self.on_orders(answer.seq, answer.allocs.as_deref());
     }
 
-    /// The report in flight was refused as a whole: its number is used up, and a new report is made. After a code that
-    /// leaves its fate open, the same report is sent again.
+    /// Applies the refusal of the whole report in flight: the next report is a new one with a new number. But after a
+    /// code that does not show whether the report was applied, the same report is sent again.
     pub fn on_report_refused(&mut self, code: ErrorCode) {
         match code {
             ErrorCode::WrongIncarnation => self.register_anew(),
@@ -301,7 +303,8 @@ impl Node {
                 self.in_flight = None;
                 self.complete_due = true;
             }
-            // A heartbeat comes first. The body of the old report has an `as_of` from before it.
+            // The next report is made anew, because a heartbeat comes first, and the old body has an `as_of` from
+            // before that heartbeat.
             ErrorCode::NotReady | ErrorCode::ForeignInstance | ErrorCode::BadRequest | ErrorCode::TooLarge => {
                 self.in_flight = None;
             }
@@ -335,8 +338,8 @@ impl Node {
         }
     }
 
-    /// Makes a complete report due, so that its absence shows that an alloc is lost. A report in flight may still list
-    /// the alloc, so it is not repeated.
+    /// Makes a complete report due: an alloc that it does not list is lost. A report in flight may still list the
+    /// alloc, so that report is not repeated.
     fn report_missing(&mut self) {
         self.in_flight = None;
         self.complete_due = true;

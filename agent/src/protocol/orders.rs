@@ -15,8 +15,8 @@ pub enum Applied {
     Older,
     /// Applied. Every listed alloc is known here.
     All,
-    /// Applied, but it lists allocs that ran before and are no longer on this node. Only a complete report tells the
-    /// control plane that they are lost.
+    /// Applied, but the list has allocs that ran before and are no longer on this node. Only a complete report tells
+    /// the control plane that they are lost.
     SomeMissing,
 }
 
@@ -31,20 +31,21 @@ pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder]) -> Applied {
             if order.desired == Desired::Stop {
                 alloc.order.desired = Desired::Stop;
             }
-            // A restore undid its first placement, and its id was placed again while the first one is still being
-            // stopped here.
+            // A restored table lost the first placement of this alloc, and its id was placed again while the first
+            // alloc is still being stopped here.
             alloc.relisted |= alloc.dropped;
         } else if order.client == ClientStatus::Pending && order.placed_seq > known.wiped_at {
-            // Also with desired = stop: then it ends without being started, and that is reported.
+            // An order with desired = stop is inserted too: the alloc ends without being started, and its end is
+            // reported.
             known.allocs.insert(order.alloc_id, LocalAlloc::new(order.clone()));
         } else {
-            // It ran or may have run: its status is not pending, or it was placed before the disk was wiped. Nothing
-            // is known about it here, so it is not started a second time.
+            // The alloc may have run: its status is not pending, or it was placed before the disk was wiped. This node
+            // has no record of it, so the alloc is not started a second time.
             applied = Applied::SomeMissing;
         }
     }
     for (id, alloc) in &mut known.allocs {
-        // A list from before its placement says nothing about it.
+        // A list from before the placement of an alloc says nothing about that alloc.
         let unlisted = !orders.iter().any(|o| o.alloc_id == *id);
         if unlisted && seq >= alloc.order.placed_seq {
             alloc.dropped = true;
@@ -102,7 +103,7 @@ mod tests {
         let mut known = Durable { wiped_at: 5, ..durable() };
         assert_eq!(apply(&mut known, 6, &[order(0, 5), order(1, 6)]), Applied::SomeMissing);
         assert_eq!(known.allocs.keys().copied().collect::<Vec<_>>(), [alloc_id(1)], "placed after the wipe");
-        // A complete report without the other shows that it is lost.
+        // A complete report without alloc 0 shows that alloc 0 is lost.
         assert_eq!(known.as_of, 6);
     }
 

@@ -41,7 +41,7 @@ fn registered_node() -> Node {
     node
 }
 
-/// A registered node whose alloc 0 runs, and the control plane knows it.
+/// A registered node whose alloc 0 runs. The control plane knows that it runs.
 fn node_with_running_alloc() -> Node {
     let mut node = registered_node();
     node.observe(alloc_id(0), Seen::Running);
@@ -142,7 +142,7 @@ fn an_unanswered_report_is_repeated_unchanged() {
     node.observe(alloc_id(0), ended(0));
     node.on_report_refused(ErrorCode::Busy);
     assert_eq!(node.report().unwrap(), first);
-    // Its answer does not acknowledge the end.
+    // The answer to the first report does not acknowledge the end.
     node.on_report(&accepted_answer(5, &[alloc_id(0)]));
     let second = node.report().unwrap();
     assert_eq!(second.report_no, first.report_no + 1);
@@ -314,7 +314,7 @@ fn a_status_that_a_restored_table_forgot_is_reported_again() {
 #[test]
 fn an_alloc_placed_again_while_it_is_stopped_is_lost_once_it_has_ended() {
     let mut node = node_with_running_alloc();
-    // A restored table does not know it, and places its id a second time.
+    // A restored table does not know the alloc, and its id is placed a second time.
     node.on_heartbeat(&answer(6, Some(vec![])));
     node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(8, Some(vec![order(0, 8)])) });
     assert!(matches!(node.work().as_slice(), [Work::Stop(..)]));

@@ -1,10 +1,10 @@
 //! Runs a command as another user.
 //!
-//! Flow: a supervisor starts this program again, as `as-user`, with an environment of the agent's own. The job's
-//! environment is the helper's standard input. The helper reads it, gives up the agent's rights, and becomes the
+//! Flow: a supervisor starts this program again, as the helper `as-user`, with the agent's own environment. The helper
+//! gets the job's environment as its standard input. The helper reads it, gives up the agent's rights, and becomes the
 //! command with exactly that environment.
-//! Guarantees: no variable of a job is in the environment of a process that still has the agent's rights;
-//! `LD_PRELOAD` there would run the job's code as root.
+//! Guarantees: no variable of a job is in the environment of a process that still has the agent's rights; otherwise a
+//! job's `LD_PRELOAD` would run the job's code as root.
 //! Does not: know allocs, or wait for the command.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};

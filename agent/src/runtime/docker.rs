@@ -37,7 +37,7 @@ impl Runtime for DockerRuntime {
         "As containers, through the docker command"
     }
 
-    /// None: the image has its own.
+    /// No variables: the image has its own.
     fn base_environment(&self, _agent_env: &Environment, _user: Option<&User>) -> Environment {
         Environment::new()
     }
@@ -60,7 +60,7 @@ impl Runtime for DockerRuntime {
         tokio::spawn(stop(request.alloc_id.to_string(), request.kill_timeout_s));
     }
 
-    /// Docker's own wait for its daemon, and a little more.
+    /// The wait for the docker command to answer, and 5 s more.
     fn stop_grace(&self) -> Duration {
         TIMEOUT + Duration::from_secs(5)
     }

@@ -1,7 +1,7 @@
 //! What a runtime provides: how the command of an alloc is started, stopped and cleaned up.
 //!
-//! The supervisor claims the alloc, waits for the command, kills what is left and writes the exit record. The
-//! runtime only says what differs between process groups and containers.
+//! The supervisor claims the alloc, waits for the command, kills what is left and writes the exit record. The runtime
+//! has only the steps that differ between process groups and containers.
 //! Guarantees: a runtime that has nothing to do for a step keeps the default, which does nothing.
 //! Does not: know alloc directories, exit records or the protocol.
 
@@ -26,7 +26,7 @@ pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + '
 /// A command to start.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandSpec<'a> {
-    /// The node that runs it: containers are labelled with it.
+    /// The node that runs the command. Containers are labelled with this id.
     pub node_id: NodeId,
     /// The order of the control plane, with the command, the image and the memory limit.
     pub order: &'a AllocOrder,
@@ -77,7 +77,7 @@ pub enum LaunchError {
 /// A running command that is to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct StopRequest {
-    /// Its alloc, after which a container is named.
+    /// The alloc of the command. A container is named after this alloc.
     pub alloc_id: AllocId,
     /// The process group that the supervisor started.
     pub process_group: i32,
@@ -88,7 +88,7 @@ pub struct StopRequest {
 /// A container on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Its name: the alloc id, if the agent made it.
+    /// The name of the container: the alloc id, if the agent made the container.
     pub name: String,
     /// The node id on its label.
     pub label: String,
@@ -96,7 +96,7 @@ pub struct Container {
 
 /// A way to run commands.
 pub trait Runtime: Debug + Send + Sync {
-    /// The word for it on the command line and in task files. It is stored on disk: never change it.
+    /// The name of the runtime on the command line and in task files. It is stored on disk: never change it.
     fn name(&self) -> &'static str;
 
     /// One line of help.
@@ -111,15 +111,16 @@ pub trait Runtime: Debug + Send + Sync {
     /// How this command is started.
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError>;
 
-    /// Asks a command to stop, and returns at once. The supervisor kills what does not stop in time.
+    /// Asks a command to stop, and returns at once. The supervisor kills a command that does not stop in time.
     fn begin_stop(&self, request: StopRequest);
 
-    /// How much longer than its kill timeout a command may take to stop.
+    /// The time beyond its kill timeout that a command may take to stop.
     fn stop_grace(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// How much longer than its kill timeout an alloc may take to end, with everything that is removed after it.
+    /// The time beyond its kill timeout that an alloc may take to end, with everything that is removed after the
+    /// command.
     fn end_grace(&self) -> Duration {
         Duration::ZERO
     }
@@ -129,12 +130,12 @@ pub trait Runtime: Debug + Send + Sync {
         false
     }
 
-    /// What this exit code means where it comes from the runtime and not from the command.
+    /// The meaning of this exit code if it comes from the runtime; `None` if it comes from the command.
     fn explain_exit_code(&self, _code: i32) -> Option<&'static str> {
         None
     }
 
-    /// Removes the container with this name, running or not. If there is none, that is a success.
+    /// Removes the container with this name, running or not. Succeeds if there is no such container.
     fn remove<'a>(&'a self, _name: &'a str) -> IoFuture<'a, ()> {
         Box::pin(ready(Ok(())))
     }

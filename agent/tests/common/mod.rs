@@ -114,7 +114,7 @@ async fn answer(
     answer.map_or_else(|| (StatusCode::CONFLICT, Json(wrong_incarnation)).into_response(), |a| Json(a).into_response())
 }
 
-/// Each answers one call. `None` means a wrong incarnation.
+/// Each `on_…` function answers one call. `None` means a wrong incarnation.
 impl ControlPlane {
     fn incarnation(&self) -> String {
         format!("inc-{}", self.incarnations)
@@ -210,13 +210,13 @@ impl TestNode {
         self.start_bare(&[&known, args].concat());
     }
 
-    /// Without the options that say which instance it is.
+    /// Starts the agent without the options that name its instance.
     pub fn start_bare(&mut self, args: &[&str]) {
         let log = std::fs::File::options().append(true).create(true).open(self.dir.path().join("agent.log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_nodekeeper-agent"));
         command.arg("--config").arg(self.dir.path().join("node.json")).arg("--data-dir").arg(self.data());
         if !args.contains(&"--on-gone") {
-            // Never the default, which powers the machine off.
+            // Replaces the default, which powers the machine off.
             command.args(["--on-gone", "true"]);
         }
         command.args(args);

@@ -1,7 +1,7 @@
 //! `handles`, `keep`, `release`: containers and volumes on nodes, and brakes.
 //!
-//! Guarantees: a kept handle is not marked for destruction; a release applies to what a brake has held until now, and
-//! ends by itself.
+//! Guarantees: a kept handle is not marked for destruction; a release applies only to what a brake already holds, and
+//! it expires by itself.
 //! Does not: destroy anything, or release a brake that begins later.
 
 use super::operate::{BY_OPERATOR, retention, retried, tell};
@@ -132,7 +132,7 @@ pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
         if matches!(handle.state, HandleState::Destroying | HandleState::Gone) {
             anyhow::bail!("handle {name} cannot be kept: it is {} already", handle.state);
         }
-        // A handle that is not kept any more is looked at in the next run, not in a day.
+        // The next run looks at a handle that is no longer kept. Otherwise its next look could be a day away.
         let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
         let after = Handle { keep: wanted, due_at, ..handle.clone() };
         cluster.store.apply(&change_handle(&handle, &after)).await?;

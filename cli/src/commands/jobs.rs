@@ -1,7 +1,7 @@
 //! `jobs`, `job`, `logs`, `cancel`.
 //!
 //! Guarantees: one job is read consistently; a list comes from the index and may be a moment old.
-//! Does not: stop allocs: the next run does, because the job is cancelled.
+//! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
 use super::operate::{BY_OPERATOR, retention, retried};
 use super::show::{self, Rows, moment, or_blank, when, when_known};

@@ -37,11 +37,11 @@ use store::{Dynamo, Store};
 /// The cluster that a command works on.
 #[derive(Clone)]
 pub struct Cluster {
-    /// Its tables.
+    /// The cluster's tables.
     pub store: Store,
     /// The database of the tables.
     pub dynamo: Dynamo,
-    /// Its instances.
+    /// The cluster's instances in EC2.
     pub cloud: Arc<dyn Cloud>,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// Connects to the cluster. Called only by commands that need one.
+/// Connects to the cluster. Only commands that need a cluster call this.
 pub type Connect = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<Cluster>> + Send + Sync>;
 
 /// What a command works with.
@@ -89,9 +89,9 @@ impl Context<'_> {
 /// The result of a command that could run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did what was asked: exit code 0.
+    /// The command did everything, or found all well: exit code 0.
     Done,
-    /// It did not do all that was asked, and has said so: exit code 1.
+    /// The command left something undone, or found a problem, and printed which: exit code 1.
     Failed,
 }
 

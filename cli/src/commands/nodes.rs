@@ -1,7 +1,7 @@
 //! `nodes`, `node`, `hold`, `drain`, `resume`.
 //!
 //! Guarantees: an intent belongs to the current life of the slot and ends with it.
-//! Does not: shut anything down: poll-and-scale does, because of the intent.
+//! Does not: shut anything down. poll-and-scale reads the intent and shuts nodes down.
 
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
@@ -163,7 +163,7 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
         let now = context.now();
         let changed = retried(async || {
             let record = cluster.store.node(*slot).await?.ok_or_else(|| no_node(*slot))?;
-            // Its termination has begun and cannot be undone.
+            // The termination of this node has begun and cannot be undone.
             if matches!(record.state, NodeState::ShuttingDown(_)) {
                 anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
             }

@@ -1,7 +1,7 @@
-//! What all writes of operators have in common.
+//! The code that all writes of operators share.
 //!
-//! Guarantees: a write is conditional, is tried again if someone else was first, and leaves an event. (A function
-//! leaves a lost race to its next run, but a command has no next run.)
+//! Guarantees: every write is conditional and leaves an event; it is retried if another writer changed the row first.
+//! (A function leaves a lost race to its next run, but a command has no next run.)
 //! Does not: decide what is written.
 
 use super::Cluster;
@@ -12,14 +12,14 @@ use model::time::Time;
 use store::WriteError;
 use store::steps::Retention;
 
-/// How often a write is tried again if someone else was first.
+/// How often a write is retried if another writer changed the row first.
 const RETRIES: u32 = 3;
 
 /// The reason in every event of an operator.
 pub(super) const BY_OPERATOR: &str = "by the operator";
 
-/// How long things are kept, as the stored policy says. Without a valid policy, the defaults: an operator must be able
-/// to cancel a job without a policy.
+/// The retention times of the stored policy. Without a valid policy, the default times, because an operator must be
+/// able to cancel a job without a policy.
 pub(super) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     let control = cluster.store.ingest_control().await?;
     Ok(match control.checked_policy() {
@@ -28,7 +28,7 @@ pub(super) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     })
 }
 
-/// Reads, changes and writes. Starts again if someone else was first.
+/// Runs `attempt`, which reads, changes and writes. Runs it again if another writer changed the row first.
 pub(super) async fn retried<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let mut tries = 0;
     loop {
@@ -46,7 +46,7 @@ fn lost_race(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(WriteError::Conflict(_) | WriteError::Contended))
 }
 
-/// Stores an event of what an operator did.
+/// Stores an event for an action of an operator.
 pub(super) async fn tell(
     cluster: &Cluster,
     subject: &Subject,

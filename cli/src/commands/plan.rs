@@ -3,7 +3,7 @@
 //! Guarantees: nothing is written and no instance is changed. With `--state`, each readable line gets one answer, in
 //! order and at once; a line that cannot be read is named on standard error, and the other lines still get their
 //! answers.
-//! Does not: decide: the plans of the functions do, from the same observation.
+//! Does not: decide. The planning code of the functions decides, from the same observation.
 
 use super::show::{self, Rows, counted};
 use super::{Context, Outcome, policy};
@@ -136,7 +136,7 @@ fn states(
             Ok(answer) => {
                 serde_json::to_writer(&mut *out, &answer)?;
                 writeln!(out)?;
-                // The other program may wait for this answer before it sends the next state.
+                // Flush now, because the other program may wait for this answer before it sends the next state.
                 out.flush()?;
             }
             Err(e) => {

@@ -1,8 +1,8 @@
 //! `policy check`, `policy set`, `policy show`.
 //!
-//! Guarantees: a policy is stored only if all of it is valid, and only over the version that the printed difference
-//! names. The stored policy has every default filled in, so that a release with other defaults changes nothing by
-//! itself.
+//! Guarantees: a policy is stored only if all of it is valid, and only if the stored version has not changed since the
+//! printed difference was computed. The stored policy has every default filled in, so that a release with other
+//! defaults changes nothing by itself.
 //! Does not: decide what is valid; `model::policy` does.
 
 use super::operate::{BY_OPERATOR, retention, tell};
@@ -81,7 +81,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     let cluster = context.cluster().await?;
     let before = cluster.store.ingest_control().await?.policy;
     let stored: Value = before.as_ref().and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
-    // An older release may have stored the policy: it is compared as this release understands it.
+    // An older release may have stored the policy. The comparison uses the stored policy as this release reads it.
     let stored = Policy::from_json(&stored).map_or(stored, |p| p.to_json());
     let refused = refused_sizes(&cluster, before.as_ref(), context.now()).await?;
     if stored == document && refused.is_empty() {
@@ -113,8 +113,9 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     Ok(Outcome::Done)
 }
 
-/// The sizes that are not launched before the policy's next version, because EC2 refused them. The mistake may have
-/// been corrected outside the policy, for example in the launch template. Then the same policy is stored again.
+/// The sizes that EC2 refused. They are not launched until the policy has a new version. The mistake may have been
+/// corrected outside the policy, for example in the launch template. So with such sizes, an unchanged policy is stored
+/// again.
 async fn refused_sizes(cluster: &Cluster, before: Option<&PolicyRow>, now: Time) -> anyhow::Result<Vec<String>> {
     let mut control = cluster.store.control().await?;
     control.policy = before.cloned();
@@ -149,7 +150,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// What changes from one policy to another: one line for each knob.
+/// The changes from one policy to another: one line for each changed knob.
 fn difference(before: &Value, after: &Value) -> Vec<String> {
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     knobs("", before, &mut old);

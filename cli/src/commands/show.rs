@@ -14,7 +14,7 @@ use std::io::{self, Write};
 pub(super) struct Rows(Table);
 
 impl Rows {
-    /// A table with these column heads. No heads: a list of names and values.
+    /// A table with these column heads. Without heads, the table is a list of names and values.
     pub(super) fn new(heads: &[&str]) -> Self {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
@@ -36,7 +36,7 @@ impl Rows {
         }
     }
 
-    /// Whether it has no rows.
+    /// Whether the table has no rows.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

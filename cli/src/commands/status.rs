@@ -1,7 +1,8 @@
 //! `status`: whether all is well, and what to do if not.
 //!
-//! Guarantees: everything that is wrong comes with what to do about it; the exit code says whether all is well.
-//! Does not: call EC2 or repair anything. The functions do both, and store their results, which are shown here.
+//! Guarantees: every problem is shown with what to do about it; the exit code says whether all is well.
+//! Does not: call EC2 or repair anything. The functions do both and store the results, and `status` shows the stored
+//! results.
 
 use super::show::{self, Rows, counted, one_line, rough, several, when};
 use super::{Context, Outcome};
@@ -17,7 +18,8 @@ use model::{JobSummary, NodeRecord};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How long a working fleet may send no heartbeat. Multiplied by `watchdog.multiplier`.
+/// The longest normal time between two noted heartbeats of a fleet in use. The limit is this time multiplied by
+/// `watchdog.multiplier`.
 const INGEST: Span = Span::from_s(60);
 /// The age up to which warnings are shown.
 const RECENT: Span = Span::from_s(3600);
@@ -36,11 +38,11 @@ pub struct StatusArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Level {
-    /// As it should be.
+    /// All is well.
     Well,
-    /// Worth knowing. It ends by itself.
+    /// An operator may want to know, but need not act: the condition ends by itself.
     Note,
-    /// A person must look.
+    /// An operator must act.
     Wrong,
 }
 
@@ -146,7 +148,7 @@ fn policy(control: &Control, checks: &mut Vec<Check>) -> f64 {
             policy.watchdog.multiplier
         }
         Err(e) => {
-            // The message itself says what to do.
+            // The error message already says what to do.
             checks.push(Check::new("policy", Level::Wrong, one_line(&e.to_string()), ""));
             default()
         }
@@ -175,7 +177,7 @@ fn scheduled(control: &Control, function: &str, period: Span, multiplier: f64, n
     Check::new(function, level, format!("{said}, {} done{left}", several(run.actions, "action")), "")
 }
 
-/// No heartbeats are fine as long as no node is in use.
+/// Checks the last heartbeats. Missing heartbeats are a problem only while a node is in use.
 fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -> Check {
     let in_use = nodes.iter().filter(|n| n.status().is_some()).count();
     let heard = control.ingest().since_at();
@@ -217,7 +219,7 @@ fn braked(control: &Control, kind: BrakeKind, now: Time) -> Option<Check> {
     Some(Check::new(&ControlKey::Release(kind).to_string(), Level::Note, said, ""))
 }
 
-/// The warnings of the last hour. Of equal warnings, the newest.
+/// The warnings of the last hour. Of several equal warnings, only the newest.
 fn warnings(events: Vec<Event>, now: Time) -> Vec<Check> {
     let mut checks: Vec<Check> = Vec::new();
     for event in events {

@@ -1,7 +1,7 @@
 //! `submit`: submits one job, or several identical jobs.
 //!
 //! Guarantees: every printed id is a stored job; with `--wait`, the exit code says whether all of them completed.
-//! Does not: place anything: poll-and-scale does, started by the new job or by its schedule.
+//! Does not: place anything. poll-and-scale does; the new job or the schedule starts it.
 
 use super::operate::retention;
 use super::{Cluster, Context, Outcome, Usage, show};
@@ -15,9 +15,9 @@ use store::steps::submit_job;
 
 /// How many jobs are written at once.
 const AT_ONCE: usize = 16;
-/// The time between two reads of a job that is waited for.
+/// The time between two reads of a job with `--wait`.
 const POLL: Duration = Duration::from_millis(500);
-/// After this many failed reads in a row, a wait ends.
+/// `--wait` gives up after this many failed reads in a row.
 const FAILED_LOOKS: u32 = 5;
 
 /// `submit`
@@ -206,7 +206,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     Ok(Outcome::done_if(all_complete))
 }
 
-/// What a wait prints when a job has ended.
+/// What `--wait` prints when a job has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announce {
     /// The id, the state and the reason.

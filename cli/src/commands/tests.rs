@@ -59,7 +59,7 @@ impl Cloud for Listed {
     }
 }
 
-/// The database with a faster rival: before each of our writes, the rival makes one.
+/// A database with a concurrent writer: before each write of the command, it makes one of its own writes.
 struct Rival {
     db: Dynamo,
     theirs: Mutex<Vec<DbWrite>>,

@@ -52,7 +52,7 @@ impl LocalArgs {
     }
 }
 
-/// What `main` reads from the environment.
+/// The values that `main` reads from the environment.
 #[derive(Clone)]
 pub struct LocalEnv {
     /// `PATH`

@@ -71,7 +71,7 @@ impl Binaries {
     }
 }
 
-/// The line printed before a build: the first one takes minutes.
+/// The line printed before a build. The first build takes minutes.
 fn announcement(names: &[&str], missing: &[&str]) -> String {
     let names = names.join(", ");
     if missing.is_empty() {

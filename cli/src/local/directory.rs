@@ -1,4 +1,4 @@
-//! The working directory and its lock; where every part is.
+//! The working directory and its lock, and the addresses and paths of all parts.
 //!
 //! Guarantees: only one `nodekeeper local` runs in a directory.
 
@@ -7,9 +7,9 @@ use std::fs::{self, File, TryLockError};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// The region of everything here.
+/// The region name of the local system.
 pub(super) const REGION: &str = "local-1";
-/// Stands for a secret where nothing checks it.
+/// A placeholder for a secret that nothing checks.
 pub(super) const NO_SECRET: &str = "local";
 
 /// Addresses and paths of the parts.

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::JoinSet;
 
-/// The function that answers paths with this last word.
+/// The function that answers paths that end in `route`.
 pub(super) fn serving(route: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|function| function.routes.contains(&route))
 }

@@ -1,11 +1,11 @@
 //! The machines behind the instances of the EC2 stand-in: each is a real agent process.
 //!
-//! A machine is a directory with an agent. The agent runs as the launch template's image would run
-//! it: with the node file of its user data, restarted when it fails, ended with its instance.
-//! [`LocalMachines::metadata`] answers what the agent asks the instance metadata service.
+//! A machine is a directory with an agent. The agent runs as the launch template's image would run it: with the node
+//! file of its user data, restarted when it fails, ended with its instance. [`LocalMachines::metadata`] has the answers
+//! for an agent's requests to the instance metadata service.
 //!
-//! Guarantees: when a machine is down, all its processes have ended, daemons started by jobs
-//! included, and its directory is removed; its log stays.
+//! Guarantees: when a machine is down, its processes have ended and its directory is removed; its log stays. A daemon
+//! that left its parents and cleared its environment ends only with the whole program (see `processes`).
 //! Does not: run `launch.user_data`, or limit a machine to the size of its instance type.
 
 use super::processes;
@@ -33,12 +33,13 @@ const GRACE: Duration = Duration::from_secs(2);
 const RESTART: Duration = Duration::from_secs(1);
 /// How often an agent is checked.
 const CHECK: Duration = Duration::from_millis(50);
-/// How much of a log is the console output: as much as EC2 keeps.
+/// The size of the console output: the last bytes of a machine's log, as many as EC2 keeps.
 const CONSOLE_BYTES: u64 = 64 * 1024;
-/// The file that an agent makes in its home when its node is gone: it powers the machine off.
+/// The file that an agent makes in its home when its node is gone. The file means that the agent powered the machine
+/// off.
 const POWERED_OFF: &str = "powered-off";
 
-/// What all machines have in common.
+/// The settings that all machines share.
 #[derive(Clone, Debug)]
 pub struct MachineSettings {
     /// The path of the agent's binary.
@@ -97,7 +98,7 @@ enum Stop {
     Now,
 }
 
-/// What the instance metadata service says about a machine.
+/// The answers of the instance metadata service about a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// The private address.
@@ -107,8 +108,8 @@ pub struct Metadata {
 }
 
 impl LocalMachines {
-    /// No machines yet. The receiver gets the instance ids of machines that power themselves off.
-    /// Processes and files of an earlier, killed system in the directory are ended and removed.
+    /// Starts without machines. The receiver gets the instance ids of machines that power themselves off. Processes and
+    /// files of an earlier, killed system in the directory are ended and removed.
     pub fn new(settings: MachineSettings) -> io::Result<(Self, mpsc::UnboundedReceiver<String>)> {
         fs::create_dir_all(&settings.dir)?;
         let settings = MachineSettings { dir: settings.dir.canonicalize()?, ..settings };
@@ -119,7 +120,7 @@ impl LocalMachines {
         Ok((Self(Arc::new(Inner { settings, up: Mutex::default(), powered_off })), receiver))
     }
 
-    /// What the metadata service says about this machine; `None` if no such machine is up.
+    /// The metadata of this machine; `None` if no such machine is up.
     pub fn metadata(&self, instance_id: &str) -> Option<Metadata> {
         let machine = self.0.up().machines.get(instance_id).cloned()?;
         let interrupt_at = machine.orders().interrupt_at;
@@ -139,7 +140,7 @@ impl LocalMachines {
         }
     }
 
-    /// Takes all machines down at once: the agents get no time, and nothing is waited for.
+    /// Takes all machines down at once. The agents get no time to end their jobs, and the call does not wait.
     pub fn kill(&self) {
         self.close(Stop::Now);
     }
@@ -158,8 +159,8 @@ impl Inner {
         self.up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a machine from start to end. Each has a thread of its own: the kernel ends the agent
-    /// when the thread that started it ends.
+    /// Runs a machine from start to end. Each machine has its own thread, because the kernel ends the agent when the
+    /// thread that started it ends.
     fn run(&self, machine: &Machine) {
         let powered_off = machine.run(&self.settings);
         let left = processes::kill_all(|| processes::of_machine(&machine.dir));
@@ -245,8 +246,7 @@ impl Machine {
         waited.unwrap_or_else(PoisonError::into_inner).0.stop
     }
 
-    /// Runs the agent, again if it fails, until the machine must stop. True if the machine powered
-    /// itself off.
+    /// Runs the agent until the machine must stop, and restarts it if it fails. True if the machine powered itself off.
     fn run(&self, settings: &MachineSettings) -> bool {
         let boot_id = format!("{:032x}", Chance::real().bits());
         if let Err(error) = self.boot() {
@@ -302,7 +302,7 @@ impl Machine {
         command.arg("--config").arg(self.dir.join("node.json")).arg("--data-dir").arg(self.dir.join("data"));
         command.args(["--instance-id", id, "--boot-id", boot_id]);
         command.args(["--imds-url", &format!("{}/{id}", settings.metadata_url)]);
-        // All machines are this machine.
+        // All machines run on this computer, so they share its loopback address.
         command.args(["--address", "127.0.0.1", "--stop-work-on-exit"]);
         command.args(["--on-gone", &format!("touch \"$HOME/{POWERED_OFF}\"")]);
         command.env_clear().env("HOME", &self.dir);

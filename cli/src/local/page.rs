@@ -1,7 +1,7 @@
 //! The page that shows the system live, and the machines' metadata service.
 //!
-//! Guarantees: names and outputs appear on the page as text only, never as markup; the tables are
-//! read once a second at most, however many viewers there are.
+//! Guarantees: names and outputs appear on the page as text only, never as markup; the tables are read at most once in
+//! 0.8 s, however many viewers there are.
 //! Does not: change anything; the commands do.
 
 use super::args::{Clock, LocalArgs, LocalEnv};
@@ -27,7 +27,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 const HTML: &str = include_str!("page.html");
-/// How old the shown state may be.
+/// The greatest age of the shown state.
 const FRESH: Duration = Duration::from_millis(800);
 /// How many jobs, events and instances are shown: the newest ones.
 const SHOWN: usize = 100;

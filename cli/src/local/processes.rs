@@ -1,9 +1,9 @@
 //! The processes in `/proc`: which belong to a machine, and which descend from this program.
 //!
-//! A process belongs to a machine if its `HOME` is the machine's directory: supervisors and jobs
-//! inherit it. The sessions and descendants of such a process belong to the machine too. A process
-//! that cleared its environment and left its parents is found at the end, because this program
-//! adopts orphans ([`adopt_orphans`]).
+//! A process belongs to a machine if its `HOME` is the machine's directory: supervisors and jobs inherit it. The
+//! sessions and descendants of such a process belong to the machine too. A process that has cleared its environment and
+//! left its parents cannot be found in this way. It is ended when this program ends, because this program adopts
+//! orphans ([`adopt_orphans`]).
 //!
 //! Guarantees: [`kill_all`] returns when every process is dead, or says how many are not.
 //! Does not: use cgroups, which need privileges.
@@ -49,7 +49,7 @@ impl ProcessEntry {
         })
     }
 
-    /// Whether it was started with a `HOME` at or below `dir`.
+    /// Whether the process was started with a `HOME` at or below `dir`.
     fn lives_in(&self, dir: &Path) -> bool {
         let environ = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
         let home = environ.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"HOME="));
@@ -71,8 +71,8 @@ pub(super) fn adopt_orphans() -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)
 }
 
-/// Reaps adopted children that have ended. Their session differs from that of the children that
-/// this program started, which are reaped where they were started.
+/// Reaps adopted children that have ended. An adopted child has another session than this program. A child that this
+/// program started has the same session, and the code that started it reaps it.
 pub(super) fn reap_orphans() {
     let (own, processes) = (own_pid(), all());
     let Some(session) = processes.iter().find(|p| p.pid == own).map(|p| p.session) else { return };
@@ -121,8 +121,8 @@ pub(super) fn of_ours() -> Vec<i32> {
     found.into_iter().collect()
 }
 
-/// Kills the processes that `find` returns until it returns none, even if they keep forking.
-/// Returns how many are left. Blocks until then.
+/// Kills the processes that `find` returns, again and again, until `find` returns none or a time limit is over. So
+/// processes that keep forking are killed too. Blocks, and returns how many are left.
 pub(super) fn kill_all(find: impl Fn() -> Vec<i32>) -> usize {
     let began = Instant::now();
     loop {
@@ -159,7 +159,7 @@ mod tests {
             command.args(["-c", script]).env("HOME", home).stdin(Stdio::null()).stdout(Stdio::null());
             command.spawn().unwrap()
         };
-        // A daemon in its own session; another without environment, but with a parent that has one.
+        // One daemon has its own session. Another one has no environment either, but its parent has one.
         let mut machine = run(&dir.path().join("home"), "setsid sleep 600 & env -i setsid sleep 601 & wait");
         let mut stranger = run(Path::new("/"), "exec sleep 602");
         let until = Instant::now() + Duration::from_secs(10);

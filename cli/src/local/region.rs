@@ -1,4 +1,4 @@
-//! What the stand-in for EC2 offers: every template and subnet that the policy names.
+//! The region that the stand-in for EC2 offers: every template and subnet that the policy names.
 
 use super::directory::REGION;
 use ec2_stand_in::{Ec2Settings, LaunchTemplate, Subnet, TemplateVersion};

@@ -1,5 +1,4 @@
-//! Schedules for functions that run elsewhere, for example under `cargo lambda watch`, which has
-//! none of its own.
+//! Schedules for functions that run elsewhere, for example under `cargo lambda watch`, which has no schedules.
 //!
 //! Guarantees: the next invocation of a function starts only after the previous one has ended.
 //! Does not: speak HTTPS, or read answers: the functions' own logs show the results.
@@ -34,7 +33,7 @@ pub(super) async fn invoke_by_schedule(authority: String, function: &'static str
             Ok(status) => Some(format!("it answers {status}")),
             Err(error) => Some(error.to_string()),
         };
-        // Logged when it begins to fail, not each time.
+        // Logged only when the function begins to fail, not at each failure.
         if let (Some(problem), false) = (&problem, failing) {
             tracing::warn!(
                 function,

@@ -54,8 +54,8 @@ impl Acting<'_> {
         let record = self.run.lanes.record_of(node_id).ok_or(ActError::CONFLICT)?;
         let mut conditions = Vec::new();
         if proof == Proof::Silence {
-            // A heartbeat since then wins, and so does a live instance that EC2 knows by id. A terminated one
-            // does not count: EC2 knows it by id for an hour after its tags are gone.
+            // The record stays if a heartbeat has arrived since, or if EC2 knows a live instance by this id. A
+            // terminated instance does not count: EC2 knows it by id for an hour after its tags are gone.
             conditions.push(silent_since(&record));
             if let Some(id) = record.life().and_then(|l| l.instance_id.as_deref())
                 && self.cloud.instance(id).await?.is_some_and(|i| i.state != InstanceState::Terminated)
@@ -68,7 +68,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Terminates an orphan. A consistent read of its slot, just before, checks that it is one.
+    /// Terminates an orphan, after a consistent read of its slot has confirmed that the instance is one.
     async fn terminate_orphan(&self, instance_id: &String, node_id: NodeId) -> Result<(), ActError> {
         let record = self.run.store.node(node_id.slot()).await?;
         if !is_orphan(record.as_ref(), node_id, instance_id) {

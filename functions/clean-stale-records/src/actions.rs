@@ -1,6 +1,6 @@
-//! The actions of clean-stale-records: what each needs to be carried out, and what it is about.
+//! The actions of clean-stale-records: the data that each action needs, and its subject.
 //!
-//! Guarantees: an action holds everything that carrying it out needs.
+//! Guarantees: an action holds everything that is needed to carry it out.
 //! Does not: decide (`plan` does) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
@@ -16,7 +16,7 @@ pub enum Action {
     Clean {
         /// The node whose life ends.
         node_id: NodeId,
-        /// What shows that the node is gone.
+        /// The proof that the node is gone.
         proof: Proof,
     },
     /// Delete the row of a slot that is not below `nodes.max`.
@@ -34,7 +34,7 @@ pub enum Action {
     HoldBack(BrakeKind, BrakeEntry),
 }
 
-/// What shows that a node is gone.
+/// The proof that a node is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// EC2 lists its instance as terminated.

@@ -2,8 +2,8 @@
 //!
 //! Guarantees: a record whose instance EC2 lists as live is never cleaned; a record whose instance is
 //! unlisted is cleaned only if for `stale.after_s` the node sent no heartbeat and nothing changed the record; an
-//! unusual share of records at once waits (`docs/rules.md#R7`); an unusual number of orphans waits for an
-//! operator.
+//! unusual share of records at once waits, and an unusual number of orphans waits for an operator
+//! (`docs/rules.md#R7`, `docs/rules.md#R10`).
 //! Does not: act on an instance without a readable node id tag; it only warns.
 
 use crate::actions::{Action, Proof};
@@ -19,7 +19,7 @@ use model::{BrakeKind, Life, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// For how long after it became overdue a function gives a new event in each run.
+/// How long an overdue function gives a new event in each run, from the moment when it became overdue.
 const NEWS: Span = Span::from_s(900);
 
 /// The plan of one run.
@@ -86,7 +86,7 @@ fn stale(
     }
     let pinged = record.contact().map(|c| c.last_ping_at);
     let touched = pinged.map_or(record.modified_at, |at| at.max(record.modified_at));
-    // The launch call may still be under way.
+    // Until the claim ends, the launch call may still be under way.
     let touched = touched.max(life.launch_claim_until_at);
     let quiet = now.since(touched);
     (quiet >= Span::from_s(seen.policy.stale.after_s)).then(|| Silent { node_id, up: is_up(record), quiet })
@@ -97,8 +97,8 @@ fn is_up(record: &NodeRecord) -> bool {
     matches!(record.state, NodeState::Assigned(_) | NodeState::InUse(_))
 }
 
-/// Cleans the silent records. If they are an unusual share, those that should be up wait: then EC2's list is more
-/// often wrong than the nodes are gone.
+/// Cleans the silent records. If they are an unusual share, the records of nodes that should be up wait, because it is
+/// then more likely that EC2's list is wrong than that all these nodes are gone.
 fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent]) {
     let policy = &seen.policy.stale;
     let up = seen.nodes.iter().filter(|r| is_up(r)).count();
@@ -112,7 +112,7 @@ fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent
     }
 }
 
-/// Decides whether a brake holds, and adds that to the plan together with the entry to store.
+/// Decides whether a brake holds, and adds the decision to the plan together with the entry to store.
 fn brake(seen: &Observation, now: Time, plan: &mut Plan, trouble: Trouble) -> Hold {
     let kind = trouble.kind;
     let decision = trouble.decide(&seen.control.brake(kind), &seen.control.release(kind), now);
@@ -122,7 +122,7 @@ fn brake(seen: &Observation, now: Time, plan: &mut Plan, trouble: Trouble) -> Ho
     decision.hold
 }
 
-/// Deletes a free row that is not below `nodes.max`, after the maximum was lowered.
+/// Deletes the row of a free slot that is not below `nodes.max`. Such rows exist after the maximum was lowered.
 fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, live: &BTreeMap<NodeId, Vec<&Instance>>) {
     if record.slot.number() < seen.policy.nodes.max {
         return;
@@ -178,7 +178,8 @@ fn orphans(seen: &Observation, now: Time, plan: &mut Plan, live: &BTreeMap<NodeI
 fn watchdog(seen: &Observation, now: Time, plan: &mut Plan) {
     for (function, period) in functions::scheduled().filter(|(f, _)| f.name != CLEAN_STALE_RECORDS.name) {
         let Some(success) = seen.control.runs.get(function.name).and_then(|run| run.last_success_at) else { continue };
-        // The scheduled period counts and not the last gap, because runs that events start come seconds apart.
+        // The scheduled period counts, not the time between the last runs, because runs that events start may be
+        // seconds apart.
         let limit = Span::from_ms((period.as_ms() as f64 * seen.policy.watchdog.multiplier) as i64);
         let quiet = now.since(success);
         if quiet > limit {

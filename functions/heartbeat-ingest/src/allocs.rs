@@ -42,7 +42,7 @@ impl Ingest {
         let known = self.known(now).await?;
         let record = self.qualified(node_id, proven, report).await?;
         // The number is written first: from here on, a report with a lower number is stale. A report with an equal
-        // number is a repeat. It changes nothing that was applied, and applies what was not.
+        // number is a repeat: it applies only the updates that were not applied before.
         let noted =
             self.store.note_report(node_id, &report.incarnation, ReportCounter::Allocs, report.report_no, None).await;
         match noted {
@@ -77,7 +77,7 @@ impl Ingest {
         Ok(AllocReportAnswer { status: contact.status, seq: life.seq, accepted, refused, allocs })
     }
 
-    /// The record of the caller, if it may report: it must have sent a heartbeat before.
+    /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.
     async fn qualified(&self, node_id: NodeId, proven: &Proven, report: &AllocReport) -> Result<NodeRecord, Refusal> {
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
         let claim = Claim {
@@ -108,7 +108,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Applies one update. `None` if it was taken over, else why not.
+    /// Applies one update. Returns why the update is refused; `None` if it is accepted.
     async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Option<String>, Refusal> {
         for _ in 0..RACES {
             let Some(alloc) = row else { return Ok(Some(format!("there is no alloc {}", update.alloc_id))) };
@@ -147,8 +147,7 @@ impl Applying<'_> {
         self.ingest.store.alloc(id).await.map_err(internal)
     }
 
-    /// Ends the live allocs that a complete report does not list as lost, if the report is new enough to know of
-    /// them.
+    /// Ends as lost the live allocs that a complete report does not list, if the report is new enough to know of them.
     async fn absence(&mut self, report: &AllocReport) -> Result<(), Refusal> {
         let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
@@ -180,8 +179,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Removes an alloc from the node's set if it has no live row. That happens after the tables were restored to
-    /// different moments, and then nothing else can end the alloc.
+    /// Removes an alloc without a live row from the node's set. Such an alloc exists after the tables were restored to
+    /// different moments, and nothing else can end it.
     async fn forget(&mut self, id: AllocId) -> Result<(), WriteError> {
         let listed = self.record.life().is_some_and(|life| life.allocs.contains(&id));
         if let (true, Ok(after)) = (listed, self.record.without_alloc(id, self.now)) {
@@ -190,8 +189,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Makes the node ready, if the report has reached the gate. Returns whether it did. The caller has applied the
-    /// whole report before.
+    /// Makes the node ready, if the report reaches the gate. Returns whether the node became ready. The caller has
+    /// already applied the whole report.
     async fn open_gate(&mut self, report: &AllocReport) -> Result<bool, Refusal> {
         for _ in 0..RACES {
             let opens = self.record.status() == Some(NodeStatus::Syncing)

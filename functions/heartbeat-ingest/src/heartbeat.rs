@@ -137,7 +137,7 @@ impl Ingest {
         })
     }
 
-    /// If the agent reports that EC2 will take the instance away, the node is drained until then.
+    /// Drains the node if the agent reports that EC2 will interrupt the instance. The interruption is the deadline.
     async fn interrupted(&self, record: NodeRecord, heartbeat: &Heartbeat, now: Time) -> Result<NodeRecord, Refusal> {
         let Some(by) = heartbeat.interrupt_at else { return Ok(record) };
         let Some(after) = record.interrupted(by, now) else { return Ok(record) };
@@ -150,8 +150,8 @@ impl Ingest {
     }
 }
 
-/// The time of the call and the end of the lease to try next, after the record has refused this pulse, in which only
-/// the pulse would change. `None` if the record has a newer pulse, which needs no change.
+/// The call time and the lease end for the next attempt, after the record has refused this pulse although only the
+/// pulse would change. `None` if the record has a newer pulse and needs no change.
 fn pulse_after(record: &NodeRecord, pinged_at: Time, lease_expires_at: Time) -> Option<(Time, Time)> {
     let contact = record.contact()?;
     let is_heard = matches!(record.status(), Some(NodeStatus::Syncing | NodeStatus::Ready));
@@ -162,8 +162,8 @@ fn pulse_after(record: &NodeRecord, pinged_at: Time, lease_expires_at: Time) -> 
         return Some((pinged_at, contact.lease_expires_at));
     }
     if is_heard && contact.last_ping_at >= pinged_at && contact.lease_expires_at < lease_expires_at {
-        // Another process, whose clock is ahead, has taken a call since, and gave a shorter lease than this answer
-        // needs.
+        // Another process, whose clock is ahead, has accepted a later call, and that call's lease is shorter than this
+        // answer needs.
         return Some((contact.last_ping_at + Span::from_ms(1), lease_expires_at));
     }
     None

@@ -1,4 +1,4 @@
-//! heartbeat-ingest: nodes register and heartbeat, and only then may update their allocs.
+//! heartbeat-ingest: nodes register and heartbeat first, and may update their allocs after that.
 //!
 //! Guarantees: a steady heartbeat is one conditional write and no read; after a lease expired, alloc updates
 //! are refused until the next heartbeat; a node cannot change the rows of another node.
@@ -29,10 +29,10 @@ pub const FUNCTION: &str = HEARTBEAT_INGEST.name;
 const CACHE: Span = Span::from_s(60);
 /// The shortest time between two summaries of a process.
 const SUMMARY: Span = Span::from_s(30);
-/// How often a write that lost a race is decided again, before the node is told to try again later.
+/// The most attempts at a write that loses races, before the node is told to try again later.
 pub(crate) const RACES: u32 = 4;
 
-/// The function. What it keeps between requests is a cache, and a count of heartbeats that may be lost.
+/// The function. Between requests it keeps only a cache and a count of heartbeats. Both may be lost.
 #[derive(Debug)]
 pub struct Ingest {
     store: Store,
@@ -72,10 +72,10 @@ const LONGEST: f64 = 1.5;
 
 /// When the node calls next, and when its lease expires.
 ///
-/// Every lease is as long as the longest interval of a working node, plus the grace. It cannot depend on whether
-/// the node is idle, because that is known only after the write that renews the lease. It does not depend on
-/// jitter either: a lease is never shortened, so a heartbeat whose jitter gives a shorter lease than the last
-/// one would need a second write.
+/// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on
+/// whether the node is idle, because the write that renews the lease is the first to show that. The length does not
+/// depend on jitter either: a lease is never shortened, so a heartbeat with less jitter than the last one would need a
+/// second write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat {
     jitter: f64,

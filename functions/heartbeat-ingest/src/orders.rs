@@ -26,9 +26,9 @@ impl Ingest {
         Ok(orders)
     }
 
-    /// The addresses of the nodes of all members, by member number, also of members that have ended; empty where
-    /// the address is not known. The copy numbers of members that were placed together follow their member
-    /// numbers, so the allocs of the other members can be named.
+    /// The addresses of the nodes of all members, by member number, including members that have ended. An unknown
+    /// address is empty. Members that were placed together have consecutive copy numbers in the order of their member
+    /// numbers. So the ids of the other members' allocs follow from this alloc's id.
     async fn hosts(&self, alloc: &Alloc) -> Result<Vec<String>, Refusal> {
         let id = alloc.id();
         let first = id.copy.saturating_sub(id.member);

@@ -31,7 +31,7 @@ fn busy(nodes: u32) -> Observation {
     seen
 }
 
-/// Every node is idle, and as many jobs wait: each fits one node.
+/// Every node is idle, and as many jobs wait as there are nodes. Each job fits one node.
 fn idle_with_queue(nodes: u32) -> Observation {
     let mut seen = empty(nodes);
     for n in 0..nodes {

@@ -7,8 +7,8 @@
 //! Guarantees: if a run is killed at any instruction, or runs twice, late or at the same time as another, the
 //! next run puts everything right from DynamoDB and EC2 alone (`docs/rules.md#R1`); there are never more
 //! than `nodes.max` records that are not cleaned; a node never has two instances.
-//! Does not: keep anything between runs, or repeat a failed action. What started a run does not matter,
-//! except for a spot interruption warning: its drain is written first.
+//! Does not: keep anything between runs, or repeat a failed action. The plan does not depend on what started the run.
+//! If a spot interruption warning started the run, its drain is written first.
 
 pub mod act;
 pub mod plan;
@@ -44,8 +44,8 @@ pub async fn tick(
 ) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
     let now = clock.now();
-    // The drain comes first, and also if it is not this run's turn, because the warning comes only two minutes
-    // before the end.
+    // The drain is written first, even if it is not this run's turn, because the warning comes only two minutes before
+    // the end.
     if let (false, Some(instance_id)) = (dry_run, interrupted(input)) {
         drain_interrupted(store, instance_id, now).await?;
     }
@@ -78,13 +78,13 @@ async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<bool, Obse
     match store.write_entry(&last, &last.begun(now)).await {
         Ok(_) => Ok(true),
         Err(WriteError::Db(e)) => Err(e.into()),
-        // Another run starts at the same moment.
+        // Another run starts at the same moment. A run that an event started leaves the turn to it.
         Err(_) => Ok(!by_event),
     }
 }
 
-/// Whether an event started the run: inputs from EventBridge rules and DynamoDB streams say what happened, and
-/// those of a schedule or a person do not.
+/// Whether an event started the run. The inputs of EventBridge rules and DynamoDB streams name an event. The inputs of
+/// a schedule or a person do not.
 fn by_event(input: &Value) -> bool {
     input.get("Records").is_some()
         || input.get("detail-type").and_then(Value::as_str).is_some_and(|t| t != "Scheduled Event")

@@ -32,8 +32,8 @@ impl Perform<Action> for Acting<'_> {
                 lanes.wrote(mark(store, &record, handle, now).await?);
             }
             Action::LookLater(before, after) => {
-                // The node's record must be unchanged. It says whether the alloc is live, and the next look at a
-                // handle whose alloc has just ended must not be put off.
+                // The node's record says whether the alloc is live, so it must be unchanged: if the alloc has just
+                // ended, the next look at its handle must not be delayed.
                 let mut writes = vec![change_handle(before, after)];
                 writes.extend(lanes.record_of(before.node_id).as_ref().map(unchanged));
                 store.transact(&writes).await?;
@@ -44,8 +44,8 @@ impl Perform<Action> for Acting<'_> {
     }
 }
 
-/// Marks a handle for destruction and raises the node's `seq`, in one transaction, so that a later report shows
-/// by its `as_of` whether it knows of the order.
+/// Marks a handle for destruction and raises the node's `seq`, in one transaction, so that the `as_of` of a later
+/// report shows whether that report knows of the order.
 pub(crate) async fn mark(
     store: &Store,
     record: &NodeRecord,

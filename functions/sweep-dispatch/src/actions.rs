@@ -1,6 +1,6 @@
-//! The actions of a scheduled sweep: what each needs to be carried out, and what it is about.
+//! The actions of a scheduled sweep: the data that each action needs, and its subject.
 //!
-//! Guarantees: an action holds everything that carrying it out needs.
+//! Guarantees: an action holds everything that is needed to carry it out.
 //! Does not: decide (`plan` does) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
@@ -11,7 +11,7 @@ use model::{ActionName, Handle};
 pub enum Action {
     /// Mark a handle for destruction: its node is told to destroy it.
     MarkDestroying(Handle),
-    /// Look at a handle again later. Holds the row as read and as it must become.
+    /// Look at a handle again later: the row as read, and the row to write.
     LookLater(Handle, Box<Handle>),
     /// Delete a tombstone.
     ForgetHandle(Handle),

@@ -42,8 +42,8 @@ pub struct Sweep {
     pub(crate) store: Store,
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterName,
-    /// `sweep.report_s` as last read. It is cached because the only read for a settled report is that of the
-    /// node record.
+    /// `sweep.report_s` as last read. It is cached so that a settled report needs no other read than that of the node
+    /// record.
     pub(crate) report_s: AtomicI64,
 }
 

@@ -46,8 +46,8 @@ fn node_fact(handle: &Handle, record: Option<&NodeRecord>, working: &BTreeSet<No
     }
 }
 
-/// Whether this life is certainly over: the slot has a later life, or it is free and this life, or a later one,
-/// was its last.
+/// Whether this life is certainly over: the slot has a later life, or the slot is free and its last life was this one
+/// or a later one.
 fn is_over(record: &NodeRecord, node_id: NodeId) -> bool {
     match (&record.state, record.life()) {
         (_, Some(life)) => life.node_id.ulid() > node_id.ulid(),

@@ -1,10 +1,10 @@
-//! `POST …/handles`: a node's report of its handles, and what it is told to destroy
+//! `POST …/handles`: a node's report of its handles, and the handles that the node is told to destroy
 //! (`docs/rules.md#section-7`).
 //!
-//! Guarantees: a handle in a report is on the node; a handle that is not in a report counts as missing only if
-//! the report is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; a report
-//! that would take away an unusual share waits for an operator; a report that repeats the settled one costs
-//! one read and no write.
+//! Guarantees: a handle in a report is on the node; a handle that is not in a report counts as missing only if the
+//! report is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; if a report would take
+//! away an unusual share of the handles, these wait for an operator; a report that repeats the settled one costs one
+//! read and no write.
 //! Does not: contain the rule for one handle; `model::handle` does.
 
 use crate::Sweep;
@@ -33,7 +33,7 @@ const MAX_HANDLE_BYTES: usize = 1024;
 /// What a report changes, row by row.
 #[derive(Default)]
 struct Verdict<'a> {
-    /// Rows that change, as read and as they must become.
+    /// Rows that change: each as read, and as it is written.
     changed: Vec<(&'a Handle, Handle)>,
     /// Handles that are destroyed: their rows become tombstones.
     gone: Vec<&'a Handle>,
@@ -47,10 +47,10 @@ struct Verdict<'a> {
     back: Vec<&'a Handle>,
     /// Handles that are marked and still listed: the node is told to destroy them.
     destroy: BTreeSet<String>,
-    /// Handles with the label of another node: the answer names them, and they are left alone.
+    /// Handles with the label of another node: the answer names them, and nobody destroys them.
     conflicts: Vec<String>,
-    /// Whether a missing handle is kept by an operator. Its missing time starts when the operator no longer keeps
-    /// it, which does not raise `seq`. So this report must not become the settled one.
+    /// Whether an operator keeps a missing handle. Its missing time starts when the operator stops keeping it, and that
+    /// does not raise `seq`. So this report must not become the settled one.
     kept_missing: bool,
 }
 
@@ -185,8 +185,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// The brake `handles`: if the report would destroy as unknown, or drop as missing, an unusual share of the
-    /// handles, these wait for an operator.
+    /// The brake `handles`: handles that the report would destroy as unknown, or drop as missing, wait for an operator
+    /// if they are an unusual share of all handles.
     async fn brake(&self, verdict: &mut Verdict<'_>, rows: &[Handle]) -> Result<Hold, WriteError> {
         let (store, policy) = (&self.sweep.store, &self.policy.sweep);
         let unusual = verdict.twice_unknown.len() + verdict.dropped.len();
@@ -271,7 +271,7 @@ fn judge<'a>(
     for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
         match &handle.label {
             Some(label) if *label == own => verdict.new_unknown.push(handle),
-            // A cloned disk or a moved volume: the answer names the handle, and it is left alone.
+            // A cloned disk or a moved volume: the answer names the handle, and nobody destroys it.
             Some(_) => verdict.conflicts.push(handle.handle.clone()),
             None => {}
         }
@@ -279,8 +279,8 @@ fn judge<'a>(
     verdict
 }
 
-/// At most `most` handles to destroy, in turn: with each report others come first, so that a handle that cannot
-/// be destroyed does not hold up the rest.
+/// At most `most` handles to destroy. Each report begins with other handles, so that a handle that cannot be destroyed
+/// does not block the rest.
 fn turn(destroy: &BTreeSet<String>, report_no: u64, most: usize) -> Vec<String> {
     let turn = usize::try_from(report_no).unwrap_or(0).wrapping_mul(most);
     let first = turn.checked_rem(destroy.len()).unwrap_or(0);

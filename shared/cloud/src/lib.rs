@@ -29,7 +29,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// How long one launch call may take, in seconds. The launch claim lasts 60 seconds.
+/// How long one launch call may take, in seconds. The launch claim lasts longer: 60 seconds.
 const LAUNCH_CALL_S: u64 = 25;
 /// How long any other call may take, retries included, in seconds.
 const CALL_S: u64 = 30;
@@ -103,7 +103,7 @@ fn listed(instance: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
 impl Cloud for Ec2 {
     async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
         let operation = "DescribeInstances";
-        // Only one filter, because EC2 answers slowly with more.
+        // There is only one filter, because EC2 answers slowly with more.
         let filter = Filter::builder().name(format!("tag:{CLUSTER_TAG}")).values(self.cluster.as_str()).build();
         let mut found = Vec::new();
         let mut from: Option<String> = None;
@@ -118,7 +118,8 @@ impl Cloud for Ec2 {
                 .await
                 .map_err(|e| cloud_error(operation, &e))?;
             for instance in page.reservations().iter().flat_map(|r| r.instances()) {
-                // An instance that cannot be read makes the list partial, and nothing may be done on a partial list.
+                // An instance that cannot be read is an error: the list would be partial, and nothing may be done on
+                // a partial list.
                 found.push(listed(instance).ok_or_else(|| CloudError::Unreachable {
                     operation,
                     detail: format!(
@@ -190,8 +191,8 @@ impl Cloud for Ec2 {
         let mut first_error = None;
         for chunk in instance_ids.chunks(TERMINATE_IDS) {
             let Err(error) = self.terminate_call(chunk).await else { continue };
-            // One unknown or protected id makes EC2 refuse all ids of the call, or all in its zone. Then each
-            // instance is terminated with a call of its own.
+            // If one id is unknown or protected, EC2 refuses all ids of the call, or all ids in the same zone. Then
+            // each instance gets a call of its own.
             if !matches!(&error, CloudError::Refused { code, .. } if can_be_of_one_instance(code)) {
                 first_error.get_or_insert(error);
                 continue;

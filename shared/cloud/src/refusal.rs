@@ -1,7 +1,7 @@
 //! The meaning of EC2's error codes: what the caller must do.
 //!
-//! Guarantees: the code decides before the HTTP status, because EC2 answers a capacity shortage as a server
-//! error (HTTP 500); only a code in no list is judged by its status.
+//! Guarantees: the error code decides and not the HTTP status, because EC2 answers a capacity shortage as a server
+//! error (HTTP 500); the status decides only if the code is in no list.
 //! Does not: retry anything.
 //! Source of the codes: EC2 API reference, "Error codes for the Amazon EC2 API".
 
@@ -44,8 +44,9 @@ const THROTTLED: &[&str] = &[
 /// The instance of this client token has been terminated already.
 const SPENT: &[&str] = &["IdempotentInstanceTerminated"];
 
-/// It is not known whether an instance was launched. A mismatch of parameters means that another run used this
-/// token for a call with other parameters. That is not a refusal: that call may have launched an instance.
+/// It is not known whether an instance was launched. `IdempotentParameterMismatch` means that another run used this
+/// client token with other parameters. This is not a refusal: the call of the other run may have launched an
+/// instance.
 const LOST: &[&str] = &["IdempotentParameterMismatch", "ClientTokenInProgress", "IncompleteOperation"];
 
 /// EC2 does not know an instance with this id.
@@ -80,8 +81,8 @@ pub(crate) fn is_unknown_instance(code: Option<&str>) -> bool {
     code.is_some_and(|code| UNKNOWN_INSTANCE.contains(&code))
 }
 
-/// Whether one of the ids can be the cause of a refusal, so that retrying them one by one helps. For any
-/// other error, retrying one by one will not help.
+/// Whether a single id can be the cause of this refusal. If it can, retrying the ids one by one helps; for any other
+/// error it does not.
 pub(crate) fn can_be_of_one_instance(code: &str) -> bool {
     code.starts_with("InvalidInstanceID.") || OF_ONE_INSTANCE.contains(&code)
 }

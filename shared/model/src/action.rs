@@ -1,8 +1,7 @@
-//! What a run can do: the closed list of actions, what each is about, and the plan that lists them.
+//! What a run can do: the closed list of actions, what each action is about, and the plan that lists them.
 //!
-//! Guarantees: each kind of action has one word, in plans, answers, events and metrics alike; its row in
-//! a plan, the subject of its event and its lanes all come from what it is about ([`About`]), so that
-//! they cannot disagree.
+//! Guarantees: each kind of action has one word, in plans, answers, events and metrics alike; the row in a plan, the
+//! subject of the event and the lanes of an action all come from its [`About`], so that they cannot disagree.
 //! Does not: know how an action is carried out; each function does.
 
 use crate::events::Subject;
@@ -23,7 +22,7 @@ pub enum About {
     Node(NodeId),
     /// An alloc and the node whose record changes with it.
     Alloc(AllocId, NodeId),
-    /// Several copies of a member, named by the one that stays.
+    /// Several copies of a member. The id is the id of the copy that stays.
     Copies(AllocId),
     /// A job, and the nodes whose records change with it.
     Job(JobId, Vec<NodeId>),
@@ -33,7 +32,7 @@ pub enum About {
         node_id: NodeId,
         /// The name of the handle.
         handle: String,
-        /// The alloc it was made for.
+        /// The alloc that the handle was made for; `None` if the handle has no alloc.
         alloc_id: Option<AllocId>,
     },
     /// Something that is only reported: no record changes.
@@ -124,14 +123,14 @@ pub trait Describe {
 /// Whether an action leaves an event once it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
-    /// It does.
+    /// The action leaves an event.
     Event,
-    /// It does not: the run before reported the same, or nobody would look it up.
+    /// The action leaves no event: the previous run reported the same, or nobody would look the event up.
     Quiet,
 }
 
 impl Telling {
-    /// An event if this is new since the run before.
+    /// `Event` if the action is news: the previous run did not report the same.
     pub const fn of_news(news: bool) -> Self {
         if news { Self::Event } else { Self::Quiet }
     }
@@ -147,7 +146,7 @@ pub struct Planned<A> {
 }
 
 impl<A: Describe> Planned<A> {
-    /// As a row of a plan.
+    /// The planned action as a row of a plan.
     pub fn row(&self) -> PlanRow {
         self.action.about().row(self.action.name(), &self.reason)
     }
@@ -181,7 +180,7 @@ impl<A> Plan<A> {
         self.tell(action, reason, Telling::Quiet);
     }
 
-    /// Adds an action, which leaves an event or not.
+    /// Adds an action. `telling` says whether the action leaves an event.
     pub fn tell(&mut self, action: A, reason: Reason, telling: Telling) {
         self.actions.push(Planned { action, reason, telling });
     }

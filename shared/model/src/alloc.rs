@@ -37,16 +37,16 @@ pub struct Alloc {
     /// The exit code of the process; 128 + the number of the signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why it ended so.
+    /// Why the alloc ended, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The end of its output.
+    /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
     /// What happened to the alloc, oldest first. For people: no decision uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<HistoryEntry>,
-    /// When it became final.
+    /// When the alloc became final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
     /// Epoch **seconds**: DynamoDB deletes the row some time after.
@@ -73,7 +73,7 @@ pub struct Ending {
     /// The exit code of the process, if it ended by itself.
     pub exit_code: Option<i32>,
     pub message: Option<String>,
-    /// The end of its output.
+    /// The last part of the output of the process.
     pub log_tail: Option<String>,
 }
 
@@ -87,22 +87,22 @@ impl Ending {
 /// Whether a copy stays when a reconnect is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolvedCopy {
-    /// It stays.
+    /// The copy stays.
     Stays,
-    /// It is told to stop.
+    /// The copy is told to stop.
     Stops,
 }
 
-/// What a node's report of an alloc does to it.
+/// What a node's report does to an alloc.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReportOutcome {
-    /// Nothing: the report tells nothing new.
+    /// Nothing changes: the report says nothing new.
     Known,
     /// The alloc changes and stays live.
     Changed(Box<Alloc>),
     /// The alloc ends.
     Ends(Ending),
-    /// The report is not taken over, with the reason.
+    /// The report is refused, for this reason.
     Refused(String),
 }
 
@@ -162,8 +162,8 @@ impl Alloc {
             return ReportOutcome::Refused(format!("{} is not on node {from}", update.alloc_id));
         }
         if self.summary.client.is_final() {
-            // The node repeats an end that was accepted, or it reports too late. In both cases nothing
-            // more is expected from it.
+            // The node repeats an end that was already accepted, or its report comes too late. In both cases the
+            // alloc stays as it is, and no further report of it is needed.
             return if self.summary.client == update.client {
                 ReportOutcome::Known
             } else {
@@ -180,8 +180,8 @@ impl Alloc {
             ClientStatus::Unknown | ClientStatus::Lost => {
                 ReportOutcome::Refused(format!("a node cannot report an alloc as {}", update.client))
             }
-            // An unknown alloc that is reported again is on its node. It counts as running, even if the report
-            // says `pending`.
+            // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,
+            // even if the report says `pending`.
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
             ClientStatus::Running if self.summary.client == ClientStatus::Running => ReportOutcome::Known,
             ClientStatus::Pending | ClientStatus::Running => {
@@ -195,7 +195,7 @@ impl Alloc {
         }
     }
 
-    /// The alloc after its end. For a lost one `desired` becomes stop, so that its process stops if it still
+    /// The alloc after its end. A lost alloc also gets `desired` = stop, so that its process is stopped if it still
     /// runs somewhere.
     pub fn end(&self, ending: &Ending, keep: Span, now: Time) -> Self {
         let mut new = self.clone();
@@ -215,7 +215,8 @@ impl Alloc {
         new
     }
 
-    /// The alloc as unknown: its node is silent and its job waits for it. `None` if it is not running.
+    /// The alloc in the state `unknown`: its node is silent and its job waits for it. `None` if the alloc is not
+    /// running.
     pub fn unknown(&self, reason: &str, now: Time) -> Option<Self> {
         (self.summary.client == ClientStatus::Running).then(|| {
             let mut new = self.clone();
@@ -227,7 +228,7 @@ impl Alloc {
         })
     }
 
-    /// The alloc with the order to stop; `None` if it is final or has the order already.
+    /// The alloc with the order to stop; `None` if the alloc is final or already has this order.
     pub fn stop(&self, reason: &str, now: Time) -> Option<Self> {
         (!self.summary.client.is_final() && self.summary.desired == Desired::Run).then(|| {
             let mut new = self.clone();

@@ -1,20 +1,21 @@
-//! Brakes: before an unusual share of a cluster is taken away, it waits (`docs/rules.md#R10`).
+//! Brakes: an unusual share of a cluster is not taken away at once, but only after a wait (`docs/rules.md#R10`).
 //!
-//! Guarantees: the time when a trouble began is kept from its first sight to its last, whichever function
-//! or run sees it; a brake lets go when its time has passed, if it has one, or when an operator releases
-//! it after the trouble began; a brake that let go does not hold again during the same trouble.
-//! Does not: say what is unusual. Its callers do, each with a floor, so that small fleets are not
-//! blocked. Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
+//! Guarantees: the entry keeps the start time of a trouble for as long as any run of any function sees the trouble; a
+//! brake lets go when its time has passed (if it has one), or when an operator releases it after the trouble began; a
+//! brake that let go holds again during the same trouble only if the operator's release ends.
+//! Does not: say what is unusual. Each caller does. A caller also has a minimum number below which nothing is
+//! unusual, so that small fleets are not blocked. Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass
+//! disappearance).
 
 use crate::control::{BrakeEntry, Release};
 use crate::reason::Reason;
 use crate::time::{Span, Time};
 use crate::words::BrakeKind;
 
-/// Two sights within this time are the same trouble: it covers two runs of a slow schedule.
+/// If a trouble is seen again within this time, it is the same trouble. The time covers two runs of a slow schedule.
 const SAME_TROUBLE_RUNS: Span = Span::from_s(600);
-/// The same for troubles that reports show: it covers two reports of the slowest agent, which waits at most
-/// an hour between them.
+/// The same limit for troubles that reports show. The time covers two reports of the slowest agent, which waits at
+/// most an hour between them.
 const SAME_TROUBLE_REPORTS: Span = Span::from_s(7200);
 
 /// What a brake judges now.
@@ -24,7 +25,7 @@ pub struct Trouble {
     pub kind: BrakeKind,
     /// How long the brake holds; `None`: until an operator releases it.
     pub hold: Option<Span>,
-    /// How many would be taken away now.
+    /// How many nodes, records, instances or handles would be taken away now.
     pub count: usize,
     /// What is unusual.
     pub why: Reason,
@@ -35,7 +36,7 @@ pub struct Trouble {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Decision {
     pub hold: Hold,
-    /// Whether the run before decided differently.
+    /// Whether the brake holds now and did not hold at the last look.
     pub news: bool,
     /// The entry to store; `None` if there is nothing to store.
     pub entry: Option<BrakeEntry>,
@@ -45,9 +46,9 @@ pub struct Decision {
 /// Whether a brake holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// The brake holds: they wait.
+    /// The brake holds: the actions wait.
     Held,
-    /// The brake does not hold: they are taken away.
+    /// The brake does not hold: the actions may be carried out.
     Free,
 }
 
@@ -77,7 +78,7 @@ impl Trouble {
         Decision {
             hold: if held { Hold::Held } else { Hold::Free },
             news: held && (!known || entry.held() == Some(0)),
-            // Released before it was held: nothing to store.
+            // A brake that was released before it ever held has no entry to store.
             entry: (held || known).then_some(after),
             reason,
         }
@@ -100,7 +101,7 @@ mod tests {
         (Control::default().brake(kind), Control::default().release(kind))
     }
 
-    /// (held, news)
+    /// Returns whether the brake holds, and whether that is news.
     fn look(entry: &mut BrakeEntry, release: &Release, hold: Option<Span>, s: i64) -> (bool, bool) {
         let decision = trouble(BrakeKind::Missing, hold, 5).decide(entry, release, at(s));
         *entry = decision.entry.unwrap_or_else(|| entry.clone());
@@ -135,7 +136,7 @@ mod tests {
         let release = none.given(None, Span::from_s(86_300), at(100));
         assert_eq!([look(&none, 0), look(&release, 3600)], [Hold::Held, Hold::Free]);
         assert_eq!(entry.held(), Some(0), "nothing is held");
-        // After the release has ended, holding again is news, although it is the same trouble.
+        // When the release has ended, the brake holds again. That is news, although the trouble is the same.
         let decision = trouble(BrakeKind::Handles, None, 20).decide(&entry, &none, at(7200));
         assert!(decision.hold == Hold::Held && decision.news);
         assert_eq!(decision.entry.unwrap().held(), Some(20));

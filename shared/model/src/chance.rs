@@ -2,7 +2,7 @@
 //!
 //! Guarantees: with a seed, the same calls give the same values on every machine and in every
 //! version; clones share one sequence.
-//! Does not: make secrets. No decision depends on a random value to be right.
+//! Does not: make secrets. A decision is right whatever the random values are.
 
 use crate::time::Time;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -52,7 +52,8 @@ impl Chance {
 
     /// A random number from `low` (included) to `high` (not included).
     pub fn between(&self, low: f64, high: f64) -> f64 {
-        // The distributions of `rand` are not used: their values may change with its version. A float holds 53 bits.
+        // This does not use the distributions of `rand`, because a new version of `rand` may change their values. A
+        // float holds 53 bits.
         let [bits] = self.draw();
         let unit = (bits >> 11) as f64 / (1_u64 << 53) as f64;
         low + (high - low) * unit

@@ -26,16 +26,16 @@ pub enum LaunchError {
     /// The instance of this client token is terminated: this life of the slot is over.
     #[error("its instance is terminated already: {0}")]
     Spent(String),
-    /// It is not known whether EC2 launched: the same call with the same token may be repeated.
+    /// It is not known whether EC2 launched an instance: the same call with the same token may be repeated.
     #[error("the answer was lost: {0}")]
     Lost(String),
 }
 
-/// Why EC2 did not do what it was asked.
+/// Why a call to EC2 failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum CloudError {
-    /// No answer, or one that cannot be understood.
+    /// EC2 did not answer, or the answer cannot be understood.
     #[error("EC2 did not answer ({operation}): check AWS_ENDPOINT_URL_EC2, the region and the credentials: {detail}")]
     Unreachable { operation: &'static str, detail: String },
     /// EC2 answered with an error.

@@ -46,8 +46,9 @@ pub enum ControlKey {
 }
 
 impl ControlKey {
-    /// The key of the shortage of an offering. The place is the subnet where one is given, because its zone
-    /// is not known before an instance has shown it; else the zone, else `any`.
+    /// The key of the shortage of an offering. The place is the subnet, if the offering names one, because the
+    /// subnet's zone is not known until an instance has shown it. Otherwise the place is the zone, or `any` without a
+    /// zone.
     pub fn shortage_of(offering: &Offering) -> Self {
         let place = offering.subnet_id.as_deref().or(offering.zone.as_deref()).unwrap_or("any");
         Self::Shortage(format!("{}#{}#{place}", offering.market, offering.instance_type))
@@ -114,7 +115,7 @@ pub struct EntryRow {
     /// The last wait, in seconds. The next one doubles it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<i64>,
-    /// A number: of failed starts, held records, accepted heartbeats or attempts.
+    /// A count: of failed starts, of what a brake holds back, of accepted heartbeats or of attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// The policy version that the entry belongs to.
@@ -153,11 +154,11 @@ impl EntryRow {
 pub trait Entry: Clone {
     /// The entry of this row.
     fn from_row(row: EntryRow) -> Self;
-    /// Its row.
+    /// The row of this entry.
     fn row(&self) -> &EntryRow;
 }
 
-/// An entry as read and as it must become: what the store writes.
+/// A change of an entry, for the store to write: the row as read and the new row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct EntryChange {
@@ -182,17 +183,17 @@ macro_rules! entries {
         }
 
         impl $name {
-            /// Whether it applies at this time.
+            /// Whether the entry applies at this time.
             pub fn applies(&self, now: Time) -> bool {
                 self.0.applies(now)
             }
 
-            /// Until when it applies.
+            /// Until when the entry applies.
             pub const fn until_at(&self) -> Option<Time> {
                 self.0.until_at
             }
 
-            /// Since when it applies; for a refusal by EC2, the time of the last one.
+            /// Since when the entry applies; for a refusal by EC2, the time of the last refusal.
             pub const fn since_at(&self) -> Option<Time> {
                 self.0.since_at
             }
@@ -227,7 +228,8 @@ entries! {
 }
 
 impl BrakeEntry {
-    /// How many the brake holds back; 0 for a while after it let go.
+    /// How many nodes, records, instances or handles the brake holds back. After the brake let go, the entry says 0
+    /// until it ends. `None` if the brake never held.
     pub const fn held(&self) -> Option<u64> {
         self.0.count
     }
@@ -237,7 +239,8 @@ impl BrakeEntry {
         self.0.applies(now) && self.0.count != Some(0)
     }
 
-    /// The entry after another look: it holds back `held` of them since `since`, and is kept until `until`.
+    /// The entry after another look. `since` is when the trouble began, `held` is how many the brake holds back, and
+    /// the entry is kept until `until`.
     #[must_use]
     pub fn looked_at(&self, since: Time, until: Time, held: u64, reason: &str) -> Self {
         Self(EntryRow {
@@ -284,17 +287,17 @@ pub struct RunRow {
     pub version: Version,
     /// When the last run began.
     pub started_at: Time,
-    /// How long it took, in milliseconds.
+    /// How long the last run took, in milliseconds.
     #[serde(default)]
     pub duration_ms: i64,
-    /// When the last successful run began: it could observe, and ended in time.
+    /// When the last successful run began. A run is successful if it could observe and ended in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_success_at: Option<Time>,
-    /// The time from the start of the run before to the start of this one, in milliseconds.
+    /// The time from the start of the previous run to the start of the last run, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<i64>,
-    /// How many nodes were in use, written by poll-and-scale. heartbeat-ingest derives the time between
-    /// heartbeats from it.
+    /// How many nodes were in use, written by poll-and-scale. heartbeat-ingest derives the time between heartbeats
+    /// from this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_use: Option<u64>,
     /// How many actions were carried out.
@@ -366,7 +369,7 @@ impl PolicyRow {
         Self::of_document(&policy.to_json())
     }
 
-    /// A row with this document. A write gives it its version.
+    /// A row with this document. The write sets the version of the row.
     pub fn of_document(document: &Value) -> Self {
         let key = ControlKey::Policy.to_string();
         Self { key, version: Version::UNWRITTEN, document: document.to_string() }
@@ -384,8 +387,8 @@ pub struct Control {
 }
 
 thread_local! {
-    /// The document that was checked last, and its policy. A process answers thousands of requests
-    /// with the same policy.
+    /// The last checked document and its policy. They are kept because a process answers thousands of requests with
+    /// the same policy.
     static LAST_POLICY: RefCell<Option<(String, Policy)>> = const { RefCell::new(None) };
 }
 
@@ -443,17 +446,17 @@ impl Control {
         })
     }
 
-    /// The entry with this key, or an unwritten one if there is none.
+    /// The entry with this key; if there is no such row, an entry that was never written.
     fn entry<E: Entry>(&self, key: &ControlKey) -> E {
         E::from_row(self.entries.get(key).cloned().unwrap_or_else(|| EntryRow::new(key)))
     }
 
-    /// What EC2 last said about an offering's capacity.
+    /// The last shortage of an offering, as EC2 reported it.
     pub fn shortage(&self, offering: &Offering) -> Shortage {
         self.entry(&ControlKey::shortage_of(offering))
     }
 
-    /// What EC2 last said about the account's limit.
+    /// When EC2 last said that the account's limit is reached.
     pub fn quota(&self) -> Quota {
         self.entry(&ControlKey::Quota)
     }
@@ -463,7 +466,7 @@ impl Control {
         self.entry(&ControlKey::Backoff)
     }
 
-    /// What EC2 last said against the launch request of a size.
+    /// When EC2 last called the launch request of a size wrong.
     pub fn bad_request(&self, size: &str) -> BadRequest {
         self.entry(&ControlKey::BadRequest(size.to_owned()))
     }

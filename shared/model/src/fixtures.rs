@@ -54,7 +54,7 @@ pub fn caller(instance_id: &str) -> Caller<'_> {
     Caller { instance_id, boot_id: "boot-1", busy: false, address: Some("10.0.0.1") }
 }
 
-/// Slot `n`, claimed at 0 s; its launch call has not answered.
+/// Slot `n`, claimed at 0 s; the launch call has no answer yet.
 pub fn assigned(n: u32) -> NodeRecord {
     let mut record = NodeRecord::assign(slot(n), None, new_life(n), at(0), "a job needs it").unwrap();
     record.version = Version(1);

@@ -44,7 +44,7 @@ pub const HEARTBEAT_INGEST: Function = Function {
     purpose: "takes the nodes' heartbeats and then their alloc reports",
 };
 
-/// Has the containers and volumes destroyed that jobs left behind.
+/// Tells each node to destroy the containers and volumes that jobs left behind.
 pub const SWEEP_DISPATCH: Function = Function {
     name: "sweep-dispatch",
     period: Some(Span::from_s(60)),

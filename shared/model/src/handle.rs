@@ -37,40 +37,41 @@ pub struct Handle {
     /// The name on the node.
     pub handle: String,
     pub kind: HandleKind,
-    /// The alloc that it was made for; `None` for a cache.
+    /// The alloc that the handle was made for; `None` for a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alloc_id: Option<AllocId>,
     /// The handle that must be destroyed after this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     pub state: HandleState,
-    /// The node's `seq` at the last order about this handle. An older report does not show whether it is missing.
+    /// The node's `seq` at the last order about this handle. A report with a lower `as_of` does not show whether the
+    /// handle is missing.
     pub seq: u64,
-    /// Until when the handle may be `creating`; for a live cache, until when it may be unused.
+    /// For a handle that is `creating`: until when it may stay so. For a live cache: until when it may be unused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Time>,
-    /// For how long it has been missing from accepted reports, in milliseconds.
+    /// How long the handle has been missing from accepted reports, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_ms: Option<i64>,
-    /// The time of the last accepted report from which it was missing.
+    /// The time of the last accepted report that did not list the handle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_seen_at: Option<Time>,
-    /// The number of the report that first listed it as unknown.
+    /// The number of the report that first listed the handle as unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_report_no: Option<u64>,
-    /// Whether an operator keeps it from being destroyed.
+    /// Whether an operator keeps the handle from being destroyed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
-    /// When sweep-dispatch looks at it next; at most a day ahead.
+    /// When sweep-dispatch looks at the handle next; at most a day ahead.
     pub due_at: Time,
-    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set on a tombstone, and while the record of
-    /// the node does not exist.
+    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set on a tombstone, and while the node's record
+    /// does not exist or is older than the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
-/// How long a tombstone stays: far longer than a report can be on its way. Not longer, because each handle
-/// report reads all rows of its node.
+/// How long a tombstone stays. The time is far longer than a report can be on its way. It is not longer, because each
+/// handle report reads all rows of its node.
 const TOMBSTONE: Span = Span::from_s(3600);
 /// The longest time until the next look.
 const DAY: Span = Span::from_s(MAX_DUE_S);
@@ -78,11 +79,11 @@ const DAY: Span = Span::from_s(MAX_DUE_S);
 /// What one report says about one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sighting {
-    /// The report lists it.
+    /// The report lists the handle.
     Listed,
-    /// The report does not list it, and is not older than the row: the handle is not there.
+    /// The report does not list the handle and is not older than its row: the handle is not on the node.
     NotListed,
-    /// The report does not list it, but may be older than the row.
+    /// The report does not list the handle, but may be older than its row.
     Unproven,
 }
 
@@ -115,13 +116,13 @@ pub struct ReportRules {
 pub enum Judgement {
     /// Nothing changes.
     Unchanged,
-    /// The row becomes this one: the handle is there.
+    /// The handle is on the node. Its row becomes this one.
     Appeared(Handle),
-    /// The row becomes this one: the handle is missing, but not long enough to count as gone.
+    /// The handle is missing, but not long enough to count as gone. Its row becomes this one.
     Missing(Handle),
-    /// The handle is missing, but an operator keeps it: its missing time does not run meanwhile.
+    /// The handle is missing, but an operator keeps it, so its missing time does not grow.
     MissingButKept,
-    /// The handle was missing for too long.
+    /// The handle was missing for too long: it counts as gone.
     Dropped,
     /// The handle is destroyed: this report confirms it.
     Gone,
@@ -129,7 +130,7 @@ pub enum Judgement {
     TwiceUnknown,
     /// A handle that was destroyed is listed again.
     Back,
-    /// The handle is marked for destruction, and still there.
+    /// The handle is marked for destruction and is still on the node.
     ToDestroy,
 }
 
@@ -144,7 +145,7 @@ pub enum NodeFact {
     Lives {
         /// Whether the handle's alloc is live.
         alloc: AllocFact,
-        /// Whether any alloc on the node is live. Any live alloc counts, because the index does not hold which
+        /// Whether any alloc on the node is live. Every live alloc counts, because the index does not show which
         /// caches an alloc uses.
         work: WorkFact,
     },
@@ -171,9 +172,9 @@ pub enum WorkFact {
 /// What becomes of a handle that is due.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Due {
-    /// It is marked for destruction.
+    /// The handle is marked for destruction.
     Mark(Reason),
-    /// It is looked at again later; the row becomes this one.
+    /// sweep-dispatch looks at the handle again later. Its row becomes this one.
     Later(Box<Handle>, Reason),
     /// The tombstone is deleted.
     Forget(Reason),
@@ -251,8 +252,9 @@ impl Handle {
         Judgement::Appeared(Self { state: HandleState::Live, deadline_at: None, due_at, ..self.clone() })
     }
 
-    /// The missing time only counts between accepted reports of a ready node. From a long gap between two
-    /// reports, only the usual time counts: for the rest the node was silent or not ready.
+    /// The missing time grows only between accepted reports of a ready node. After a long gap between two reports, it
+    /// grows by no more than twice the usual time between reports: in the rest of the gap, the node was silent or not
+    /// ready.
     fn missing(&self, rules: ReportRules, now: Time) -> Judgement {
         if self.keep {
             return Judgement::MissingButKept;
@@ -266,9 +268,9 @@ impl Handle {
         Judgement::Missing(Self { missing_ms: Some(missing_ms), missing_seen_at: Some(now), ..self.clone() })
     }
 
-    /// An unknown handle that an operator keeps becomes live: a job may use it. Any other report number counts
-    /// as a second report, also a lower one: it is from a later incarnation, because a lower number of the
-    /// same incarnation is refused as stale.
+    /// An unknown handle that an operator keeps becomes live: a job may use it. Any other report number counts as a
+    /// second report. A lower number is from a later incarnation, because within one incarnation a lower number is
+    /// refused as stale.
     fn listed_unknown(&self, rules: ReportRules) -> Judgement {
         if self.keep {
             let live = Self { state: HandleState::Live, unknown_report_no: None, ..self.clone() };
@@ -278,9 +280,9 @@ impl Handle {
         if first { Judgement::Unchanged } else { Judgement::TwiceUnknown }
     }
 
-    /// A report that is not older than the tombstone lists the handle again. If the handle was only missing
-    /// (its disk was away), it becomes live again and is due at once. If it was destroyed, it is destroyed
-    /// again.
+    /// A report that is not older than the tombstone lists the handle again. If the handle was only missing (its disk
+    /// was away), or if an operator keeps it, it becomes live again and is due at once. If it was destroyed, it is
+    /// destroyed again.
     fn listed_again(&self, now: Time) -> Judgement {
         if !self.keep && self.missing_ms.is_none() {
             return Judgement::Back;

@@ -1,7 +1,7 @@
 //! The names of things: slots, nodes, jobs, allocs.
 //!
-//! Guarantees: a value of one of these types is well formed; a node id says its slot and an
-//! alloc id says its job, member and copy, so that no index is needed to find a record.
+//! Guarantees: a value of one of these types is well formed; a node id contains its slot, and an alloc id contains
+//! its job, member and copy, so that no index is needed to find a record.
 //! Does not: know whether the thing exists.
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub struct BadId {
 
 impl BadId {
     pub(crate) fn new(what: &'static str, given: &str, expected: &'static str) -> Self {
-        // Input from outside may be huge: the error stays one line.
+        // Input from outside may be huge. The error keeps only its beginning, so that it stays one line.
         let given = given.chars().take(80).collect();
         Self { what, given, expected }
     }
@@ -86,7 +86,7 @@ pub struct NodeId {
 }
 
 impl NodeId {
-    /// A new life of `slot`. The ULID's time makes later lives of a slot compare greater.
+    /// A new life of `slot`. The ULID begins with the time, so a later life of a slot compares greater.
     pub const fn new(slot: Slot, ulid: Ulid) -> Self {
         Self { slot, ulid }
     }
@@ -108,7 +108,7 @@ impl FromStr for NodeId {
         let bad = || BadId::new("node id", s, "{slot}-{ULID}");
         let (slot, ulid) = s.split_once('-').ok_or_else(bad)?;
         let id = Self { slot: slot.parse().map_err(|_| bad())?, ulid: ulid.parse().map_err(|_| bad())? };
-        // One spelling only: `07-…`, `+7-…` or lower case would be a second name for the same node.
+        // There is only one spelling: `07-…`, `+7-…` or lower case would be a second name for the same node.
         if id.to_string() == s { Ok(id) } else { Err(bad()) }
     }
 }

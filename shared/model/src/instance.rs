@@ -1,7 +1,7 @@
 //! An instance as EC2 lists it, and the tags that tie it to a cluster, a node and a size.
 //!
 //! Guarantees: nothing here is a type of a provider's SDK.
-//! Does not: call anything. `crate::cloud` has the calls, and gives these names to other crates.
+//! Does not: call anything. `crate::cloud` has the calls and re-exports these names.
 
 use crate::ids::NodeId;
 use crate::time::Time;
@@ -24,9 +24,9 @@ pub enum InstanceState {
     Running,
     ShuttingDown,
     Terminated,
-    /// Being stopped by someone else: nodekeeper never stops an instance, it terminates.
+    /// Someone else is stopping the instance. nodekeeper never stops an instance, it terminates it.
     Stopping,
-    /// Stopped by someone else.
+    /// Someone else has stopped the instance.
     Stopped,
 }
 
@@ -45,7 +45,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The node that it was launched as; `None` if it has no node id tag, or the tag is not a node id.
+    /// The node that the instance was launched as; `None` if it has no node id tag, or the tag is not a node id.
     pub fn node_id(&self) -> Option<NodeId> {
         self.tags.get(NODE_TAG).and_then(|t| t.parse().ok())
     }

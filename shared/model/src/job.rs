@@ -35,35 +35,35 @@ pub struct Job {
     pub work: Work,
     #[serde(flatten)]
     pub failure_policy: FailurePolicy,
-    /// How many failures of its own process are retried.
+    /// How often the job is retried after a process of the job failed.
     #[serde(default)]
     pub retry_failed: u32,
-    /// How many losses of a node are retried.
+    /// How often the job is retried after it lost a node.
     #[serde(default = "default_retry_lost")]
     pub retry_lost: u32,
-    /// How often its own process failed.
+    /// How often a process of the job failed.
     #[serde(default)]
     pub failed_count: u32,
-    /// How often it lost a node.
+    /// How often the job lost a node.
     #[serde(default)]
     pub lost_count: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// Why it is in its state.
+    /// Why the job is in its state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set once its last alloc has ended.
+    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set when the job and its last alloc have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
-/// Whether an alloc that is counted for its job also leaves the job's set of live allocs.
+/// Whether the alloc whose end is counted also leaves the job's set of live allocs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobSet {
-    /// It leaves: it is final.
+    /// The alloc leaves the set: it is final.
     Leaves,
-    /// It stays: it was told to stop at a drain's deadline. Its member counts as lost, but the alloc is live
-    /// until it ends.
+    /// The alloc stays in the set: it was told to stop because a drain's deadline is near. Its member counts as lost,
+    /// but the alloc is live until it ends.
     Stays,
 }
 
@@ -111,8 +111,8 @@ impl Job {
         })
     }
 
-    /// `queued → placed` with these allocs, or a placed job with one more copy; `None` in any other state.
-    /// Raises `copies` above the number of every copy placed.
+    /// The job with these allocs: a queued job becomes placed, and a placed job gets one more copy. `None` in any
+    /// other state. Raises `copies` above the number of every copy placed.
     pub fn with_placed(&self, allocs: &[AllocId]) -> Option<Self> {
         if !matches!(self.summary.state, JobState::Queued | JobState::Placed) {
             return None;
@@ -155,8 +155,8 @@ impl Job {
         }
     }
 
-    /// `placed or regrouping → queued` for a job whose live allocs are all gone. If its set `allocs` still
-    /// names some, the caller has read that none of them is live.
+    /// `placed or regrouping → queued` for a job without a live alloc. The set `allocs` may still name some allocs;
+    /// the caller must have read that none of them is live.
     pub fn requeue(&self, reason: &str) -> Option<Self> {
         let stuck = matches!(self.summary.state, JobState::Placed | JobState::Regrouping);
         stuck.then(|| {
@@ -189,8 +189,8 @@ impl Job {
         if set == JobSet::Leaves {
             new.summary.allocs.remove(&id);
         }
-        // The end of an alloc that was told to stop does not count: its member was counted when it was told, or
-        // another copy stands for it.
+        // The end of an alloc that was told to stop does not count. Its member was counted when the alloc was told to
+        // stop, or another copy takes its place.
         if self.summary.state == JobState::Placed && alloc.desired == Desired::Run {
             new.count_end(id, client, others, now);
         } else if self.summary.state == JobState::Regrouping && new.summary.allocs.is_empty() {

@@ -53,12 +53,12 @@ impl LaunchRequest {
             heartbeat_url: settings.heartbeat_url.clone(),
             sweep_url: settings.sweep_url.clone(),
         };
-        // EC2 answers the zone; the request does not ask for one.
+        // EC2 says in its answer which zone it chose; the request does not ask for one.
         let offering = Offering { zone: None, ..offering.clone() };
         Self { offering, tags, user_data: user_data(&file, &policy.launch.user_data) }
     }
 
-    /// A digest of the whole request. It differs if a change of the policy changes the request.
+    /// A digest of the whole request. If a change of the policy changes the request, the digest changes too.
     pub fn digest(&self) -> String {
         let json = serde_json::to_vec(self).unwrap_or_default();
         hex(Sha256::digest(json).get(..8).unwrap_or_default())

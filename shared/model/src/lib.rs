@@ -13,9 +13,8 @@
 //! | [`functions`] | the table of functions |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
 //!
-//! A transition takes the record as read, what happened and the time. It returns the record as it
-//! must become, or says why that is not possible. The store writes the difference, conditional on the
-//! version.
+//! A transition takes the record as read, what happened and the time. It returns the new record, or says why the
+//! transition is not possible. The store writes the difference, conditional on the version.
 //!
 //! Guarantees: a record holds only the data of its state; final allocs do not change; `desired` never
 //! goes back from stop to run.

@@ -1,4 +1,4 @@
-//! The limits on launches: how each begins, grows and ends, and how it is explained to a person.
+//! The limits on launches: how each limit begins, grows and ends, and how it is explained to a person.
 //!
 //! | limit | begins | ends |
 //! | --- | --- | --- |
@@ -29,7 +29,8 @@ const LONGEST_WAIT_S: i64 = 3600;
 const SHORTAGE_CONTINUES_S: i64 = 900;
 /// The first wait after a throttled call, in seconds.
 const BACKOFF_S: i64 = 5;
-/// Throttling within this time after the end of a back-off doubles it: two periods of poll-and-scale.
+/// Throttling within this time after the end of a back-off doubles the wait. The time is two periods of
+/// poll-and-scale.
 const BACKOFF_CONTINUES_S: i64 = 120;
 /// The first pause after failed starts, in seconds.
 const FAILED_STARTS_PAUSE_S: i64 = 60;
@@ -50,12 +51,12 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Whether it stops every launch, or only launches of one offering or size.
+    /// Whether the limit stops every launch. If not, it stops only the launches of one offering or size.
     pub const fn stops_all(&self) -> bool {
         matches!(self, Self::Quota(_) | Self::Backoff(_) | Self::FailedStarts(_))
     }
 
-    /// The key of its entry in the control table.
+    /// The key of the limit's entry in the control table.
     pub fn key(&self) -> ControlKey {
         match self {
             Self::Quota(_) => ControlKey::Quota,
@@ -149,14 +150,14 @@ impl Control {
         }
     }
 
-    /// The limit that keeps an unanswered launch from being repeated now. Failed starts do not keep it back,
-    /// because its instance may exist already.
+    /// A limit that now prevents the repetition of an unanswered launch; `None` if there is none. The pause after
+    /// failed starts does not prevent it, because the instance of the unanswered launch may exist already.
     pub fn relaunch_pause(&self, now: Time) -> Option<Limit> {
         self.launch_pause(now).filter(|limit| !matches!(limit, Limit::FailedStarts(_)))
     }
 
-    /// The change of the control table after a launch of this offering failed with `error`; `None` if the error
-    /// limits nothing.
+    /// The change of the control table after a launch of this offering failed with `error`; `None` if this error
+    /// starts no limit.
     pub fn after_refusal(
         &self,
         offering: &Offering,
@@ -193,17 +194,17 @@ impl Control {
     }
 }
 
-/// Whether another run has already written this refusal. An entry after a refusal has no count, and one after
-/// a successful launch has one. The times cannot tell them apart, because they come from the clocks of
-/// different runs.
+/// Whether another run has already written this refusal. After a refusal the entry has no `count`; after a successful
+/// launch it has one. The times of the two cannot be compared, because they come from the clocks of different runs.
 pub fn is_refused_already(row: &EntryRow, now: Time) -> bool {
     row.count.is_none() && row.applies(now)
 }
 
 impl Shortage {
-    /// How many attempts a run may make at an offering that was short: one after the wait, and twice as many
-    /// after each success. `None`: no limit, because it was never short, or long ago. `at` is the start of
-    /// the run. With the current time, a wait that ends during the run would let all its other launches try.
+    /// How many attempts a run may make at an offering that was short: one after the wait, and twice as many after
+    /// each success. `None`: there is no limit, because the offering was never short, or was short long ago. `at` is
+    /// the start of the run and not the current time. Otherwise the limit could end during the run, and all remaining
+    /// launches of the run would try the offering.
     pub fn attempts(&self, at: Time) -> Option<u64> {
         let continues_s = self.0.wait_s?.max(SHORTAGE_CONTINUES_S);
         let recent = at.since(self.0.until_at?) <= Span::from_s(continues_s);
@@ -221,7 +222,7 @@ impl Shortage {
 }
 
 impl BadRequest {
-    /// Whether it applies to this version of the policy.
+    /// Whether the refusal applies to this version of the policy.
     pub fn applies_to(&self, policy_version: u64) -> bool {
         self.0.policy_version == Some(policy_version)
     }
@@ -233,13 +234,13 @@ impl FailedStarts {
         self.0.count.unwrap_or(0)
     }
 
-    /// How long launches pause after the last failure, in seconds; `None` if they do not.
+    /// How long launches pause after the last failure, in seconds; `None` if there is no pause.
     pub const fn pause_s(&self) -> Option<i64> {
         self.0.wait_s
     }
 
-    /// The entry if a node started well since the last failure: count and pause end. `first_ping` is the newest
-    /// first heartbeat of all nodes. `None` if nothing changes.
+    /// The entry after a successful start: the count is 0 and the pause is over. `first_ping` is the newest first
+    /// heartbeat of all nodes. `None` if no node has started since the last failure, or if the count is 0 already.
     pub fn after_success(&self, first_ping: Option<Time>) -> Option<Self> {
         let changes = self.count() > 0 && first_ping > self.0.since_at;
         changes.then(|| Self(EntryRow { count: Some(0), wait_s: None, until_at: None, ..self.0.clone() }))
@@ -263,8 +264,8 @@ impl FailedStarts {
     }
 }
 
-/// The entry after another refusal. It lasts `first_s`, or twice as long as the last wait, if that wait ended
-/// recently: not longer ago than its own length or `continues_s`, whichever is longer.
+/// The entry after another refusal. The wait is `first_s`, or twice the last wait if that wait ended recently.
+/// Recently means within the length of the last wait or `continues_s`, whichever is longer.
 fn longer_wait(before: &EntryRow, first_s: i64, continues_s: i64, now: Time) -> EntryRow {
     let continues_s = before.wait_s.unwrap_or(0).max(continues_s);
     let recent = before.until_at.is_some_and(|until| now.since(until) <= Span::from_s(continues_s));
@@ -299,7 +300,7 @@ mod tests {
         let short = LaunchError::Capacity("none".into());
         let times = [0, 180 + 330, 180 + 330 + 360 + 330, 90_000];
         assert_eq!(waits(&short, &times), [Some(180), Some(360), Some(720), Some(180)]);
-        // Throttled in three runs in a row, and then in a run from time to time.
+        // EC2 throttles three runs in a row, and then one run every ten minutes.
         let throttled = LaunchError::Throttled("slow".into());
         let times = [0, 60, 120, 720, 1320];
         assert_eq!(waits(&throttled, &times), [Some(5), Some(10), Some(20), Some(5), Some(5)]);

@@ -42,7 +42,7 @@ reasons! {
 
     /// EC2 lists the instance as terminated.
     InstanceTerminated "instance_terminated" { instance_id: String } = "instance {instance_id} is terminated";
-    /// An instance has the tag of a record that has no instance yet.
+    /// An instance has a node id tag that names a record without an instance.
     CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} has its node id as a tag";
     /// An instance that is being terminated is still up.
     TerminationNotDone "termination_not_done" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as still up";
@@ -75,11 +75,11 @@ reasons! {
     AllSilent "all_silent" { nodes: usize } = "all {nodes} nodes are silent: more likely heartbeat-ingest is down than all of them";
     /// An unusual share of the leases expired.
     ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
-    /// The lease expired and an alloc may wait.
+    /// The lease expired, and some alloc may wait for the node.
     SilentWithWaitingAllocs "silent_with_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; allocs wait for it";
-    /// The lease expired and no alloc may wait.
+    /// The lease expired, and no alloc waits for the node.
     SilentWithoutWaitingAllocs "silent_without_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; no alloc waits for it";
-    /// The last alloc that waited for a disconnected node stopped waiting.
+    /// No alloc waits for a disconnected node any longer.
     LastWindowClosed "last_window_closed" {} = "no alloc waits for it any longer";
 
     // Allocs
@@ -90,7 +90,7 @@ reasons! {
     NodeGone "node_gone" { node_id: NodeId } = "the life of node {node_id} is over";
     /// The alloc was unknown for as long as its job waits.
     UnknownTooLong "unknown_too_long" { window_s: u64 } = "unknown for {window_s} s";
-    /// A stopped alloc is on a silent node.
+    /// An alloc that was told to stop is on a silent node.
     SilentAndToldToStop "silent_and_told_to_stop" { status: NodeStatus } = "its node is {status}, and the alloc was told to stop: its job does not wait for it";
     /// A running alloc is on a silent node, and its job waits.
     SilentAndWaitedFor "silent_and_waited_for" { status: NodeStatus, window_s: u64 } = "its node is {status}; its job waits {window_s} s for it";
@@ -121,13 +121,13 @@ reasons! {
     MoreThanSizesAllow "more_than_sizes_allow" { nodes: u32, most: u32 } = "it needs {nodes} nodes at once and the sizes that fit allow {most}";
     /// The job alone costs more than the price cap.
     DearerThanCap "dearer_than_cap" { price: Usd, cap: Usd } = "it costs {price} an hour alone and nodes.max_price_per_hour is {cap}";
-    /// The nodes with room for every member.
+    /// There are nodes with room for every member.
     FitsOn "fits_on" { slots: String } = "it fits on {slots}";
     /// The job wants a copy while the alloc is unknown.
     CopyWanted "copy_wanted" { original: AllocId } = "{original} is unknown, and its job wants a copy meanwhile";
-    /// The job that a node is launched for.
+    /// A job needs the node that is launched.
     JobNeedsNode "job_needs_node" { job: String } = "job {job} needs it";
-    /// Fewer nodes than the minimum.
+    /// There are fewer nodes than the minimum.
     BelowMinimum "below_minimum" { min: u32 } = "nodes.min is {min}";
 
     // Shutdown
@@ -159,7 +159,7 @@ reasons! {
 
     /// An instance has our cluster tag and no readable node id.
     TagMakesNoSense "tag_makes_no_sense" { instance_id: String } = "instance {instance_id} has our cluster tag but no readable node id: left alone";
-    /// A record without an instance that was neither written nor pinged for too long.
+    /// A record has no instance, and it was neither written nor pinged for too long.
     Stale "stale" { quiet: Span } = "stale: EC2 lists no instance for it, and it was neither written nor pinged for {quiet}";
     /// An unusual share of the records is stale.
     ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances are gone";
@@ -190,17 +190,17 @@ reasons! {
     AllocLive "alloc_live" {} = "its alloc is live";
     /// The handle's alloc is final.
     AllocEnded "alloc_ended" { alloc_id: AllocId } = "{alloc_id} has ended";
-    /// A cache's node has live allocs.
+    /// The node of a cache has live allocs.
     NodeHasWork "node_has_work" {} = "its node has work";
-    /// A cache was unused for its time.
+    /// A cache was unused for as long as the policy allows.
     CacheUnused "cache_unused" { unused: Span } = "a cache unused for {unused}";
     /// A cache was not created before its deadline.
     NeverAppeared "never_appeared" {} = "it never appeared";
-    /// A cache is unused, but not for its time.
+    /// A cache is unused, but not yet for as long as the policy allows.
     NotUnusedLongEnough "not_unused_long_enough" {} = "it has not been unused for long enough";
     /// A cache's unused time begins.
     UnusedFromNow "unused_from_now" {} = "unused from now on";
-    /// A container without an alloc.
+    /// A container belongs to no alloc.
     BelongsToNoAlloc "belongs_to_no_alloc" {} = "it belongs to no alloc";
     /// A live handle was missing from reports for too long.
     MissingTooLong "missing_too_long" { handle: String } = "{handle} was missing for too long";
@@ -220,7 +220,7 @@ reasons! {
 
     // Brakes
 
-    /// A brake holds back until a time.
+    /// A brake holds back until its time has passed, or until an operator releases it.
     HeldFor "held_for" { why: Box<Reason>, left: Span, kind: BrakeKind } = "{why}; held for {left} more, or until `nodekeeper release {kind}`";
     /// A brake holds back until an operator releases it.
     Held "held" { why: Box<Reason>, kind: BrakeKind } = "{why}; held until `nodekeeper release {kind}`";
@@ -231,7 +231,7 @@ reasons! {
 
     /// How an alloc ended.
     AllocEndedAs "alloc_ended_as" { client: ClientStatus, message: String } = "{client}{message}";
-    /// What the end of an alloc made of its job.
+    /// The state of a job after one of its allocs ended.
     JobNow "job_now" { state: JobState, message: String } = "{state}{message}";
 }
 

@@ -1,6 +1,6 @@
 //! What a user submits: the needs of a job, its command, and how failures are treated.
 //!
-//! Guarantees: a wrong submission lists every mistake at once, each with what is allowed.
+//! Guarantees: the refusal of a wrong submission lists every mistake at once, each with what is allowed.
 //! Does not: know how a job changes after that; `job` does.
 
 use crate::words::{Market, Reconcile};
@@ -35,7 +35,7 @@ pub struct Work {
     pub timeout_s: u64,
 }
 
-/// How a job's allocs are treated, copied to each of them.
+/// How a job's allocs are stopped, and what happens when a node is silent. Copied from the job to each alloc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailurePolicy {
     /// The time from TERM to KILL, in seconds.
@@ -44,7 +44,7 @@ pub struct FailurePolicy {
     /// How long the job waits for a running alloc on a silent node, in seconds; 0 for not at all.
     #[serde(default = "default_lost_after")]
     pub lost_after_s: u64,
-    /// Whether a copy is placed on another node meanwhile.
+    /// Whether a copy is placed on another node while the job waits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace: bool,
     /// Which copy stays if the node comes back and both run.
@@ -234,7 +234,7 @@ impl JobSpec {
         }
         let unique: BTreeSet<_> = self.caches.iter().collect();
         mistakes.require(unique.len() == self.caches.len(), || "a cache is named twice".into());
-        // Placing a replacement writes the alloc that it replaces too.
+        // When a replacement is placed, the transaction also writes the alloc that it replaces.
         let original = usize::from(self.failure_policy.replace && self.nodes == 1);
         let items = 1 + original + self.nodes as usize * (2 + 1 + self.caches.len());
         mistakes.require(items <= MAX_TRANSACTION_ITEMS, || {

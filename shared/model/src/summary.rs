@@ -19,7 +19,7 @@ pub struct JobSummary {
     /// Raised by every write.
     pub version: Version,
     pub state: JobState,
-    /// The name that the user gave it.
+    /// The name that the user gave the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// 0 to 1000; higher comes first.
@@ -35,13 +35,13 @@ pub struct JobSummary {
     /// The only market that the job accepts; `None` for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub market: Option<Market>,
-    /// Whether it gets its nodes alone.
+    /// Whether each member gets a node for itself, without allocs of other jobs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
     /// The number of members. Each gets a node of its own.
     #[serde(default = "one")]
     pub nodes: u32,
-    /// How many copies were ever placed: the number of the next copy.
+    /// The number of the next copy: higher than the number of every copy placed.
     #[serde(default)]
     pub copies: u32,
     /// The members that have completed.
@@ -66,10 +66,10 @@ pub struct AllocSummary {
     /// The `seq` of the node when the alloc was placed.
     pub placed_seq: u64,
     pub placed_at: Time,
-    /// When it was first reported running.
+    /// When the alloc was first reported as running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// Whether it was unknown and it is not yet decided which copy stays.
+    /// Whether the alloc became unknown and the decision which copy stays is still open.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaiting: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,17 +80,17 @@ pub struct AllocSummary {
     /// The copy that replaces this alloc.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<AllocId>,
-    /// What it takes up on its node.
+    /// The capacity that the alloc takes up on its node.
     #[serde(flatten)]
     pub capacity: Capacity,
-    /// Whether it gets its node alone.
+    /// Whether the alloc gets its node for itself, without allocs of other jobs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
     #[serde(flatten)]
     pub failure_policy: FailurePolicy,
 }
 
-/// Whether `other` is another copy of the same member that is live and is to run.
+/// Whether `other` is another copy of the same member that is live and was not told to stop.
 pub fn counts_for(other: &AllocSummary, id: AllocId) -> bool {
     other.alloc_id != id
         && other.alloc_id.member == id.member

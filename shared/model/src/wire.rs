@@ -1,4 +1,4 @@
-//! What nodes and functions say to each other over HTTP, and the file a node starts from.
+//! The HTTP bodies that nodes and functions exchange, and the file that configures a node's agent.
 //!
 //! Guarantees: unknown fields are ignored on input, and a missing required field is an error; optional
 //! fields without a value are left out, never null; the agent and the functions use the same type for
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// The largest request body that is read, in bytes; a larger one is answered 413.
 pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 
-/// The longest `log_tail` that is kept, in bytes; the end of a longer one is kept.
+/// The longest `log_tail` that is kept, in bytes. A longer one loses its beginning.
 pub const MAX_LOG_TAIL_BYTES: usize = 8 * 1024;
 
 /// Where a node's agent finds its configuration unless told otherwise.
@@ -42,7 +42,7 @@ pub struct Heartbeat {
     pub instance_id: String,
     /// Changes with every boot of the machine.
     pub boot_id: String,
-    /// The one from the last registration; `None` to register.
+    /// The incarnation from the last registration; `None` to register.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
     /// The highest `seq` that the agent has durably applied.
@@ -53,7 +53,7 @@ pub struct Heartbeat {
     /// The address at which other members of a job reach this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// When EC2 will take the instance away, if it has announced that. The time is by EC2's clock.
+    /// When EC2 will take the instance away, by EC2's clock; `None` if EC2 has not announced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_at: Option<Time>,
 }
@@ -83,9 +83,9 @@ pub struct HeartbeatAnswer {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct AllocOrder {
     pub alloc_id: AllocId,
-    /// Whether to run it or to stop it.
+    /// Whether the agent must run the alloc or stop it.
     pub desired: Desired,
-    /// How the control plane sees it.
+    /// How the control plane sees the alloc.
     pub client: ClientStatus,
     /// The `seq` of the node when the alloc was placed.
     pub placed_seq: u64,
@@ -100,23 +100,24 @@ pub struct AllocOrder {
     /// Named volumes that outlive the alloc.
     #[serde(default)]
     pub caches: Vec<String>,
-    /// How long it may run, in seconds; 0 for no limit.
+    /// How long the alloc may run, in seconds; 0 for no limit.
     pub timeout_s: u64,
     /// The time from TERM to KILL, in seconds.
     pub kill_timeout_s: u64,
-    /// The memory that it may use, in MiB; 0 for no limit.
+    /// The memory that the alloc may use, in MiB; 0 for no limit.
     pub memory_mib: u64,
-    /// The vCPUs that it asked for.
+    /// The vCPUs that the alloc asked for.
     pub vcpus: u32,
-    /// The number of members of its job.
+    /// The number of members of the job.
     pub nodes: u32,
-    /// The addresses of the members' nodes: one for each member, by its number; empty if it is not known.
+    /// The addresses of the members' nodes, in the order of the members' numbers. An address that is not known is
+    /// empty; for a job of one member, the list is empty instead.
     #[serde(default)]
     pub hosts: Vec<String>,
 }
 
 impl AllocOrder {
-    /// The job it belongs to.
+    /// The job that the alloc belongs to.
     pub fn job_id(&self) -> JobId {
         self.alloc_id.job_id
     }
@@ -144,13 +145,13 @@ pub struct AllocUpdate {
     pub alloc_id: AllocId,
     /// `pending`, `running`, `complete` or `failed`: a node cannot report anything else.
     pub client: ClientStatus,
-    /// The exit code once it has ended; 128 + the number of the signal that ended it.
+    /// The exit code of the process, if it has ended; 128 + the number of the signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why it is so, for people.
+    /// Why the alloc is in this state, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The end of its output.
+    /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
 }
@@ -162,16 +163,16 @@ pub struct AllocReportAnswer {
     pub status: NodeStatus,
     /// The number of the newest order that this answer includes.
     pub seq: u64,
-    /// The updates that were taken over or known before. The agent may forget those that ended.
+    /// The allocs whose updates were accepted or already known. The agent may forget those that have ended.
     pub accepted: Vec<AllocId>,
-    /// The updates that were not taken over, and why.
+    /// The updates that were refused, and why.
     pub refused: Vec<RefusedUpdate>,
     /// Every live alloc, if the reporter's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
 }
 
-/// An alloc update that was not taken over.
+/// An alloc update that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct RefusedUpdate {
@@ -201,7 +202,7 @@ pub struct ReportedHandle {
     /// The name on the node.
     pub handle: String,
     pub kind: HandleKind,
-    /// The node id that was written on it when it was made.
+    /// The node id that was written on the container or volume when it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
@@ -238,7 +239,7 @@ pub struct ErrorBody {
 pub enum ErrorCode {
     /// 400: the request is not of the documented form.
     BadRequest,
-    /// 401: the credential is not that of this node. The answer says nothing else.
+    /// 401: the credential does not belong to this node. The answer says nothing else.
     Unauthorized,
     /// 404: the path does not exist.
     NotFound,

@@ -57,7 +57,7 @@ words! {
     NodeStateName {
         /// Free to be assigned.
         Cleaned = "cleaned",
-        /// Launching or booting: it has not registered yet.
+        /// The instance is launching or booting: the node has not registered yet.
         Assigned = "assigned",
         /// The node has registered.
         InUse = "in_use",
@@ -69,13 +69,13 @@ words! {
 words! {
     /// How well a node in use is connected.
     NodeStatus {
-        /// It heartbeats, but has not reported what runs on it yet: no new work.
+        /// The node heartbeats, but has not reported yet what runs on it. It gets no new work.
         Syncing = "syncing",
-        /// Takes work.
+        /// The node takes work.
         Ready = "ready",
-        /// Its lease expired, and some of its allocs may wait for it.
+        /// The lease expired, and some allocs may wait for the node.
         Disconnected = "disconnected",
-        /// Its lease expired, and no alloc waits for it.
+        /// The lease expired, and no alloc waits for the node.
         Down = "down",
     }
 }
@@ -85,9 +85,9 @@ words! {
     Intent {
         /// The ordinary case.
         Run = "run",
-        /// Never shut down, no new work.
+        /// The node is never shut down and gets no new work.
         Hold = "hold",
-        /// No new work, shut down as soon as idle.
+        /// The node gets no new work and is shut down as soon as it is idle.
         Drain = "drain",
     }
 }
@@ -95,9 +95,9 @@ words! {
 words! {
     /// How an instance is bought.
     Market {
-        /// At the fixed price, until nodekeeper terminates it.
+        /// At a fixed price. The instance runs until nodekeeper terminates it.
         OnDemand = "on_demand",
-        /// Cheaper, until EC2 takes it back.
+        /// At a lower price. EC2 may take the instance back at any time.
         Spot = "spot",
     }
 }
@@ -107,17 +107,17 @@ words! {
     JobState {
         /// Waiting to be placed.
         Queued = "queued",
-        /// Its members are on nodes, or were.
+        /// The job's members were placed on nodes.
         Placed = "placed",
-        /// Lost a member: waits for the others to stop, then queues again.
+        /// The job lost a member. It waits until the other members have stopped, then it is queued again.
         Regrouping = "regrouping",
         /// Every member succeeded.
         Complete = "complete",
-        /// Failed, or lost its node, more often than its retries allow.
+        /// The job failed, or lost a node, more often than its retries allow.
         Failed = "failed",
         /// Ended by the operator.
         Cancelled = "cancelled",
-        /// Can never be run with this policy.
+        /// The job can never run with this policy.
         Rejected = "rejected",
     }
 }
@@ -136,7 +136,7 @@ words! {
         KeepOriginal = "keep_original",
         /// The copy that was placed instead.
         KeepReplacement = "keep_replacement",
-        /// Running before pending, then the longest running.
+        /// The copy that started first. A copy that has not started comes last.
         Best = "best",
     }
 }
@@ -195,9 +195,10 @@ words! {
         Live = "live",
         /// Marked for destruction: the node is told to destroy it.
         Destroying = "destroying",
-        /// Destroyed: a tombstone that keeps an older report from bringing it back.
+        /// The handle was destroyed, or was missing for too long. The row is a tombstone: it keeps an older report
+        /// from bringing the handle back.
         Gone = "gone",
-        /// Seen on the node with its label, but no row orders it.
+        /// Seen on the node with the node's label, but no row orders it.
         Unknown = "unknown",
     }
 }
@@ -255,7 +256,7 @@ words! {
         Requeue = "requeue",
         /// A run counts that it saw a node idle, or resets the count because the node is needed.
         SetIdle = "set_idle",
-        /// An operator drains a node, or an alloc is told to stop at its node's drain deadline.
+        /// An operator drains a node, or an alloc is told to stop because its node's drain deadline is near.
         Drain = "drain",
         /// A person should know of something.
         Warn = "warn",
@@ -267,7 +268,7 @@ words! {
         TerminateOrphan = "terminate_orphan",
         /// A handle is marked: its node is told to destroy it.
         MarkDestroying = "mark_destroying",
-        /// A handle's row is deleted or buried.
+        /// The row of a handle is deleted, or becomes a tombstone.
         ForgetHandle = "forget_handle",
         /// The row of a handle is deleted, because the life of its node is over.
         Purge = "purge",

@@ -25,20 +25,20 @@ pub enum Outcome {
     Failed,
     /// The action was not started: not enough time was left, the observation was too old, or launches stopped.
     Left,
-    /// Nothing was to be done: a dry run, a warning, or something that is deliberately not done.
+    /// There was nothing to do: a dry run, a warning, or something that is deliberately not done.
     Said,
 }
 
 /// Why an action was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
-    /// DynamoDB did not take the write.
+    /// The write to DynamoDB failed.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// EC2 did not do it.
+    /// EC2 did not carry out the call.
     #[error(transparent)]
     Cloud(#[from] CloudError),
-    /// EC2 did not launch.
+    /// EC2 did not launch an instance.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The record has changed, and the transition no longer applies.
@@ -104,11 +104,11 @@ impl ActionAnswer {
 /// Whether a run decided and acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// It decided and acted.
+    /// The run decided and acted.
     Whole,
-    /// It only decided.
+    /// The run only decided.
     DryRun,
-    /// It did neither: an event started it too soon after the last run.
+    /// The run did neither: an event started it too soon after the last run.
     NotItsTurn,
 }
 
@@ -124,7 +124,7 @@ pub struct RunAnswer {
     pub actions: Vec<ActionAnswer>,
     /// How many actions were not started.
     pub left_for_next_run: usize,
-    /// In milliseconds.
+    /// How long the run took, in milliseconds.
     pub duration_ms: i64,
     #[serde(skip)]
     pub ran: Ran,

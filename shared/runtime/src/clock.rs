@@ -20,8 +20,8 @@ pub struct RunClock {
 }
 
 impl RunClock {
-    /// The clock of a run that starts at `now` and must end by `deadline`. If the deadline is unknown (`None`, or
-    /// impossible), the run has `budget`.
+    /// The clock of a run that starts at `now` and must end by `deadline`, but after 900 s at the latest. If the
+    /// deadline is unknown (`None`, or impossible), the run has `budget`.
     pub fn new(now: Time, deadline: Option<Time>, budget: Duration) -> Self {
         let began = Instant::now();
         let left = match deadline {

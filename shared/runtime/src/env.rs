@@ -72,8 +72,8 @@ impl Environment {
     }
 }
 
-/// Reads one variable after the other and collects the mistakes. Nobody uses the value that it returns for a wrong
-/// variable, because one mistake makes the whole environment refused.
+/// Reads one variable after the other and collects the mistakes. For a wrong variable it returns a value that is
+/// never used, because a single mistake is enough to refuse the whole environment.
 struct Reader<L> {
     lookup: L,
     needs: Needs,

@@ -1,8 +1,8 @@
 //! Function URL requests and answers, and what all requests of nodes have in common: the path, the
 //! credential, the body, and whether the caller is the node of the record.
 //!
-//! Guarantees: every request gets an answer; a caller with a bad credential learns only that it is bad; a
-//! body above the limit is not read.
+//! Guarantees: every request gets an answer; a caller with a bad credential learns only that it is bad; a body above
+//! the limit is refused before it is parsed.
 //! Does not: read or write any table.
 
 use base64::Engine;
@@ -25,7 +25,7 @@ pub struct Request {
     body: Result<Vec<u8>, Refusal>,
 }
 
-/// Why a request is refused, as the node is told.
+/// Why a request is refused: the answer that the node gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 #[allow(missing_docs, reason = "the names say it")]
@@ -135,7 +135,7 @@ pub enum Credentials {
     Iam,
 }
 
-/// The instance that the caller has proved to be; `None` without IAM.
+/// The instance that the caller runs on, proved by IAM; `None` without IAM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proven(pub Option<String>);
 
@@ -159,8 +159,8 @@ impl Credentials {
 /// The record of the caller, if the slot's current life is the caller's. The credential was checked before.
 ///
 /// The answer is 410 only if the caller's life is certainly over: it was cleaned, or the slot has or had a later
-/// life. If there is no record, or an older life than the caller's, then the table was restored from a backup.
-/// That must not power the fleet off, so the answer is 503.
+/// life. If there is no record, or it has an older life than the caller's, the table was restored from a backup. Then
+/// the answer is 503, because a 410 would power off the whole fleet.
 pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Result<NodeRecord, Refusal> {
     let busy = || {
         Refusal::new(
@@ -207,8 +207,8 @@ pub struct Claim<'a> {
     pub counter: ReportCounter,
 }
 
-/// The record of the node, if it may report now: it must have sent a heartbeat first, and the report must not be
-/// stale.
+/// The record of the node, if it may report now: it must be in a state that allows reports, and the report must be of
+/// the current incarnation and not stale. A report that knows more than the table makes the agent register again.
 pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<NodeRecord, Refusal> {
     let not_ready = |status: &str| {
         let what = match claim.counter {

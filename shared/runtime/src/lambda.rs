@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Dynamo, Store};
 
-/// How long a run may take if Lambda does not say when it ends.
+/// How long a run may take if Lambda does not say when the run must end.
 const UNKNOWN_BUDGET: Duration = Duration::from_secs(50);
 
 /// What a function works with.
@@ -50,7 +50,7 @@ impl Parts {
         }
     }
 
-    /// What rendering a launch request needs.
+    /// The settings that are needed to render a launch request.
     pub fn launch_settings(&self) -> LaunchSettings {
         LaunchSettings {
             cluster: self.env.cluster.clone(),
@@ -134,9 +134,9 @@ pub enum Reply {
     Run(RunAnswer),
 }
 
-/// Handles events until Lambda ends the process. `handler` gets every event as it is, and the clock of the
-/// run. If it returns an error, the invocation fails with that error in one line. The metrics and the log line
-/// of a run are written here.
+/// Handles events until Lambda ends the process. `handler` gets every event unchanged, and the clock of the run. If
+/// the handler returns an error, the invocation fails with that error in one line. This function writes the metrics
+/// and the log line of a run.
 pub async fn serve<F, Fut, E>(function: &'static str, cluster: ClusterName, handler: F)
 where
     F: Fn(Value, RunClock) -> Fut + Send + Sync + 'static,

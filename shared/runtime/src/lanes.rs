@@ -11,8 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
-/// The lanes of one run, and the node records as this run knows them: as read, or as its own last write made
-/// them.
+/// The lanes of one run, and the node records as this run knows them: as the run read them, or as it last wrote them.
 #[derive(Debug, Default)]
 pub struct Lanes {
     locks: Mutex<HashMap<Lane, Arc<tokio::sync::Mutex<()>>>>,
@@ -20,7 +19,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// All lanes free, and these records as read.
+    /// The lanes of a new run, all free, with these records as read.
     pub fn new(records: &[NodeRecord]) -> Self {
         let records = records.iter().map(|r| (r.slot, r.clone())).collect();
         Self { locks: Mutex::default(), records: Mutex::new(records) }

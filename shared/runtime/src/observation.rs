@@ -1,7 +1,7 @@
 //! What a run reads before it decides anything (`docs/rules.md#R6`).
 //!
-//! Guarantees: instances, allocs and handles are read **before** the node records. A record is written before
-//! anything exists for it, so nothing on these lists is newer than the records, and a new instance is not
+//! Guarantees: instances, allocs and handles are read **before** the node records. A record is written before its
+//! node has an instance, alloc or handle. So the records are never older than these lists, and a new instance is not
 //! mistaken for an orphan. If a page of a list fails, the whole observation fails.
 //! Does not: decide.
 
@@ -131,9 +131,9 @@ impl Observation {
         Ok(seen)
     }
 
-    /// Reads by id the allocs on which the index and the sets `allocs` of the records and jobs differ, because
-    /// each row of the index may be behind. An alloc that only the index shows is final by now, or newer than
-    /// the record.
+    /// Reads some allocs again, by id: those on which the index and the sets `allocs` of the records and jobs differ.
+    /// They can differ because each row of the index may be behind. If only the index shows an alloc, the alloc is
+    /// final by now, or newer than the record.
     async fn complete(&mut self, store: &Store) -> Result<(), ObserveError> {
         let shown: BTreeSet<AllocId> = self.allocs.iter().map(|a| a.alloc_id).collect();
         let of_jobs = self.jobs.iter().flat_map(|j| j.allocs.difference(&shown).copied());
@@ -151,7 +151,8 @@ impl Observation {
         Ok(())
     }
 
-    /// The nodes whose records list other allocs than were seen on them, each with the allocs that differ.
+    /// The nodes whose record lists other allocs than this observation has for them, each with the allocs that
+    /// differ.
     fn differing(&self) -> impl Iterator<Item = (NodeId, BTreeSet<AllocId>)> {
         let mut shown: BTreeMap<NodeId, BTreeSet<AllocId>> = BTreeMap::new();
         for alloc in &self.allocs {

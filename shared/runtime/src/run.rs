@@ -1,12 +1,12 @@
 //! The one run loop of the scheduled functions.
 //!
-//! For each planned action it waits for the lanes, checks freshness and deadline, makes one attempt, and
-//! writes an event. At the end it writes the run's row. The metrics and the log line of the run are made
-//! from its answer (see `metrics`).
+//! For each planned action the loop waits for the lanes, checks freshness and deadline, makes one attempt, and writes
+//! an event. At the end it writes the run's row. The metrics and the log line of the run are made from its answer
+//! (see `metrics`).
 //!
-//! Guarantees: no action starts with too little time left, or on an observation that is too old; actions
-//! on the same record run one after the other, each on what this run wrote before; every action that was
-//! carried out leaves an event with its reason, unless the plan says that nobody would look it up.
+//! Guarantees: no action starts with too little time left, or on an observation that is too old; actions on the same
+//! record run one after the other, and each sees what this run wrote before; every action that was carried out leaves
+//! an event with its reason, unless the plan says that nobody would look it up.
 //! Does not: repeat anything. The next run does.
 //! Source: Arvados #8236, carried over from a server to functions: Lambda ends a function that hangs, so a
 //! run must stop in time and say what it left.
@@ -103,8 +103,8 @@ impl<'a> Run<'a> {
         answers
     }
 
-    /// Carries out these actions, at most `most` at the same time. Actions that share a record follow each
-    /// other. The answers have the numbers of the actions.
+    /// Carries out these actions, at most `most` at the same time. Actions that change the same record run one after
+    /// the other. Each answer has the number of its action.
     pub async fn at_once<A: Describe + Sync>(
         &self,
         performer: &impl Perform<A>,
@@ -162,9 +162,9 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether an action with this outcome leaves an event. A warning or a hold-back leaves one when it was
-/// reported. Any other action leaves one only if it was carried out: otherwise an action that fails in each run would
-/// leave an event in each run.
+/// Whether an action with this outcome leaves an event. A warning or a hold-back leaves one when it was reported. Any
+/// other action leaves one only if it was carried out. Otherwise an action that fails in every run would leave an
+/// event in every run.
 const fn leaves_event(action: ActionName, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done => true,

@@ -1,6 +1,6 @@
 //! Conditions and conditional writes that need more than a version.
 //!
-//! Guarantees: a handle row changes only if everything that its decision was based on is as it was read.
+//! Guarantees: a handle row changes only if everything that the decision was based on is still as it was read.
 //! Does not: write anything; the store does.
 
 use crate::rows::{self, as_read, handle_key, handle_row, job_key, n, node_key, s};
@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::JobId;
 use model::{Handle, HandleState, NodeRecord};
 
-/// The condition that no heartbeat has arrived since the record was read: a node that has just sent one wins.
+/// The condition that no heartbeat has arrived since the record was read. If one has arrived, the write fails.
 pub fn silent_since(record: &NodeRecord) -> Cond {
     record.contact().map_or(Cond::Absent("last_ping_at"), |c| Cond::Eq("last_ping_at", n(c.last_ping_at.as_ms())))
 }
@@ -19,7 +19,7 @@ pub const fn no_live_allocs() -> Cond {
     Cond::Absent("allocs")
 }
 
-/// A new handle row, only if there is none.
+/// Writes a new handle row, only if the handle has no row.
 pub fn insert_handle(handle: &Handle) -> Write {
     Write {
         key: handle_key(handle.node_id, &handle.handle),
@@ -28,9 +28,9 @@ pub fn insert_handle(handle: &Handle) -> Write {
     }
 }
 
-/// A handle row made by an order, only if there is none, or a tombstone. An older report cannot change it,
-/// because it has a later `seq`. (There can be a tombstone for the alloc's own id after the tables were
-/// restored from a backup: then the id is used a second time.)
+/// Writes the handle row of an order, only if there is no row or only a tombstone. An older report cannot change the
+/// new row, because the row has a higher `seq` than the report's `as_of`. (After the tables were restored from a
+/// backup, an alloc id may be used a second time: then the tombstone of its first use may exist.)
 pub fn make_handle(handle: &Handle) -> Write {
     let gone = Cond::Eq("state", s(HandleState::Gone));
     Write { when: vec![Cond::Any(vec![Cond::Absent("handle"), gone])], ..insert_handle(handle) }
@@ -55,7 +55,7 @@ pub fn delete_handle(before: &Handle) -> Write {
     Write { key: handle_key(before.node_id, &before.handle), when: handle_as_read(before), effect: Effect::Delete }
 }
 
-/// A handle has no version. The attributes that decisions use take its place.
+/// A handle has no version. Instead, the condition compares the attributes that decisions use.
 fn handle_as_read(handle: &Handle) -> Vec<Cond> {
     let keep = if handle.keep { Cond::Eq("keep", AttributeValue::Bool(true)) } else { Cond::Absent("keep") };
     vec![

@@ -38,7 +38,7 @@ impl Row {
         }
         let record = read(&self.0.item)?;
         if Arc::strong_count(&self.0) > 1 {
-            // If the row was read as another type before, that one is kept.
+            // If the row was first read as another type, the record of that type is kept.
             let _ = self.0.read.set(Box::new(record.clone()));
         }
         Ok(record)
@@ -126,7 +126,7 @@ impl From<UnreadableEntry> for DbError {
 /// Why a write did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// A condition did not hold: someone else was first. Holds the current row if it was asked for.
+    /// A condition did not hold: someone else was first. Contains the current row if the caller asked for it.
     #[error("someone else was first")]
     Conflict(Option<Row>),
     /// Another transaction is writing one of the rows. No condition failed: try again.

@@ -1,7 +1,7 @@
 //! Deserializes the model's types directly from the attributes of a row, without a copy in between.
 //!
-//! Guarantees: a set reads as a list; a number that is written as a whole number reads as one.
-//! Does not: know tables or records. Binary values are not supported and read as nothing.
+//! Guarantees: a set is read as a list; a number without a fraction is read as a whole number.
+//! Does not: know tables or records. Binary values are not supported and are read as no value.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::de::value::{BorrowedStrDeserializer, Error, MapDeserializer, SeqDeserializer};
@@ -98,7 +98,7 @@ impl<'de> Deserializer<'de> for Attribute<'de> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// The enums of the model that are stored as attributes are words.
+    /// The model stores an enum as a text, which is the word of the variant.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,

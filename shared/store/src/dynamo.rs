@@ -391,8 +391,8 @@ impl Db for Dynamo {
         use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as E;
         let items: Vec<TransactWriteItem> = writes.iter().map(|w| self.transact_item(w)).collect::<Result<_, _>>()?;
         let table = writes.first().map(|w| self.name(w.key.table)).unwrap_or_default();
-        // The SDK adds a request token and uses the same one for its retries. So a transaction that was
-        // committed, but whose answer was lost, does not fail when it is retried.
+        // The SDK adds a request token and uses the same one for its retries. So if a transaction was committed but
+        // its answer was lost, the retry does not fail.
         self.client.transact_write_items().set_transact_items(Some(items)).send().await.map(|_| ()).map_err(|e| match e
             .as_service_error()
         {

@@ -119,7 +119,7 @@ fn key_text(table: Table, item: &Item) -> String {
 
 /// A versioned row.
 pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
-    /// The table that it is a row of.
+    /// The table of the row.
     const TABLE: Table;
     /// The key of the row.
     fn key(&self) -> Key;
@@ -241,7 +241,7 @@ pub(crate) fn handle_row(handle: &Handle) -> Item {
     item
 }
 
-/// The effect that turns one row into the other.
+/// The effect that turns the row `before` into `after`.
 pub(crate) fn difference(mut before: Item, after: Item) -> Effect {
     let set: BTreeMap<String, AttributeValue> =
         after.into_iter().filter(|(name, value)| before.remove(name).as_ref() != Some(value)).collect();
@@ -250,8 +250,8 @@ pub(crate) fn difference(mut before: Item, after: Item) -> Effect {
     Effect::Update { set, remove }
 }
 
-/// The write that turns `before` into `after`, and `after` with the version that the write gives it. The
-/// condition is the version as read, or, if `before` is `None`, that there is no row.
+/// Returns the write that turns `before` into `after`, and `after` with its new version. The write requires the
+/// version as read; if `before` is `None`, it requires that there is no row.
 pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
     let mut after = after.clone();
     after.set_version(before.map_or(Version::UNWRITTEN, Record::version).next());

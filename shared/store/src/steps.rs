@@ -26,16 +26,16 @@ use model::{
 };
 use std::collections::BTreeMap;
 
-/// How long rows and objects are kept after an end.
+/// The times of the policy that the steps of this module need.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// Ended jobs and allocs.
+    /// How long ended jobs and allocs are kept.
     pub finished: Span,
-    /// Events.
+    /// How long events are kept.
     pub events: Span,
-    /// What a failed alloc leaves on its node.
+    /// How long the handle of a failed alloc is kept on its node.
     pub failed_handles: Span,
-    /// How long a handle may take to appear.
+    /// How long a handle may take to appear in a report of its node.
     pub creating: Span,
 }
 
@@ -51,7 +51,7 @@ impl Retention {
     }
 }
 
-/// Ends an alloc. `node` is the record of its node as this run knows it; `None` if that life is over, so that
+/// Ends an alloc. `node` is the record of its node as this run knows it. `None` if the life of the node is over: then
 /// there is no set to remove the alloc from. Returns the node's record as written.
 pub async fn end_alloc(
     store: &Store,
@@ -95,8 +95,8 @@ async fn end_alloc_if(
     Ok(written)
 }
 
-/// When its handle is looked at after an alloc has ended: at once, but for a failed alloc only after
-/// [`Retention::failed_handles`], even if the next look would have been sooner.
+/// The change of a handle's next look when its alloc ends. The next look is now. For a failed alloc it is after
+/// [`Retention::failed_handles`], even if the row has an earlier time.
 fn handle_of_ended(handle: &Handle, client: ClientStatus, keep: Retention, now: Time) -> Option<Write> {
     let failed = client == ClientStatus::Failed;
     let wait = if failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO };
@@ -105,14 +105,14 @@ fn handle_of_ended(handle: &Handle, client: ClientStatus, keep: Retention, now: 
     if handle.due_at > due_at || (failed && exists && handle.due_at != due_at) {
         Some(change_handle(handle, &Handle { due_at, ..handle.clone() }))
     } else {
-        // The handle is due already. The check makes sure that a sweep which still saw the alloc live does not
-        // put the next look off at the same time.
+        // The time of the next look stays. The check makes sure that a sweep that still saw the alloc as live does
+        // not postpone the look at the same time.
         exists.then(|| handle_unchanged(handle))
     }
 }
 
-/// Tells an alloc to stop at its node's drain deadline, and counts its member as lost for the job now. The
-/// alloc itself stays live until its node reports its end.
+/// Tells an alloc to stop because its node's drain deadline is near, and already counts its member as lost for the
+/// job. The alloc itself stays live until its node reports its end.
 pub async fn stop_and_count_lost(
     store: &Store,
     node: &NodeRecord,
@@ -131,8 +131,8 @@ pub async fn stop_and_count_lost(
     Ok(told)
 }
 
-/// The writes with which a job counts the end of one of its members: the job, an event if its state changes,
-/// and checks of the other copies that stand for the member.
+/// The writes with which a job counts the end of one of its members: the job, an event if the state of the job
+/// changes, and checks that the other live copies of the member are unchanged.
 async fn count_member(
     store: &Store,
     alloc: &Alloc,
@@ -205,9 +205,9 @@ pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, 
     store.write(Some(job), &job.requeue(reason).ok_or(WriteError::CONFLICT)?, Vec::new()).await
 }
 
-/// Places these members of a job, each on a node of its own: all of them, or none. One transaction writes the
-/// nodes (which must take work, at the versions read; their `allocs` and `seq` change), the job, the allocs
-/// and their handle rows. `replaces` is the unknown alloc that a copy is placed for. Returns the nodes as
+/// Places these members of a job, each on a node of its own: all of them, or none. One transaction writes the nodes,
+/// the job, the allocs and their handle rows. The nodes must take work and have the versions as read; the transaction
+/// changes their `allocs` and `seq`. `replaces` is the unknown alloc that a copy is placed for. Returns the nodes as
 /// written.
 pub async fn place(
     store: &Store,
@@ -292,21 +292,21 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -
                 make_handle(&creating(name, HandleKind::Volume, None))
             }
             Some(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
-                // The cache is used again: its unused time starts anew.
+                // The cache is used again, so its unused time starts again.
                 let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
                 let due_at = row.due_at.max(now + keep.creating);
                 change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
             }
-            // The cache is being destroyed: the placing is left to the next run.
+            // The cache is being destroyed: the next run places the alloc.
             Some(_) => return Err(WriteError::CONFLICT),
         });
     }
     Ok(writes)
 }
 
-/// Cleans a record: first its allocs end as lost, then its handles' rows are deleted, then the slot is freed.
-/// Each of these writes requires `more` besides the version, so that a node whose heartbeat arrives meanwhile
-/// loses nothing from then on.
+/// Cleans a record: first its allocs end as lost, then its handles' rows are deleted, then the slot is freed. Each of
+/// these writes requires the conditions `more` besides the version, so that a heartbeat that arrives meanwhile stops
+/// the remaining writes.
 pub async fn clean_node(
     store: &Store,
     record: &NodeRecord,
@@ -327,7 +327,8 @@ pub async fn clean_node(
                 let after = end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await?;
                 after.unwrap_or(record)
             }
-            // There is no such live alloc, so it cannot be ended: the tables were restored to different moments.
+            // The allocs table has no such live alloc to end: the tables were restored to different moments. Only the
+            // set of the record is corrected.
             None => {
                 let after = record.without_alloc(*id, now).map_err(|_| WriteError::CONFLICT)?;
                 store.write(Some(&record), &after, more.clone()).await?

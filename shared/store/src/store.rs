@@ -1,8 +1,8 @@
 //! Reading and writing the tables of one cluster.
 //!
-//! Guarantees: every write is conditional, on what was read or on there being no row; a list is read to
-//! its last page, or the whole read fails; a transaction conflict is retried three times with jitter, a
-//! failed condition never (`docs/rules.md#R3`).
+//! Guarantees: every write has a condition: the row is as it was read, or there is no row; a list is read to its last
+//! page, or the whole read fails; a transaction conflict is retried three times with jitter, a failed condition never
+//! (`docs/rules.md#R3`).
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
 use crate::db::{Answer, Db, DbError, Query, Row, WriteError};
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a write that met another transaction is tried again.
+/// How often a write is retried after a conflict with another transaction.
 const CONTENTION_RETRIES: u32 = 3;
 
 /// The tables of one cluster. Cheap to clone.
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// A steady heartbeat: the new pulse, and the attributes that the record must have for it to be steady.
+/// A steady heartbeat: the new pulse, and the attributes that the record must have for the heartbeat to be steady.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Pulse<'a> {
@@ -167,8 +167,8 @@ impl Store {
         self.read(&alloc_key(id)).await
     }
 
-    /// Every alloc of a job that still has a row, also ended ones. No index is needed, because the ids can be
-    /// counted.
+    /// Every alloc of a job that still has a row, also ended ones. No index is needed, because the ids follow from
+    /// the numbers of members and copies.
     pub async fn allocs_of(&self, job: &Job) -> Result<Vec<Alloc>, DbError> {
         let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes, job.summary.copies);
         let ids = (0..copies).flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
@@ -233,13 +233,13 @@ impl Store {
         Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row)))?)
     }
 
-    /// The row of the entry with this key, read consistently; an unwritten row if there is none.
+    /// The row of the entry with this key, read consistently; if there is no such row, a row that was never written.
     pub async fn entry_row(&self, key: &ControlKey) -> Result<EntryRow, DbError> {
         let row: Option<EntryRow> = self.read(&control_key(key)).await?;
         Ok(row.unwrap_or_else(|| EntryRow::new(key)))
     }
 
-    /// An entry of the control table, read consistently; an unwritten one if there is none.
+    /// An entry of the control table, read consistently; if there is no such row, an entry that was never written.
     pub async fn entry<E: Entry>(&self, key: &ControlKey) -> Result<E, DbError> {
         self.entry_row(key).await.map(E::from_row)
     }
@@ -262,8 +262,8 @@ impl Store {
         self.scan(Table::Events, None).await
     }
 
-    /// Writes what changed between a record as read and as it must become. `more` must hold besides the
-    /// version. Returns the record as written.
+    /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides
+    /// the version. Returns the record as written.
     pub async fn write<R: Record>(&self, before: Option<&R>, after: &R, more: Vec<Cond>) -> Result<R, WriteError> {
         let (mut write, after) = change(before, after);
         write.when.extend(more);
@@ -271,8 +271,8 @@ impl Store {
         Ok(after)
     }
 
-    /// Writes an entry of the control table: `before` is as read, `after` as it must become. Returns the entry
-    /// as written.
+    /// Writes the change of an entry of the control table: `before` is the entry as read, `after` is the new entry.
+    /// Returns the entry as written.
     pub async fn write_entry<E: Entry>(&self, before: &E, after: &E) -> Result<E, WriteError> {
         self.change_row(before.row(), after.row()).await.map(E::from_row)
     }
@@ -287,7 +287,7 @@ impl Store {
         self.write(before, after, Vec::new()).await
     }
 
-    /// All of these writes, or none.
+    /// Makes all of these writes, or none.
     pub async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
         let mut tries = 0;
         loop {
@@ -320,9 +320,9 @@ impl Store {
         tokio::time::sleep(Duration::from_secs_f64(self.chance.between(most_s / 2.0, most_s))).await;
     }
 
-    /// A steady heartbeat: one conditional write and no read. `Ok(Ok)` is the record after the write.
-    /// `Ok(Err)` is the current record if the heartbeat is not steady, because something differs from what
-    /// the caller says; `None` if there is no record.
+    /// A steady heartbeat: one conditional write and no read. `Ok(Ok)` is the record after the write. `Ok(Err)` means
+    /// that the heartbeat is not steady, because the record differs from what the caller says. It contains the
+    /// current record, or `None` if there is no record.
     pub async fn pulse(&self, pulse: &Pulse<'_>) -> Result<Result<NodeRecord, Option<NodeRecord>>, DbError> {
         let set = BTreeMap::from([
             ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
@@ -414,7 +414,7 @@ impl Store {
 
     /// Writes the row of a scheduled run. If that fails, only the log says so.
     pub async fn write_run(&self, before: Option<&RunRow>, row: &RunRow) {
-        // A conflict is fine: another run wrote its own row.
+        // A conflict needs no warning: another run wrote its own row.
         if let Err(WriteError::Db(e)) = self.write(before, row, Vec::new()).await {
             tracing::warn!(error = %e, "the run's row was not written");
         }

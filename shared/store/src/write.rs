@@ -76,7 +76,7 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Write {
-    /// The row that it writes.
+    /// The row that the write changes.
     pub key: Key,
     /// All of these conditions must hold.
     pub when: Vec<Cond>,

@@ -1,7 +1,7 @@
-//! Who calls: one run of a function, one request of a node, or an operator.
+//! The callers: one run of a function, one request of a node, or an operator.
 //!
-//! Guarantees: a caller can be killed at any of its await points. It remembers what it was shown, so that the
-//! checks can compare its writes with that.
+//! Guarantees: a caller can be killed at any of its await points. A caller remembers what it has read, so that the
+//! checks can compare its writes with its reads.
 
 use crate::core::{START, lock};
 use model::Offering;
@@ -20,9 +20,9 @@ pub enum Kind {
     Run(&'static str),
     /// A node's request.
     Node {
-        /// The node that sent it.
+        /// The node that sent the request.
         node: NodeId,
-        /// The last word of its path.
+        /// The last word of the request's path.
         what: &'static str,
         /// The request's body.
         body: Arc<str>,
@@ -34,31 +34,31 @@ pub enum Kind {
 /// One caller.
 #[derive(Debug)]
 pub struct Caller {
-    /// Its kind.
+    /// The kind of the caller.
     pub kind: Kind,
-    /// Its number in the story.
+    /// The caller's number in the story.
     pub number: u64,
     points: AtomicU32,
-    /// The number of the await point at which it dies. 0: never.
+    /// The number of the await point at which the caller is killed. 0: never.
     kill_at: u32,
     killed: Notify,
     /// The life that each slot had when this caller first saw it or made it.
     pub lives: Mutex<HashMap<Slot, Option<NodeId>>>,
-    /// When it began.
+    /// When the caller began.
     pub began: Time,
-    /// The time at which its last slow call returned.
+    /// The time at which the caller's last slow call returned.
     held_up_until: Mutex<Option<Time>>,
-    /// How much it took away, by brake; also other counts, such as launches.
+    /// For each brake: how many things the caller has taken away. Also other counts, such as launches.
     taken: Mutex<HashMap<String, usize>>,
-    /// Whether it was shown a node whose lease had not expired.
+    /// Whether the caller has read a node whose lease had not expired.
     heard: AtomicBool,
-    /// The slots of the records that it wrote.
+    /// The slots of the records that the caller wrote.
     wrote: Mutex<HashSet<Slot>>,
     /// The nodes whose launches EC2 refused for good.
     refused: Mutex<HashSet<NodeId>>,
-    /// The shortages that EC2 told it of, by control key, and when.
+    /// The shortages that EC2 reported to the caller: the control key and the time of each.
     short: Mutex<HashMap<String, Time>>,
-    /// The instances whose records were shutting down when it saw or wrote them.
+    /// The instances whose records were shutting down when the caller read or wrote them.
     shut_down: Mutex<HashSet<String>>,
 }
 
@@ -67,7 +67,7 @@ tokio::task_local! {
 }
 
 impl Caller {
-    /// A caller that dies at its `kill_at`-th await point.
+    /// A caller that is killed at its `kill_at`-th await point.
     pub fn new(kind: Kind, number: u64, kill_at: u32, began: Time) -> Arc<Self> {
         Arc::new(Self {
             kind,
@@ -92,7 +92,7 @@ impl Caller {
         CALLER.try_with(Arc::clone).unwrap_or_else(|_| Self::new(Kind::Operator, 0, 0, START))
     }
 
-    /// Its name in the story.
+    /// The caller's name in the story.
     pub fn name(&self) -> String {
         match &self.kind {
             Kind::Run(function) => format!("{function} {}", self.number),
@@ -101,7 +101,7 @@ impl Caller {
         }
     }
 
-    /// An await point, at which the caller may die.
+    /// An await point. The caller may be killed here.
     pub async fn point(&self) {
         let n = self.points.fetch_add(1, Ordering::Relaxed) + 1;
         if n == self.kill_at {
@@ -120,8 +120,8 @@ impl Caller {
         }
     }
 
-    /// Remembers which life a slot had when the caller first saw it, because the caller decides on that. If a list
-    /// failed and was read again, the last reading counts.
+    /// Remembers which life a slot had when the caller first read it, because the caller decides about this life. If a
+    /// list failed and was read again, the last reading counts.
     pub fn saw(&self, slot: Slot, life: Option<NodeId>, listed: bool) {
         let mut lives = lock(&self.lives);
         if listed {
@@ -131,32 +131,32 @@ impl Caller {
         }
     }
 
-    /// Whether it saw or made this life.
+    /// Whether the caller has read or made this life.
     pub fn knows(&self, node: NodeId) -> bool {
         lock(&self.lives).get(&node.slot()) == Some(&Some(node))
     }
 
-    /// Notes that one of its calls was slow.
+    /// Notes that a call of this caller was slow and returned at `until`.
     pub fn was_held_up(&self, until: Time) {
         *lock(&self.held_up_until) = Some(until);
     }
 
-    /// The time at which its last slow call returned.
+    /// The time at which the caller's last slow call returned.
     pub fn held_up_until(&self) -> Option<Time> {
         *lock(&self.held_up_until)
     }
 
-    /// Notes that it was shown a node whose lease has not expired.
+    /// Notes that the caller has read a node whose lease has not expired.
     pub fn hears_somebody(&self) {
         self.heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was shown a node whose lease had not expired.
+    /// Whether the caller has read a node whose lease had not expired.
     pub fn has_heard_somebody(&self) -> bool {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Notes that it wrote a record. Returns whether it had written that record before.
+    /// Notes that the caller wrote a record. Returns whether the caller had written this record before.
     pub fn wrote(&self, slot: Slot) -> bool {
         !lock(&self.wrote).insert(slot)
     }
@@ -176,22 +176,22 @@ impl Caller {
         lock(&self.short).insert(shortage_key(offering), now);
     }
 
-    /// The shortages that EC2 told it of, by control key, and when.
+    /// The shortages that EC2 reported to the caller: the control key and the time of each.
     pub fn shortages(&self) -> Vec<(String, Time)> {
         lock(&self.short).iter().map(|(key, at)| (key.clone(), *at)).collect()
     }
 
-    /// Notes that it saw or wrote the record of this instance as shutting down.
+    /// Notes that the caller read or wrote the record of this instance as shutting down.
     pub fn shuts_down(&self, instance_id: &str) {
         lock(&self.shut_down).insert(instance_id.to_owned());
     }
 
-    /// Whether it saw or wrote the record of this instance as shutting down.
+    /// Whether the caller has read or written the record of this instance as shutting down.
     pub fn has_shut_down(&self, instance_id: &str) -> bool {
         lock(&self.shut_down).contains(instance_id)
     }
 
-    /// How much it has taken away so far.
+    /// How many things the caller has taken away so far, counted for this brake.
     pub fn taken(&self, brake: &str) -> usize {
         lock(&self.taken).get(brake).copied().unwrap_or(0)
     }

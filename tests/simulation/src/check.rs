@@ -4,8 +4,8 @@
 //! and look at the machines themselves. They do not use the product's types, so that a mistake in those types
 //! cannot hide here.
 //!
-//! Guarantees: every write, launch, termination, start and destruction passes here at the moment it happens.
-//! Does not: judge anything that no rule names.
+//! Guarantees: every write, launch, termination, start and destruction is checked at the moment it happens.
+//! Does not: check anything beyond the rules.
 
 mod allocs;
 mod brakes;
@@ -55,9 +55,9 @@ pub struct Ground {
     pub handles: BTreeSet<String>,
     /// The time at which the last answer told the agent to call again.
     pub next_call_at: Option<Time>,
-    /// When it was last answered.
+    /// When the agent last got an answer.
     pub answered_at: Option<Time>,
-    /// Whether its last answered heartbeat said that it is busy.
+    /// Whether the agent's last answered heartbeat said that the node is busy.
     pub said_busy: bool,
 }
 
@@ -251,7 +251,7 @@ impl Check {
         lock(&self.seen).policies.back().map(|(_, policy)| Arc::clone(policy))
     }
 
-    /// Called when the tables were restored. What they forgot is no reason to blame a later write.
+    /// Called when the tables were restored. Rows that the restore took away must not make a later write look wrong.
     pub fn restored(&self, model: &Model) {
         if let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy")) {
             self.policy(row);
@@ -285,8 +285,8 @@ impl Check {
         }
     }
 
-    /// Whether the tables were restored after something began. Then they may have forgotten part of it, and the
-    /// invariants do not apply to it. (They do apply to everything that began later.)
+    /// Whether the tables were restored after something began. The restore may have taken away some of its rows, so the
+    /// invariants do not apply to it. (The invariants apply to everything that began after the restore.)
     fn forgets(&self, began: Option<Time>) -> bool {
         let restored_at = lock(&self.seen).restored_at;
         restored_at.is_some_and(|at| began.is_none_or(|began| began <= at + SLACK))
@@ -303,7 +303,7 @@ impl Check {
         restored && self.forgets(self.row(&job_key(job)).and_then(|row| time(&row, "submitted_at")))
     }
 
-    /// Called when a caller was shown a node record, in a list or alone.
+    /// Called when a caller read a node record, in a list or alone.
     pub fn saw(caller: &Caller, item: &Item, listed: bool) {
         if let Some(slot) = slot(item) {
             caller.saw(slot, node_id(item), listed);
@@ -320,7 +320,7 @@ impl Check {
         }
     }
 
-    /// Adds a machine. What an observer of it sees is written to the result from now on.
+    /// Adds a machine. From now on, the machine writes what an observer of it sees into the returned value.
     pub fn machine(&self, instance_id: &str, node_id: NodeId) -> Arc<Mutex<Ground>> {
         let ground = Ground {
             node_id,
@@ -351,7 +351,7 @@ impl Check {
         lock(&self.seen).by_node.get(&node).cloned()
     }
 
-    /// Some live alloc of another node.
+    /// A live alloc of another node, if there is one.
     pub fn somebody_elses(&self, node: NodeId) -> Option<AllocId> {
         lock(&self.seen).live.iter().find(|(_, on)| **on != node).map(|(id, _)| *id)
     }
@@ -381,8 +381,8 @@ impl Check {
         self.invariant_every_member_is_wanted(model, changes);
     }
 
-    /// Every write to a row, and every check of one in a transaction, requires the version that was read, or the
-    /// row's absence, or (for the pulse and the report counters) the same life.
+    /// Every write to a row, and every check of a row in a transaction, has a condition: the version that was read, or
+    /// the absence of the row, or (for the pulse and the report counters) the same life.
     fn invariant_no_write_is_blind(&self, caller: &Caller, writes: &[Write]) {
         use store::Cond;
         for write in writes {
@@ -406,8 +406,9 @@ impl Check {
         }
     }
 
-    /// No run begins an action if its observation is older than `poll.stale_after_s`. Only an action that is under way
-    /// may still write, for the time that an action takes and after a slow call. (A launch may take longer.)
+    /// No run begins an action if its observation is older than `poll.stale_after_s`. An action that has already begun
+    /// may still write, for as long as an action takes, and after a slow call. (Not checked: sweep-dispatch, and
+    /// launches, which may take longer.)
     fn invariant_nothing_is_done_by_an_old_observation(&self, caller: &Caller, changes: &[Change]) {
         if !matches!(caller.kind, Kind::Run(f) if f != sweep_dispatch::FUNCTION) {
             return;
@@ -427,7 +428,7 @@ impl Check {
         }
     }
 
-    /// Whether a run's observation was too old to begin an action with it, even one action's time ago.
+    /// Whether a run's observation was already too old when an action that writes now must have begun.
     fn is_too_late(&self, caller: &Caller) -> bool {
         let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
         let limit = caller.began + Span::from_s(stale_after);
@@ -435,7 +436,7 @@ impl Check {
         self.core.now() > limit + ACTION
     }
 
-    /// Nothing a node sends changes another node's rows.
+    /// No request of a node changes another node's rows.
     fn invariant_a_node_changes_only_its_own_rows(&self, caller: &Caller, changes: &[Change]) {
         let Kind::Node { node, .. } = &caller.kind else { return };
         let mut jobs: BTreeSet<JobId> = BTreeSet::new();

@@ -1,8 +1,9 @@
-//! What every part of the world shares: time, chance, the faults, what happened, what broke.
+//! What every part of the world shares: the time, random numbers, the faults, the counts of what happened, and the
+//! first broken invariant.
 //!
-//! Guarantees: one seed gives one history, because every choice is drawn from streams seeded by it. Each kind
-//! of fault has its own stream. So a world without one kind of fault stays close to the world with it: the
-//! other kinds still happen at the same occasions, counted by number. (The times of those occasions may differ.)
+//! Guarantees: one seed gives one history, because every choice is drawn from streams seeded by it. Each kind of fault
+//! has its own stream. So if one kind of fault is switched off, the other kinds still happen at the same occasions,
+//! counted by number. (The times of those occasions may differ.)
 //! Does not: know what a fault does. The code that asks for the fault knows.
 
 use crate::happened::{self, Happened};
@@ -44,8 +45,8 @@ macro_rules! faults {
     };
 }
 
-// A new fault is a new last row here and the place where it happens. A row's place decides its stream of random
-// numbers: a row in between would change the history of every seed.
+// A new fault needs a new last row here, and a call of `Core::happens` at the place where it happens. The position of a
+// row decides its stream of random numbers, so a row in between would change the history of every seed.
 faults! {
     /// a call of DynamoDB takes up to 20 s
     DbSlow = 0.002,
@@ -61,7 +62,7 @@ faults! {
     IndexLags = 0.02,
     /// the scan of a table shows it as it was seconds ago
     StaleScan = 0.04,
-    /// a page of a list fails after others came
+    /// a page of a list fails after earlier pages
     PageFails = 0.001,
     /// the tables are restored to an older state
     Restored = 0.0,
@@ -87,15 +88,15 @@ faults! {
     Quota = 0.02,
     /// a type is short in a zone and market, for up to an hour
     Shortage = 0.05,
-    /// EC2 calls a launch wrong
+    /// EC2 refuses a launch as a wrong request
     BadRequest = 0.002,
     /// an instance that runs and never calls
     NeverBoots = 0.03,
-    /// a node that hangs, as soon as it was heard from or within an hour: silent, and nothing on it ends
+    /// a node hangs, as soon as it has registered or within an hour: it is silent, and nothing on it ends
     Hangs = 0.005,
-    /// a node that registers and never says what runs on it
+    /// a node registers and never reports
     NeverReports = 0.005,
-    /// an instance that dies while it boots
+    /// an instance that fails while it boots
     DiesBooting = 0.02,
     /// an instance that takes long to boot
     BootsSlowly = 0.05,
@@ -143,7 +144,7 @@ faults! {
     Reboots = 0.001,
     /// a node reboots with an empty disk
     DiskLost = 0.0005,
-    /// a node hears nothing and is not heard, for up to an hour
+    /// a node is cut off from the network, for up to an hour
     CutOff = 0.001,
     /// a node is cut off and never comes back
     CutOffForever = 0.000_2,
@@ -157,25 +158,25 @@ faults! {
     RequestLate = 0.003,
     /// a request of a node arrives once more, later
     RequestTwice = 0.005,
-    /// a node says it is busy with other work
+    /// a node reports that it is busy with other work
     Busy = 0.002,
     /// a process ends as failed
     WorkFails = 0.05,
     /// a process ignores TERM
     IgnoresTerm = 0.1,
-    /// something of ours appears on a node that nobody ordered
+    /// a handle that nobody ordered appears on a node, with the node's label
     StrayHandle = 0.001,
-    /// something with another node's label, or none, appears on a node
+    /// a handle with another node's label, or with none, appears on a node
     ForeignHandle = 0.0005,
-    /// something on a node vanishes
+    /// a handle on a node vanishes
     HandleVanishes = 0.001,
-    /// something cannot be destroyed for a while
+    /// a handle cannot be destroyed for a while
     HandleSticks = 0.05,
-    /// what an alloc makes on its node is listed only after up to twenty minutes
+    /// the handles of an alloc are listed only after up to twenty minutes
     AppearsLate = 0.05,
     /// a listing of handles is not complete
     ListingPartial = 0.01,
-    /// a node says what is not its to say
+    /// a node reports an alloc of another node
     Liar = 0.001,
     /// an operator holds a node
     OperatorHolds = 0.02,
@@ -197,7 +198,7 @@ faults! {
     OperatorRewritesTimes = 0.01,
     /// a single write is committed, its answer lost, and the SDK sends it once more
     DbSentTwice = 0.003,
-    /// a node is heard and hears nothing, for up to an hour
+    /// the requests of a node arrive and all answers are lost, for up to an hour
     Deaf = 0.001,
 }
 
@@ -211,18 +212,18 @@ impl Fault {
         ROWS.get(self.index()).map_or(0.0, |(chance, _)| *chance)
     }
 
-    /// What it is, in words.
+    /// The meaning, in words.
     pub fn meaning(self) -> &'static str {
         ROWS.get(self.index()).map_or("", |(_, meaning)| meaning)
     }
 }
 
-/// What broke.
+/// A broken invariant.
 #[derive(Clone, Debug)]
 pub struct Broken {
     /// The invariant's name.
     pub rule: &'static str,
-    /// The facts that break it.
+    /// The facts that break the invariant.
     pub what: String,
     /// When.
     pub at: Time,
@@ -235,7 +236,7 @@ pub struct Line {
     pub at: Time,
     /// Who did it.
     pub who: String,
-    /// What.
+    /// What happened.
     pub what: String,
 }
 
@@ -253,7 +254,7 @@ struct State {
 
 /// The shared parts of one world.
 pub struct Core {
-    /// What this world is like.
+    /// The settings of this world.
     pub scenario: Scenario,
     began: Instant,
     state: Mutex<State>,
@@ -293,7 +294,7 @@ impl Core {
         START + Span::from_ms(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// The same in milliseconds.
+    /// The time of this world, in milliseconds since the epoch.
     pub fn ms(&self) -> i64 {
         self.now().as_ms()
     }

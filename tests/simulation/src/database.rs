@@ -67,7 +67,7 @@ struct View {
     index: Index,
     rows: BTreeMap<Place, Row>,
     places: HashMap<RowKey, Place>,
-    /// Changes that are not visible yet, by the time at which they will be.
+    /// Changes that are not visible yet, by the time at which they become visible.
     pending: BTreeMap<(i64, u64), (RowKey, Option<Row>)>,
     /// The time until which changes of a row are pending. A later change becomes visible no sooner.
     last: HashMap<RowKey, i64>,
@@ -337,7 +337,7 @@ impl Model {
         let after = after.map(Row::from);
         let shown = match &write.effect {
             _ if !wants => None,
-            // A put is answered with the item as the client sent it.
+            // A put returns the item as the client sent it.
             Effect::Put(item) => Some(Row::from(item.clone())),
             _ => after.clone(),
         };

@@ -1,5 +1,5 @@
-//! EC2 on bad days: lists lag and forget instances, answers are lost, launch tokens are per zone and get spent,
-//! capacity is short, quotas are reached, machines never boot, die, or are taken back.
+//! A simulated EC2 with its failures: lists lag and forget instances, answers are lost, launch tokens are per zone and
+//! get spent, capacity is short, quotas are reached, and machines never boot, fail, or are taken back.
 //!
 //! Guarantees: an instance id is never used twice; a terminated instance never comes back; a
 //! repeated token in one zone answers with the first call's instance.
@@ -27,51 +27,51 @@ const LISTED_MS: i64 = 3_600_000;
 pub struct Real {
     /// The instance as EC2 shows it.
     pub instance: Instance,
-    /// The life it was launched as.
+    /// The node for which the instance was launched.
     pub node_id: NodeId,
     /// The script of its first boot.
     pub user_data: String,
-    /// The time from which lists show it.
+    /// The time from which lists show the instance.
     listed_from: Time,
-    /// The time until which no list shows it and EC2 does not know its id.
+    /// The time until which no list shows the instance and EC2 does not know its id.
     hidden_until: Option<Time>,
     /// When a terminated instance loses its tags: lists leave it out from then on.
     untagged_at: Option<Time>,
-    /// When EC2 forgets it, even by its id.
+    /// When EC2 forgets the instance, even by its id.
     forgotten_at: Option<Time>,
-    /// When EC2 will take it back, if it gave a warning.
+    /// When EC2 will take the instance back, if EC2 gave a warning.
     pub taken_at: Option<Time>,
     machine: Option<AbortHandle>,
 }
 
 impl Real {
-    /// Whether it has not been terminated yet.
+    /// Whether the instance has not been terminated yet.
     pub fn is_live(&self) -> bool {
         self.instance.state != InstanceState::Terminated
     }
 
-    /// Whether something may run on it.
+    /// Whether processes may run on the instance.
     pub fn is_up(&self) -> bool {
         matches!(self.instance.state, InstanceState::Pending | InstanceState::Running)
     }
 
-    /// Whether lists show it, in any state.
+    /// Whether lists show the instance, in any state.
     pub fn is_listed(&self, now: Time) -> bool {
         !self.is_hidden(now) && self.untagged_at.is_none_or(|at| now < at)
     }
 
-    /// Whether lists showed it at some moment between `since` and `now`.
+    /// Whether lists showed the instance at some moment between `since` and `now`.
     pub fn was_listed(&self, since: Time, now: Time) -> bool {
         let shown = self.listed_from.max(self.hidden_until.unwrap_or(since)).max(since);
         shown <= now && self.untagged_at.is_none_or(|at| shown < at)
     }
 
-    /// Whether lists leave it out, or left it out within the last two minutes.
+    /// Whether EC2 hides the instance, or hid it within the last two minutes: see [`Self::is_hidden`].
     pub fn was_hidden(&self, now: Time) -> bool {
         self.is_hidden(now - Span::from_s(120))
     }
 
-    /// Whether lists leave it out.
+    /// Whether EC2 hides the instance: it is too new for lists, or a fault leaves it out.
     pub fn is_hidden(&self, now: Time) -> bool {
         now < self.listed_from || self.hidden_until.is_some_and(|until| now < until)
     }
@@ -112,7 +112,7 @@ impl Ec2 {
         Arc::new(Self { core, check, region: Mutex::default(), boot: OnceLock::new() })
     }
 
-    /// Sets what starts agents on machines. Called once.
+    /// Sets the function that starts agents on machines. Called once.
     pub fn on_boot(&self, boot: Boot) {
         let _ = self.boot.set(boot);
     }
@@ -127,7 +127,7 @@ impl Ec2 {
         lock(&self.region).instances.get(instance_id).cloned()
     }
 
-    /// When EC2 will take an instance back, if it gave a warning.
+    /// When EC2 will take an instance back, if EC2 gave a warning.
     pub fn taken_at(&self, instance_id: &str) -> Option<Time> {
         lock(&self.region).instances.get(instance_id).and_then(|r| r.taken_at)
     }
@@ -365,7 +365,7 @@ impl Ec2 {
             return;
         }
         self.core.tell(|| "ec2".into(), || format!("{instance_id} goes down: {why}"));
-        // What runs on it may go on for a while.
+        // The processes on the machine may go on for a while.
         let off_s = self.core.between(0, after_s);
         let known_ms = if self.core.maybe(0.5) { listed_ms } else { LISTED_MS };
         let (ec2, instance_id) = (Arc::clone(self), instance_id.to_owned());

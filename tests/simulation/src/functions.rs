@@ -128,7 +128,7 @@ impl Functions {
         }
     }
 
-    /// Ends all trouble of the network and of the schedules.
+    /// Ends all faults of the network and of the schedules.
     pub fn heal(&self) {
         *lock(&self.network) = Network::default();
     }
@@ -181,7 +181,8 @@ impl Functions {
         Caller::new(kind, number, kill_at, self.core.now())
     }
 
-    /// Delivers one request of a node. Returns the status and body of the answer, or `None` if something was lost.
+    /// Delivers one request of a node. Returns the status and body of the answer, or `None` if the request or the
+    /// answer was lost.
     pub async fn post(
         self: &Arc<Self>,
         node: NodeId,
@@ -251,7 +252,7 @@ impl Functions {
         let work = async { self.until_stopped(work).await.flatten() };
         let name = caller.name();
         let work = self.core.invariant_nothing_panics(&name, caller.run(work));
-        // The function's own time-out cuts it off at some await point.
+        // The function's own time-out may end the request at any await point.
         let answer = tokio::time::timeout(Duration::from_secs(30), work).await;
         if answer.is_err() {
             self.core.count("a request's function was cut off by its time-out");

@@ -1,7 +1,7 @@
 //! What happened in a world, counted.
 //!
-//! Guarantees: the summary names everything that can happen, including what never did, because a situation that
-//! never happened is not tested. A situation or action that is not listed here breaks the world.
+//! Guarantees: the summary names everything that can happen, also what never happened, because a situation that never
+//! happened is not tested. A situation or action that is not listed here breaks the world.
 //! Does not: judge whether something happened often enough.
 
 use crate::core::Fault;

@@ -34,7 +34,7 @@ struct Disk {
 struct Process {
     ends_at: Time,
     exit_code: i32,
-    /// The exit code when it is told to stop.
+    /// The exit code if the process is told to stop.
     told_code: i32,
     stopping: bool,
 }
@@ -93,7 +93,8 @@ impl Machine {
             processes: BTreeMap::new(),
             boot: 1,
             busy_until: None,
-            // A time in the past: it hangs as soon as it registered. Later, it may have work.
+            // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
+            // work by then.
             hangs_at: core.happens(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
             never_reports: core.happens(Fault::NeverReports),
             stuck: BTreeMap::new(),
@@ -314,7 +315,7 @@ impl Machine {
         self.protocol.observe(id, seen);
     }
 
-    /// What the agent notices before it calls.
+    /// Tells the agent what it notices before a call: other work on the node, and an interruption.
     fn notice(&mut self, now: Time) {
         self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);

@@ -1,8 +1,8 @@
 //! What one write does to one row in DynamoDB, and which requests DynamoDB refuses before it reads any row.
 //!
-//! Guarantees: conditions, equality and order of values are as in DynamoDB; numbers are stored in its one spelling
-//! (developer guide, naming rules and data types); the same requests are refused: keys and index keys that are empty
-//! or of another type, empty sets, sets with a value twice, conditions without an operand, updates of keys or of
+//! Guarantees: conditions, equality and order of values are as in DynamoDB; numbers are stored in DynamoDB's one
+//! spelling (developer guide, naming rules and data types); the same requests are refused: keys and index keys that are
+//! empty or of another type, empty sets, sets with a value twice, conditions without an operand, updates of keys or of
 //! nothing.
 //! Does not: limit sizes of rows, expressions and requests in bytes.
 
@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 use store::{Cond, Effect, Item, Key, KeyAttribute, KeySchema, KeyType, Query, Table, Write};
 
-/// What is wrong with a request.
+/// The reason why a request is refused.
 pub type Refusal = &'static str;
 
 /// The most values of an IN (DynamoDB developer guide, condition expressions).
@@ -275,7 +275,7 @@ pub fn same(a: &AttributeValue, b: &AttributeValue) -> bool {
     }
 }
 
-/// The order of two values of one type; `None` where they have none.
+/// The order of two values of one type; `None` if they have no order.
 fn order(a: &AttributeValue, b: &AttributeValue) -> Option<Ordering> {
     use AttributeValue as V;
     match (a, b) {

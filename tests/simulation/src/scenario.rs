@@ -1,7 +1,7 @@
-//! What one world is like: its policy, its work and its faults, all drawn from its seed.
+//! The settings of one world: its policy, its work and its faults, all drawn from its seed.
 //!
-//! Guarantees: each seed has some kinds of faults and not others, at rates from calm to storm. (Many different
-//! worlds find more than one world with every fault.) Does not: draw anything while the world runs.
+//! Guarantees: each seed has some kinds of faults and not others, at rates from calm to storm. (Many different worlds
+//! find more mistakes than one world with every fault does.) Does not: draw anything while the world runs.
 
 use crate::core::Fault;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -59,7 +59,7 @@ pub struct Scenario {
     pub broken_type: Option<(String, f64)>,
     /// For how many hours after the faults small jobs keep coming. A waiting job must not starve.
     pub late_hours: u32,
-    /// Whether all jobs are alike and never give up. They must then end although the faults go on.
+    /// Whether all jobs are alike and have very many retries. Such jobs must end although the faults go on.
     pub plain_jobs: bool,
 }
 
@@ -70,7 +70,7 @@ impl Scenario {
     /// The world of a seed, with this many hours of faults.
     pub fn of(seed: u64, hours: f64) -> Self {
         let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xA5A5_0000_5A5A_FFFF);
-        // Calm, ordinary, rough, storm.
+        // The factor for all chances: no faults, calm, ordinary (twice as likely), storm.
         let weather = *pick(&mut dice, &[0.0, 0.3, 1.0, 1.0, 3.0]);
         let chances = Fault::ALL
             .iter()
@@ -110,7 +110,7 @@ impl Scenario {
             scenario.arrivals = Arrivals::None;
         }
         scenario.policy = policy(&mut dice);
-        // Usually there is work for more than all nodes. Three jobs need the room of about two nodes.
+        // Usually there is more work than all nodes can take. Three jobs need the room of about two nodes.
         let load = if dice.random_bool(0.7) { dice.random_range(1.5..3.0) } else { dice.random_range(0.2..1.2) };
         let wanted = f64::from(scenario.max()) * load;
         scenario.jobs_per_hour = wanted * 3600.0 / scenario.job_s as f64;
@@ -131,7 +131,8 @@ impl Scenario {
             (Fault::TerminateFails, 0.1),
             (Fault::TerminatesSome, 0.1),
             (Fault::NeverBoots, 2.0 / 7.0),
-            // The first chance is of instances that boot, the second of those that do not hang.
+            // The chance of `Hangs` is among instances that boot. The chance of `NeverReports` is among instances that
+            // do not hang.
             (Fault::Hangs, 2.0 / 5.0),
             (Fault::NeverReports, 2.0 / 3.0),
             (Fault::InstanceDies, 0.02),
@@ -181,7 +182,7 @@ impl Scenario {
         }
     }
 
-    /// The faults this world has.
+    /// The kinds of faults that this world has.
     pub fn faults(&self) -> impl Iterator<Item = Fault> {
         Fault::ALL.iter().copied().filter(|f| self.chance(*f) > 0.0)
     }

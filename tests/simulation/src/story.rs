@@ -1,6 +1,6 @@
 //! Makes a failing world small, and tells its story.
 //!
-//! Guarantees: the story is of the same failure: it breaks the same invariant. Does not: find the smallest world.
+//! Guarantees: the smaller world has the same failure: it breaks the same invariant. Does not: find the smallest world.
 
 use crate::core::{Broken, Line};
 use crate::scenario::Scenario;

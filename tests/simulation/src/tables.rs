@@ -1,8 +1,8 @@
 //! The database of a world: the model with its faults. If asked for, also the real store, which must give the same
 //! answers.
 //!
-//! Guarantees: a fault never changes what a committed write did, only when it happens and what the caller hears of
-//! it; consistent reads are consistent; the checks see every write.
+//! Guarantees: a fault never changes the effect of a committed write, only its time and the answer that the caller
+//! gets; consistent reads are consistent; the checks see every write.
 //! Does not: know what the rows mean.
 
 use crate::caller::{Caller, Kind};
@@ -99,7 +99,7 @@ impl Tables {
         Ok(caller)
     }
 
-    /// After a write: the caller may die, or not get the answer.
+    /// After a write: the caller may be killed, or may not get the answer.
     async fn after(&self, caller: &Caller, operation: &'static str) -> Result<(), DbError> {
         caller.point().await;
         self.slow(caller, false).await;
@@ -157,7 +157,7 @@ impl Tables {
         rows
     }
 
-    /// Shows what a write did to the checks, and keeps it for stale scans.
+    /// Shows the checks what a write changed, and keeps the changes for stale scans.
     fn wrote(&self, caller: &Caller, model: &Model, writes: &[Write], changes: Vec<Change>) {
         if self.core.is_telling() {
             for change in changes.iter().filter(|c| c.table != Table::Events) {
@@ -190,8 +190,8 @@ impl Tables {
         }
     }
 
-    /// The real store's answer to a list, after comparing it with the model's. The model's own page, if the model
-    /// differs on purpose: it has short pages, or its index lags.
+    /// Compares the real store's answer to a list with the model's, and returns it. Returns the model's page without a
+    /// comparison if the model differs on purpose, because its page is short or its index lags.
     async fn twin_page(
         &self,
         what: &str,
@@ -218,7 +218,7 @@ impl Tables {
         let plain = |items: &[Row]| {
             let mut rows: Vec<String> = items.iter().map(|i| to_json(i).to_string()).collect();
             if query.is_none() {
-                // The order of a scan means nothing.
+                // The order of a scan has no meaning.
                 rows.sort_unstable();
             }
             rows

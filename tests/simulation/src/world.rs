@@ -22,13 +22,13 @@ use std::time::Duration;
 use store::Store;
 use tokio::time::sleep;
 
-/// The most ticks of poll-and-scale until the next job ends, after the faults stop or after another job ended.
-/// As many until every instance is gone after the last job. (The longest waits of a policy: a stale record, a
-/// paused launch, a brake.)
+/// The most ticks of poll-and-scale until the next job ends, after the faults stop or after another job ended. Also the
+/// most ticks until every instance is gone after the last job. (The number covers the longest waits of a policy: a
+/// stale record, a paused launch, a brake.)
 pub const TICKS_TO_END: u32 = 720;
-/// The most ticks until a drain ends that began before the faults stopped.
+/// The most ticks after the faults stopped until every earlier drain has ended.
 pub const TICKS_TO_DRAIN: u32 = 30;
-/// The most ticks until nothing waits for an instance that ended before the faults stopped.
+/// The most ticks after the faults stopped until no record waits for an instance that ended earlier.
 pub const TICKS_TO_NOTICE: u32 = 60;
 /// The most ticks until every handle row is gone. A row is looked at once a day, and a row that a restored table
 /// forgot takes another day.
@@ -43,7 +43,7 @@ pub struct Outcome {
     pub broken: Option<Broken>,
     /// What happened.
     pub happened: Happened,
-    /// How many hours it lasted.
+    /// How many hours the world lasted.
     pub hours: f64,
     /// Hours with a fleet of at least [`FLEET`] nodes.
     pub fleet_hours: f64,
@@ -83,7 +83,7 @@ struct World {
     store: Store,
 }
 
-/// What a world has been through so far.
+/// The counts of a world so far.
 struct Lived {
     minutes: u32,
     /// Minutes with a fleet of at least [`FLEET`] nodes, while faults happened.
@@ -232,8 +232,8 @@ impl World {
         self.invariant_everything_ends(healthy - lived.fewest_since.max(late))
     }
 
-    /// Plain jobs all end before the world ends, and leave nothing behind, although the faults go on. Returns
-    /// whether they have.
+    /// Plain jobs all end before the world ends, and leave nothing behind, although the faults go on. Returns whether
+    /// nothing is left.
     fn invariant_everything_ends_in_the_midst_of_chaos(&self, late: bool) -> bool {
         let left = self.check.what_is_left(0);
         if let (true, Some(left)) = (late, &left) {
@@ -242,8 +242,8 @@ impl World {
         left.is_none()
     }
 
-    /// When the faults are over, everything that should end does: within [`TICKS_TO_END`] after the last job
-    /// ended, and handle rows within [`TICKS_TO_FORGET`]. Returns whether it has.
+    /// After the faults have stopped, everything that should end ends: within [`TICKS_TO_END`] after the last job
+    /// ended, and handle rows within [`TICKS_TO_FORGET`]. Returns whether everything has ended.
     fn invariant_everything_ends(&self, ticks: u32) -> bool {
         let min = self.core.scenario.policy.pointer("/nodes/min").and_then(Value::as_u64).unwrap_or(0);
         let Some(left) = self.check.what_is_left(u32::try_from(min).unwrap_or(0)) else { return true };
@@ -285,7 +285,7 @@ impl World {
         loop {
             sleep(Duration::from_secs(10)).await;
             for instance in self.ec2.take_warnings() {
-                // Not every warning arrives. The node's agent sees it too.
+                // Not every warning arrives here. The node's agent sees the warning too.
                 if self.core.maybe(0.6) {
                     let input = json!({"detail-type": "EC2 Spot Instance Interruption Warning",
                         "detail": {"instance-id": instance}});

@@ -34,7 +34,7 @@ fn given() -> Vec<(&'static str, AttributeValue)> {
     ]
 }
 
-/// Conditions, and what each one gives on the row as given and where there is no row.
+/// Conditions, each with its result on the given row and its result without a row.
 type Conds = Vec<(Vec<Cond>, Is, Is)>;
 
 fn conds() -> Conds {
@@ -143,7 +143,7 @@ async fn conditions(bench: &Bench) {
     for (number, (case, when, on_row, on_none)) in named.chain(refused).enumerate() {
         for (there, is) in [(true, on_row), (false, on_none)] {
             let effects = ["update", "put", "delete", "check"];
-            // If calls are slow, only the update: its answer tells most.
+            // If calls are slow, only the update is tried, because its answer shows the most.
             for name in effects.iter().take(if bench.thorough { 4 } else { 1 }) {
                 for answer in [Answer::Row, Answer::None] {
                     let key = job(&format!("cond-{number}-{there}-{name}-{answer:?}"));
@@ -355,7 +355,7 @@ async fn effects(bench: &Bench) {
             let write = (case.write)(&key);
             let after = case.after.as_ref().map(|a| a.as_ref().map(|a| row(&key, a)));
             let answered = match (&write.effect, way) {
-                // A put is answered with the item as the client sent it.
+                // A put returns the item as the client sent it.
                 (Effect::Put(put), "answered") => Some(seen(put)),
                 (Effect::Update { .. }, "answered") => after.clone().flatten().as_ref().map(seen),
                 _ => None,

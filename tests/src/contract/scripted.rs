@@ -138,7 +138,7 @@ async fn the_reasons_of_cancelled_transactions_are_told_apart() {
         assert!(matches!(what(cancelled(codes)).await, WriteError::Conflict(None)), "{codes:?}");
     }
     assert!(matches!(what(cancelled(&["None", "TransactionConflict", "None"])).await, WriteError::Contended));
-    // A retry cannot change a failed condition. So it comes before the conflict beside it.
+    // A retry cannot change a failed condition. So a failed condition comes before a conflict in the same answer.
     for codes in [
         &["TransactionConflict", "ConditionalCheckFailed", "None"][..],
         &["ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"],

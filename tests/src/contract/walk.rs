@@ -14,7 +14,7 @@ const NAMES: &[&str] =
 struct Walk {
     rng: StdRng,
     keys: Vec<Key>,
-    /// Whether it also tries requests that are refused, and other spellings of numbers.
+    /// Whether the walk also tries requests that are refused, and other spellings of numbers.
     strict: bool,
     /// The places at which queries stopped, to continue from later.
     places: Vec<(Query, PageKey)>,
@@ -73,9 +73,9 @@ impl Walk {
         NAMES[self.below(NAMES.len())]
     }
 
-    /// A value that such an attribute may have, or sometimes one that it may not. Never a wrong one in a transaction:
-    /// DynamoDB does not document which item's error wins. Never a wrong one for an index key: it may be checked before
-    /// or after the conditions.
+    /// A valid value for an attribute, or sometimes an invalid one. Never an invalid value in a transaction, because
+    /// DynamoDB does not document which item's error wins. Never an invalid value for an index key, because DynamoDB
+    /// may check the key before or after the conditions.
     fn value(&mut self, key: &Key, name: &str, in_transaction: bool) -> AttributeValue {
         let of_index = ["queue", "rank", "live_node", "due", "due_at"].contains(&name);
         if self.strict && !in_transaction && !of_index && self.one_in(60) {
@@ -85,8 +85,8 @@ impl Walk {
         self.good(key, name)
     }
 
-    /// A value that such an attribute may have. Each row has its own value for the range key of an index, so that the
-    /// order is defined.
+    /// A valid value for an attribute. Each row has its own value for the range key of an index, so that the order is
+    /// defined.
     fn good(&mut self, key: &Key, name: &str) -> AttributeValue {
         let of_row = self.keys.iter().position(|k| k == key).unwrap_or_default();
         match name {
@@ -130,7 +130,7 @@ impl Walk {
         };
         match self.below(if depth == 0 { 8 } else { 9 }) {
             0..=2 => Cond::Absent(name),
-            // Only valid operands. `cases` has the ones that are refused.
+            // Only valid operands. `cases` tests the operands that are refused.
             3 | 4 => Cond::Eq(name, self.good(key, name)),
             5 | 6 => match self.good(key, name) {
                 bound @ (AttributeValue::N(_) | AttributeValue::S(_)) => Cond::Lt(name, bound),
@@ -148,7 +148,7 @@ impl Walk {
             let name = self.name();
             all.insert(name, self.value(key, name, in_transaction));
         }
-        // Both keys of an index, more often than at random.
+        // Sets both keys of an index together, more often than a random choice would.
         if self.one_in(2) {
             let names: &[&'static str] = match key.table {
                 Table::Jobs => &["queue", "rank"],
@@ -206,7 +206,7 @@ impl Walk {
     }
 
     fn remember(&mut self, query: Query) {
-        // Any place is allowed, even without a row there. It is made from the query.
+        // The place to continue from is made from the query. A place without a row is allowed too.
         let key = query.table.definition().key;
         let candidates: Vec<Key> = self
             .keys

@@ -43,7 +43,7 @@ async fn an_unreadable_state_does_not_affect_the_others() {
     assert!(err[0].starts_with("nodekeeper: line 3: the state is not one JSON object: "), "{err:?}");
     assert!(err[1].starts_with("nodekeeper: line 4: the state cannot be read: missing field `now`"), "{err:?}");
     assert_eq!(err.len(), 2);
-    // The same from a file. Without a policy, each line says what is missing.
+    // The same states from a file. Without a policy, the error names the missing option.
     let file = file(&dir, "states", &state);
     let out = world.run(&["plan", "--state", &file, "--policy", &policy]).await.done();
     assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap(), answers[0]);
@@ -90,7 +90,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     assert!(out.contains("ok  poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
     assert!(out.ends_with("nodes: none\njobs: 1 queued\nall is well\n"), "{out}");
 
-    // Three things are wrong, two are worth knowing, and what has ended is not shown.
+    // Three checks are wrong and two are notes. Entries that have ended are not shown.
     world.put_node(&fixtures::ready(0)).await;
     let until = |key: &str, s: i64| {
         let key: ControlKey = key.parse().unwrap();
@@ -137,7 +137,8 @@ async fn an_overdue_function_is_reported_as_wrong() {
         error: Some("no\nway".into()),
         ..RunRow::new(function)
     };
-    // Five periods of a minute, and of five minutes.
+    // The limit is five periods: 5 minutes for the first two functions, 25 minutes for clean-stale-records. Only the
+    // first success is too old.
     for (function, success) in [("poll-and-scale", 699), ("sweep-dispatch", 700), ("clean-stale-records", -499)] {
         world.store().write(None, &row(function, success), Vec::new()).await.unwrap();
     }

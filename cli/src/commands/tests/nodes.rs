@@ -84,7 +84,7 @@ async fn a_handle_is_kept_and_released() {
     assert_eq!(said.done(), "handle cache:data on slot 1 is kept from now on\n");
     assert_eq!(changed, ["events/slot#1/keep".to_owned(), handle.clone()]);
     assert!(world.run(&["handles", "1"]).await.done().lines().nth(1).unwrap().contains("kept"));
-    // Only one node has this handle, so the slot is not needed.
+    // Only one node has this handle, so the command needs no slot.
     let (said, changed) = world.changes(&["keep", "cache:data"]).await;
     assert_eq!(
         (said.done().as_str(), changed.len()),

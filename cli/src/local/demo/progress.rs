@@ -17,7 +17,7 @@ use ulid::Ulid;
 
 /// How often the tables are read.
 const CHECK: Duration = Duration::from_millis(300);
-/// Actions that are not reported: each ended alloc has one.
+/// Actions that are not reported, because each ended alloc has one.
 const NOT_REPORTED: [&str; 1] = ["mark_destroying"];
 /// The time limit of the whole demonstration.
 pub(super) const TIME_LIMIT: Span = Span::from_s(300);
@@ -123,7 +123,7 @@ impl<'a> Demo<'a> {
     }
 
     pub(super) async fn handles(&self) -> Result<usize, LocalError> {
-        // Every row is due before the end of time, so these are all rows.
+        // Every row is due before this last possible time, so the result has all rows.
         Ok(self.store().handles_due(Time::from_ms(i64::MAX)).await?.len())
     }
 
@@ -172,7 +172,7 @@ impl<'a> Demo<'a> {
             let Some(cancelled) = job.cancel(keep, self.now()) else { continue };
             match self.store().write(Some(job), &cancelled, Vec::new()).await {
                 Ok(_) => self.report(&task.name, "cancelled", "by the demonstration, while it runs"),
-                // The job changed in the meantime: tried again at the next check.
+                // The job changed in the meantime. The next check tries again.
                 Err(WriteError::Conflict(_)) => {}
                 Err(error) => return Err(error.into()),
             }

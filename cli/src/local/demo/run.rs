@@ -9,7 +9,7 @@ use super::verdict::{self, Check};
 use super::work;
 use std::path::Path;
 
-/// Runs it and returns every check, passed or failed.
+/// Runs the demonstration and returns every check, passed or failed.
 pub(in crate::local) async fn run(stack: &Stack) -> Result<Vec<Check>, LocalError> {
     let results = stack.places.dir.join("results");
     fresh_directory(&results)?;

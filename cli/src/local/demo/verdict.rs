@@ -34,7 +34,7 @@ impl Check {
         Self::new(what, if holds { Vec::new() } else { vec![otherwise()] })
     }
 
-    /// Made after everything was shut down.
+    /// The check that no process is left. Made after everything was shut down.
     pub(in crate::local) fn nothing_left(processes: usize) -> Self {
         Self::that("every process that was started has ended", processes == 0, || {
             format!("{processes} processes are left")
@@ -116,7 +116,7 @@ impl Ended<'_> {
         }
     }
 
-    /// What is wrong with it, if anything.
+    /// What is wrong with the job; `None` if nothing is.
     fn problem(&self) -> Option<String> {
         self.check().err()
     }

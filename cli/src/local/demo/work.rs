@@ -1,4 +1,4 @@
-//! The jobs of the demonstration, and what must come of them.
+//! The jobs of the demonstration, and their expected results.
 //!
 //! Guarantees: the expected results are computed here, before any job runs.
 //! Does not: run or check anything.
@@ -23,7 +23,7 @@ const ZIPPED: usize = 8;
 const COUNTED: usize = 6;
 const JOINED: usize = 3;
 
-/// One job and what must come of it.
+/// One job and its expected result.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub(super) name: String,
@@ -31,24 +31,24 @@ pub(super) struct Task {
     pub(super) expect: Expect,
 }
 
-/// What must come of a job.
+/// The expected result of a job.
 #[derive(Clone, Debug)]
 pub(super) enum Expect {
-    /// It completes, and its result has this content.
+    /// The job completes, and its result has this content.
     Says { result: PathBuf, content: String },
-    /// It completes, and its result is a gzip file of content with this SHA-256.
+    /// The job completes, and its result is a gzip file of content with this SHA-256.
     Unzips { result: PathBuf, sha256: String },
-    /// It fails this many times, each time with this exit code.
+    /// The job fails this many times, each time with this exit code.
     Fails { exit_code: i32, times: usize },
-    /// It fails once, and then completes.
+    /// The job fails once, and then completes.
     SecondTime { exit_code: i32, result: PathBuf },
-    /// It is cancelled while it runs.
+    /// The job is cancelled while it runs.
     Cancelled,
-    /// It fits no node, so it never runs.
+    /// The job fits no node, so it never runs.
     Rejected,
-    /// Its members run at the same time and know each other's addresses.
+    /// The members of the job run at the same time and know each other's addresses.
     Together { members: u32, result: PathBuf },
-    /// It completes.
+    /// The job completes.
     Completes,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
         tasks.push(task(&name, script, &[("A", a), ("B", b), ("C", c), ("OUT", &result)], spec, expect));
     }
     tasks.extend(special_jobs(results));
-    // Its input is the one file that certainly exists.
+    // The urgent job reads this program's own file, which certainly exists.
     let spec = JobSpec { priority: 1_000, ..JobSpec::default() };
     let urgent = hash("urgent", &std::env::current_exe()?, results, spec)?;
     Ok((tasks, urgent))
@@ -119,7 +119,7 @@ fn special_jobs(results: &Path) -> Vec<Task> {
         done
         echo "$NODEKEEPER_HOSTS" > "$OUT.hosts.$NODEKEEPER_MEMBER"
         sleep 1"#;
-    // The daemon keeps neither its parent, nor its session, nor its environment.
+    // The daemon leaves its parent and its session, and clears its environment.
     let daemon =
         "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
     let cache = r#"echo "$NODEKEEPER_JOB_ID" >> "$NODEKEEPER_CACHE_DEMO/seen" && [ -s "$NODEKEEPER_CACHE_DEMO/seen" ]"#;
@@ -192,7 +192,7 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>, enough: usize) {
         if found.len() >= enough {
             return;
         }
-        // Links are not followed: they can lead in circles.
+        // Symbolic links are not followed, because they can form cycles.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if metadata.is_dir() {
             walk(&path, found, enough);

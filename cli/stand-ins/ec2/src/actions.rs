@@ -1,11 +1,11 @@
-//! Which function performs which action of the API, and which fault meets it.
+//! Calls the function for each action of the API, and applies the faults to the call.
 
 use crate::api_error::ApiError;
 use crate::call::Call;
 use crate::faults::LostAs;
 use crate::wire::Xml;
 
-/// What the stand-in sends back.
+/// The response of the stand-in to a successful action.
 pub(crate) enum Answer {
     Xml(String),
     /// The action is done, but the connection breaks before the answer.

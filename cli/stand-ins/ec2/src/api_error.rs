@@ -63,7 +63,7 @@ pub(crate) enum ApiError {
     Unsupported { instance_type: String, zone: String },
     #[error("Request limit exceeded.")]
     RequestLimitExceeded,
-    /// A fault loses the answer; the action itself is done.
+    /// The action is done, but a fault replaces its answer by this error.
     #[error("An internal error has occurred")]
     InternalError,
     #[error("{message}")]

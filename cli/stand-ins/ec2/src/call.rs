@@ -16,7 +16,7 @@ pub(crate) struct Call<'a> {
     pub(crate) now: Time,
     /// When the stand-in was started.
     pub(crate) started_at: Time,
-    /// What the machine last wrote, if the call asks for it.
+    /// The end of the machine's console output, if the call asks for it.
     pub(crate) console: Option<String>,
 }
 

@@ -90,7 +90,7 @@ impl Call<'_> {
     }
 }
 
-/// A page token: the last instance shown, the query it belongs to, and when that was.
+/// A page token: the last instance shown, the query of the token, and the time of the page.
 fn write_token(last: u64, query: u64, now: Time) -> String {
     URL_SAFE_NO_PAD.encode(format!("{last}.{query}.{}", now.as_ms()))
 }

@@ -118,8 +118,8 @@ impl Ec2 {
         result
     }
 
-    /// Makes the queued hook calls, in order and outside of the lock. Only one caller at a time
-    /// empties the queue; the calls of the others are in it.
+    /// Makes the queued hook calls, in order and outside of the lock. Only one caller at a time empties the queue. It
+    /// also makes the hook calls that other callers queued.
     fn call_hooks(&self) {
         {
             let mut world = self.lock();

@@ -1,5 +1,5 @@
-//! Failures on demand. A fault that applies to a number of calls counts itself down: the faults
-//! read back are those still to come.
+//! Failures on demand. A fault that applies to a number of calls counts itself down. Reading the faults back shows only
+//! those that are still to come.
 
 use model::Market;
 use model::time::Time;
@@ -15,7 +15,7 @@ use crate::instance::Instance;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// What EC2 has no capacity for.
+    /// The capacity shortages.
     pub shortages: Vec<Shortage>,
     /// The quota of on-demand instances: `InstanceLimitExceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ pub(crate) enum Lookup {
 }
 
 impl Faults {
-    /// Fails this call if a fault says so, and counts it.
+    /// Fails this call if a fault says so. Counts the call.
     pub(crate) fn fail_call(&mut self, action: &str) -> Result<(), ApiError> {
         if self.throttle_calls > 0 {
             self.throttle_calls -= 1;
@@ -141,13 +141,13 @@ impl Faults {
         Err(ApiError::OnDemand { status, code, message })
     }
 
-    /// Whether and how this answer of RunInstances is lost; counts it.
+    /// Whether and how this answer of RunInstances is lost. Counts the lost answer.
     pub(crate) fn lose_answer(&mut self) -> Option<LostAs> {
         self.lose_run_answers = self.lose_run_answers.checked_sub(1)?;
         Some(self.lost_as)
     }
 
-    /// Whether the next instance fails to boot; counts it.
+    /// Whether the next instance fails to boot. Counts the failure.
     pub(crate) fn fail_boot(&mut self) -> bool {
         let fails = self.boot_failures > 0;
         self.boot_failures = self.boot_failures.saturating_sub(1);

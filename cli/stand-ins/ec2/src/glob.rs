@@ -26,7 +26,7 @@ impl Glob {
         Self(parts)
     }
 
-    /// Whether the pattern matches the whole text. Case counts.
+    /// Whether the pattern matches the whole text. The match is case-sensitive.
     ///
     /// Only the last `*` is ever tried again, so the time is at most the product of the two
     /// lengths.

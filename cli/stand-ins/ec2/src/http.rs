@@ -22,7 +22,7 @@ use crate::faults::Faults;
 use crate::instance::Instance;
 use crate::wire::{Params, Xml};
 
-/// Far more than any valid call, and little enough to keep in memory.
+/// The largest accepted body: far larger than any valid call, and small enough to keep in memory.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// How often due changes are made while no request comes.
 const TICK: Duration = Duration::from_millis(100);

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// EC2 prepares it.
+    /// EC2 prepares the instance.
     Pending,
-    /// Its machine is up.
+    /// The machine is up.
     Running,
     /// On its way to `terminated`.
     ShuttingDown,
@@ -38,7 +38,7 @@ impl State {
         }
     }
 
-    /// Whether it is terminated, or will be: nothing can undo that.
+    /// Whether the instance is terminated, or will certainly be.
     pub const fn is_ending(self) -> bool {
         matches!(self, Self::ShuttingDown | Self::Terminated)
     }
@@ -50,12 +50,12 @@ impl State {
 pub struct Instance {
     /// `i-` and 17 hexadecimal digits.
     pub instance_id: String,
-    /// Names the RunInstances call that made it.
+    /// The id of the RunInstances call that made the instance.
     pub reservation_id: String,
     pub state: State,
     pub launched_at: Time,
     pub instance_type: String,
-    /// As they count against a quota.
+    /// The vCPUs that count against a quota.
     pub vcpus: u32,
     pub market: Market,
     pub subnet_id: String,
@@ -68,14 +68,14 @@ pub struct Instance {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_token: Option<String>,
     pub tags: BTreeMap<String, String>,
-    /// Its position among those of its launch.
+    /// The position of the instance in its launch.
     pub launch_index: u32,
-    /// Why it left `running`.
+    /// Why the instance left `running`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<StateReason>,
-    /// Whether its machine boots: see [`Faults::boot_failures`](crate::Faults).
+    /// Whether the machine boots: see [`Faults::boot_failures`](crate::Faults).
     pub boots: bool,
-    /// Whether it terminates, rather than stops, when its machine powers off
+    /// Whether the instance terminates, rather than stops, when its machine powers off
     /// (`InstanceInitiatedShutdownBehavior`).
     pub ends_when_off: bool,
     #[serde(skip)]
@@ -92,9 +92,9 @@ pub enum StateReason {
     SpotTermination,
     /// The hardware failed, or was retired.
     TerminatedByCloud,
-    /// The hardware failed, and it was stopped.
+    /// The hardware failed, and EC2 stopped the instance.
     StoppedByCloud,
-    /// Its operating system powered it off.
+    /// The operating system powered the machine off.
     PoweredOff,
 }
 

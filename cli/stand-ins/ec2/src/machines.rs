@@ -1,4 +1,4 @@
-//! What runs behind an instance: in `nodekeeper local` a process, in tests nothing.
+//! The machine behind an instance: a process in `nodekeeper local`, nothing in tests.
 
 use model::time::Time;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct MachineStart {
     pub instance_id: String,
     pub private_ip: String,
     pub instance_type: String,
-    /// Decoded; empty if the launch gave none.
+    /// The user data, decoded. Empty if the launch gave none.
     pub user_data: String,
     pub tags: BTreeMap<String, String>,
 }

@@ -1,5 +1,5 @@
-//! RunInstances: reads the request, finds a launch that it repeats, checks quota and capacity,
-//! and launches.
+//! RunInstances: reads the request, finds the earlier launch that the request repeats, checks quota and capacity, and
+//! launches.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -218,7 +218,7 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// The parameters that two requests with one client token must share: all but these two.
+/// The parameters on which two requests with one client token must agree: all except these two.
 fn identity(params: &Params) -> Params {
     params.clone().without(&["ClientToken", "DryRun"])
 }

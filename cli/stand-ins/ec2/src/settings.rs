@@ -1,4 +1,4 @@
-//! What the stand-in's region offers, and how fast it is. Fixed once it is started.
+//! What the stand-in's region offers, and how fast it is. The settings do not change after the start.
 //!
 //! Does not: hold failures; [`Faults`](crate::Faults) does.
 

@@ -50,7 +50,7 @@ enum DueChange {
     Forget,
 }
 
-/// The level of a token bucket, in thousandths of a token: refills are fractions.
+/// The level of a token bucket, in thousandths of a token, because a refill adds fractions of a token.
 #[derive(Default)]
 pub(crate) struct BucketLevel {
     milli: i64,
@@ -86,7 +86,7 @@ pub(crate) struct World {
     addresses: u32,
     /// Hook calls still to be made, in order.
     pub(crate) hooks: VecDeque<HookCall>,
-    /// A caller is making them.
+    /// Whether a caller is making hook calls now.
     pub(crate) calling_hooks: bool,
 }
 
@@ -219,7 +219,7 @@ impl World {
             }
             (DueChange::Stop, State::Stopping) => instance.state = State::Stopped,
             (DueChange::Forget, State::Terminated) => self.forget(number, at),
-            // Its state changed in the meantime: the change no longer applies.
+            // The instance's state changed in the meantime, so the change no longer applies.
             (DueChange::Run | DueChange::Stop | DueChange::Terminate | DueChange::Forget, _) => {}
         }
     }

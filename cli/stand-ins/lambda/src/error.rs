@@ -1,7 +1,7 @@
 //! Why an invocation fails.
 //!
 //! Guarantees: a failure of the function itself ([`FunctionError`]) is never mixed with a failure to run it
-//! ([`InvokeError`]). Callers must treat them differently: only after the first did the function's code run.
+//! ([`InvokeError`]). Callers must treat the two differently, because the function's code ran only in the first case.
 
 use axum::body::Bytes;
 use serde::Deserialize;
@@ -25,7 +25,7 @@ pub enum InvokeError {
     TooManyRequests {
         /// The function's name.
         function: String,
-        /// How many wait.
+        /// How many invocations wait.
         waiting: usize,
     },
     /// The function ran and failed, timed out, or could not start.

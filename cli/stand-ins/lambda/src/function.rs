@@ -86,18 +86,18 @@ struct Working {
 /// The state of a process.
 #[derive(Debug)]
 enum ProcessState {
-    /// It has not polled yet.
+    /// The process has not polled yet.
     Starting {
         until: Instant,
     },
-    /// It polls, and there is no work for it.
+    /// The process polls, and there is no work for it.
     Idle(oneshot::Sender<Work>),
     Working(Working),
-    /// It has answered and will poll again.
+    /// The process has answered and will poll again.
     Returning {
         until: Instant,
     },
-    /// It exceeded a limit, with or without an invocation, and is being killed.
+    /// The process exceeded a limit, with or without an invocation, and is being killed.
     Overdue(Option<Working>),
 }
 
@@ -196,7 +196,7 @@ impl Function {
                 pool.failed_starts = 0;
                 pool.no_start_before = None;
             }
-            // An idle process polls again when its connection broke.
+            // An idle process polls again after the connection of its poll broke.
             ProcessState::Idle(_) | ProcessState::Returning { .. } => {}
         }
         self.dispatch(&mut pool);
@@ -221,7 +221,7 @@ impl Function {
         }
     }
 
-    /// A process reports why it cannot start. Its callers get the error when the process has ended.
+    /// A process reports why it cannot start. The waiting callers get the error when the process has ended.
     pub(crate) fn init_error(&self, number: u64, error: FunctionError) -> Result<(), Gone> {
         let mut pool = self.pool();
         pool.processes.get_mut(&number).ok_or(Gone)?.init_error = Some(error);
@@ -312,7 +312,8 @@ impl Function {
                         process.state =
                             ProcessState::Working(Working { request_id, answer, since: now, deadline: until });
                     }
-                    // The connection of the poll broke: the process polls again or ends, the invocation waits on.
+                    // The connection of the poll broke. The process polls again or ends, and the invocation keeps
+                    // waiting.
                     Err(Work { payload, .. }) => {
                         pool.waiting.push_front(Invocation { request_id, payload, origin, answer });
                     }
@@ -399,8 +400,8 @@ impl Function {
 
     /// When to check the process's limit again; `None` if the limit has passed and the process must be killed.
     ///
-    /// Deadlines are exact without a timer for each invocation: an invocation that begins after a check cannot time
-    /// out earlier than one whole time-out after that check.
+    /// Deadlines are exact without a timer for each invocation: the process is checked again at the latest one time-out
+    /// after each check, and an invocation that begins in between cannot time out before the next check.
     fn check_limit(&self, number: u64) -> Option<Instant> {
         let now = Instant::now();
         let mut pool = self.pool();
@@ -412,7 +413,7 @@ impl Function {
             ProcessState::Overdue(_) => now,
         };
         if limit > now {
-            // A starting or returning process may get an invocation, with its own deadline, before that.
+            // Before its limit, a starting or returning process may get an invocation with another deadline.
             return Some(limit.min(now + Duration::from_millis(self.config.timeout_ms)));
         }
         // From now on the process gets no work and its answers are refused.
@@ -423,7 +424,8 @@ impl Function {
         None
     }
 
-    /// A process has ended: its caller gets the reason, and others take its place.
+    /// Called when a process has ended. The caller of its invocation gets the reason, and other processes take its
+    /// place.
     fn ended(self: &Arc<Self>, number: u64, how: &str, last_line: Option<String>) {
         let mut pool = self.pool();
         let Some(process) = pool.processes.remove(&number) else { return };

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 /// Takes the functions' output: the function's name and one line.
 pub type LogSink = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
-/// What all functions share.
+/// The values that all functions share.
 pub(crate) struct Host {
     pub(crate) address: SocketAddr,
     pub(crate) region: String,

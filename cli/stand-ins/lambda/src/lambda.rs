@@ -68,7 +68,7 @@ impl Lambda {
             .with_state(Arc::clone(&self.functions))
     }
 
-    /// Where it listens.
+    /// The address of the HTTP server.
     pub fn address(&self) -> SocketAddr {
         self.functions.host.address
     }

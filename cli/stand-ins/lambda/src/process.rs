@@ -27,10 +27,11 @@ use tokio::task::JoinHandle;
 const MAX_LINE: u64 = 16 * 1024;
 /// How long a process's descendants may keep its pipes open after its end.
 const LAST_LINES: Duration = Duration::from_secs(1);
-/// Where util-linux installs it. BusyBox has a `setpriv` without parent death signals, so each is tried first.
+/// Where util-linux installs `setpriv`. The `setpriv` of BusyBox cannot set a parent death signal, so each path is
+/// tried before use.
 const SETPRIV: [&str; 2] = ["/usr/bin/setpriv", "/bin/setpriv"];
 
-/// What to run.
+/// The program to run, and its environment.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessSpec {
     pub(crate) program: PathBuf,
@@ -134,7 +135,7 @@ fn run_thread(spec: &ProcessSpec, reply: oneshot::Sender<io::Result<Started>>) {
 }
 
 fn start(spec: &ProcessSpec) -> io::Result<Child> {
-    // Checked here: the wrapper would only report it in a log line.
+    // This is checked here, because the wrapper would report a missing program only in a log line.
     if !spec.program.exists() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "no such file exists"));
     }
@@ -182,7 +183,7 @@ fn can_set_death_signal(setpriv: &str) -> bool {
     tried.is_ok_and(|status| status.success())
 }
 
-/// A process group. Empty once its leader has been waited for: the number may then belong to another group.
+/// A process group. `None` once its leader has been waited for, because then the number may belong to another group.
 #[derive(Debug)]
 struct Group(Mutex<Option<Pid>>);
 
@@ -194,7 +195,7 @@ impl Group {
         }
     }
 
-    /// Ends the processes that an ended leader left behind. While any of them lives, the number stays theirs.
+    /// Ends the processes that an ended leader left behind. While one of them lives, no other group can get the number.
     fn close(&self) {
         if let Some(group) = self.lock().take() {
             let _ = killpg(group, Signal::SIGKILL);

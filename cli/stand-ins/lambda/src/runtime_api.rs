@@ -154,7 +154,7 @@ async fn register(State(functions): State<Arc<Functions>>, Path((name, process))
 
 async fn next_event(State(functions): State<Arc<Functions>>, Path((name, process)): Path<(String, u64)>) -> Response {
     match functions.get(&name) {
-        // The connection ends with the process, and this handler with it.
+        // The connection ends with the process. Then this handler ends too.
         Ok(function) if function.has_process(process) => std::future::pending().await,
         Ok(_) => given_up(),
         Err(error) => no_function(&error),

@@ -23,11 +23,11 @@ pub struct LambdaSettings {
 /// One function.
 #[derive(Clone, Debug)]
 pub struct FunctionConfig {
-    /// Its name, in paths and ARNs.
+    /// The function's name, in paths and ARNs.
     pub name: String,
-    /// The path of its binary.
+    /// The path of the function's binary.
     pub program: PathBuf,
-    /// Its environment, without what Lambda itself sets.
+    /// The function's environment, without the variables that Lambda itself sets.
     pub env: BTreeMap<String, String>,
     /// An invocation that takes longer is cut off.
     pub timeout_ms: u64,

@@ -43,9 +43,9 @@ pub struct Stats {
 pub struct LastRun {
     /// When it ended.
     pub at: Time,
-    /// How long the function worked on it, without cold start and queue.
+    /// How long the function worked on the invocation, without cold start and queue.
     pub duration_ms: Span,
-    /// Whether it succeeded.
+    /// Whether the invocation succeeded.
     pub ok: bool,
     /// The answer or the error; an answer is cut at 8 KiB.
     pub result: String,

@@ -144,7 +144,7 @@ fn message(status: StatusCode, text: &str) -> Response {
     (status, Json(json!({"Message": text}))).into_response()
 }
 
-/// What callers of a failed function get in AWS. The reason is only in the function's log.
+/// The answer that callers of a failed function get in AWS. Only the function's log has the reason.
 fn bad_gateway() -> Response {
     message(StatusCode::BAD_GATEWAY, "Internal Server Error")
 }
@@ -236,7 +236,7 @@ fn query_parameters(query: &str) -> BTreeMap<Cow<'_, str>, String> {
 
 /// The HTTP answer that a function's answer describes; `None` if it is not a valid one.
 fn http_answer(answer: Bytes) -> Option<Response> {
-    // Only an object may be parsed: serde would take a list for the struct's fields in order.
+    // Only an object may be parsed, because serde would read a list as the struct's fields in order.
     let parsed = if answer.trim_ascii_start().starts_with(b"{") {
         serde_json::from_slice::<FunctionAnswer>(&answer).ok()
     } else {

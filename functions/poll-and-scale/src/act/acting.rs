@@ -1,7 +1,7 @@
 //! What all actions of one run share.
 //!
 //! Guarantees: an action uses the node records as this run read or wrote them; an alloc or a job is read again
-//! before it changes, and must have the version that the plan saw.
+//! before it changes, and the write requires the version that was read.
 //! Does not: contain any action; the other files do.
 
 use super::pace::Pace;
@@ -67,7 +67,8 @@ impl<'a> Acting<'a> {
         Ok(())
     }
 
-    /// An alloc, read again. If its version differs, the index was behind and the plan saw an older state.
+    /// An alloc, read again. A conflict if its version differs: then the index was behind, and the plan saw an older
+    /// state.
     pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
         let alloc = self.run.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
         let read = self.run.seen.allocs.iter().find(|a| a.alloc_id == id).map(|a| a.version);
@@ -75,14 +76,15 @@ impl<'a> Acting<'a> {
         if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
     }
 
-    /// A job, read again. If its version differs, the plan saw an older state.
+    /// A job, read again. A conflict if its version differs: then the plan saw an older state.
     pub(super) async fn job(&self, id: JobId) -> Result<Job, ActError> {
         let job = self.run.store.job(id).await?.ok_or(ActError::CONFLICT)?;
         let read = self.run.seen.jobs.iter().find(|j| j.job_id == id).map(|j| j.version);
         if read == Some(job.summary.version) { Ok(job) } else { Err(ActError::CONFLICT) }
     }
 
-    /// Has an instance terminated together with others, after the other actions of the run.
+    /// Queues an instance for termination. All queued instances are terminated together, after the other actions of the
+    /// run except launches.
     pub(super) fn terminate_later(&self, instance_id: String) {
         self.terminate.lock().unwrap_or_else(PoisonError::into_inner).push(instance_id);
     }

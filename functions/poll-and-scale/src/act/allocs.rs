@@ -1,7 +1,7 @@
 //! Actions on allocs and jobs.
 //!
-//! Guarantees: whatever the index may have shown too late is read again before an alloc is lost or stopped, or a
-//! reconnect is resolved.
+//! Guarantees: a row that the index may have shown in an old state is read again before an alloc is lost or stopped, or
+//! a reconnect is resolved.
 //! Does not: decide; the plan does.
 
 use super::acting::Acting;
@@ -16,7 +16,7 @@ impl Acting<'_> {
     pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
         let alloc = self.alloc(id).await?;
         let record = self.run.lanes.record_of(node_id);
-        // The scan of the nodes may be older than the alloc that was just read. Then the node is new, not gone.
+        // The scan of the nodes may be older than the alloc that was just read. In that case the node is new, not gone.
         if record.is_none() && self.run.store.node(node_id.slot()).await?.and_then(|r| r.node_id()) == Some(node_id) {
             return Err(ActError::CONFLICT);
         }
@@ -33,7 +33,7 @@ impl Acting<'_> {
         let alloc = self.alloc(id).await?;
         let record = self.record(node_id)?;
         let after = alloc.unknown(reason, now).ok_or(ActError::CONFLICT)?;
-        // The node must still be disconnected or down: its record must have the version read.
+        // The node must still be disconnected or down: its record must still have the version that was read.
         let writes: Vec<Write> = vec![change(Some(&alloc), &after).0, unchanged(&record)];
         self.run.store.transact(&writes).await?;
         Ok(())
@@ -88,8 +88,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Tells an alloc to stop. The queue index may be behind, so the job is read again: it must no longer want the
-    /// alloc, and the transaction checks that it does not change.
+    /// Tells an alloc to stop. The queue index may be behind, so the job is read again. The job must no longer want the
+    /// alloc, and the transaction checks that the job does not change.
     pub(super) async fn stop(&self, id: AllocId, node_id: NodeId, reason: &str) -> Result<(), ActError> {
         let (alloc, record) = (self.alloc(id).await?, self.record(node_id)?);
         let job = self.run.store.job(id.job_id).await?;
@@ -106,8 +106,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Resolves a reconnect in one transaction over all live copies of a member that are not unknown. The
-    /// unchanged version of the job shows that there are no others.
+    /// Resolves a reconnect in one transaction over all live copies of a member that are not unknown. The unchanged
+    /// version of the job shows that there are no other such copies.
     pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId], reason: &str) -> Result<(), ActError> {
         let now = self.run.now();
         let mut writes = vec![unchanged(&self.job(keep.job_id).await?)];

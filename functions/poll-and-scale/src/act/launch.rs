@@ -4,9 +4,9 @@
 //! 2. call RunInstances with the tags and the token `{node_id}-{attempt}`;
 //! 3. bind the instance.
 //!
-//! If a run is killed between 1 and 2, a later run repeats the call after the claim has ended, if it renders
-//! the same request. If a run is killed between 2 and 3, the next run sees the tagged instance and binds it,
-//! or repeats the call and gets the same instance. Source: EC2 API reference, "Ensuring idempotency".
+//! If a run is killed between 1 and 2, a later run repeats the call after the claim has ended, but only if that run
+//! renders the same request. If a run is killed between 2 and 3, the next run sees the tagged instance and binds it, or
+//! repeats the call and gets the same instance. Source: EC2 API reference, "Ensuring idempotency".
 //!
 //! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering, in a
 //! write of its own before the next call.
@@ -37,13 +37,14 @@ impl Acting<'_> {
         self.run.seen.control.shortage(offering).attempts(self.run.seen.observed_at)
     }
 
-    /// Whether an offering may be tried now. For one that was short, this counts as one of its attempts.
+    /// Whether an offering may be tried now. For an offering that was recently short, this counts as one of its
+    /// attempts in this run.
     fn may_try(&self, offering: &Offering) -> bool {
         !self.pace.is_refused(offering)
             && self.attempts(offering).is_none_or(|most| self.pace.try_again(ControlKey::shortage_of(offering), most))
     }
 
-    /// Notes that an offering that was short was launched: the next run may try it twice as often.
+    /// Notes that a launch of an offering that was short succeeded: the next run may try this offering twice as often.
     async fn note_launch(&self, offering: &Offering) {
         let Some(attempts) = self.attempts(offering) else { return };
         let before = self.run.seen.control.shortage(offering);
@@ -160,7 +161,7 @@ impl Acting<'_> {
         Err(error.into())
     }
 
-    /// Stores the limit that follows from a refusal, and leaves an event.
+    /// Stores the limit that follows from a refusal, and writes an event.
     async fn note_refusal(&self, record: &NodeRecord, error: &LaunchError) {
         let Some(life) = record.life() else { return };
         let (seen, now, offering) = (self.run.seen, self.run.now(), &life.offering);
@@ -187,8 +188,8 @@ impl Acting<'_> {
         self.run.tell(&Subject::Slot(record.slot), action, &reason).await;
     }
 
-    /// Stores the limit again after a lost race against a successful launch or another refusal. If the entry is
-    /// that of a refusal that still applies, it stays; otherwise it is overwritten.
+    /// Stores the limit again after a lost race against a successful launch or another refusal. An entry whose refusal
+    /// still applies stays. Any other entry is overwritten.
     async fn note_refusal_again(&self, key: &ControlKey, after: EntryRow) -> Result<(), WriteError> {
         let before = self.run.store.entry_row(key).await?;
         if is_refused_already(&before, self.run.now()) {

@@ -56,8 +56,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Frees a slot. `unlisted` is the instance, if EC2 does not list it. The last proof is then a question for this
-    /// id: the slot is freed only if EC2 does not know the instance, or knows it as terminated. (EC2 may know a
+    /// Frees a slot. `unlisted` is the instance, if EC2 does not list it. EC2 is then asked for this id as the last
+    /// proof: the slot is freed only if EC2 does not know the instance, or knows it as terminated. (EC2 may know a
     /// terminated instance for an hour after its tags are gone.)
     pub(super) async fn clean_node(
         &self,

@@ -1,4 +1,4 @@
-//! The pace of launch calls in one run, and what EC2 refused in it.
+//! The pace of launch calls in one run, and the refusals of EC2 in that run.
 //!
 //! Guarantees: calls are at least 1 / `launch.calls_per_second` apart; after a quota or throttling answer of
 //! EC2, or too many failed starts, no further call is made.
@@ -36,7 +36,7 @@ impl Pace {
         }
     }
 
-    /// Waits for the turn of a call. Returns `false` at once, without taking the turn, if it would come after
+    /// Waits for the turn of a call. Returns `false` at once, without taking the turn, if the turn would come after
     /// `latest`.
     pub(super) async fn wait(&self, latest: Instant) -> bool {
         let mut next = self.next.lock().await;

@@ -1,6 +1,6 @@
-//! The actions of poll-and-scale: what each needs to be carried out, and what it is about.
+//! The actions of poll-and-scale: the data that each action needs, and its subject.
 //!
-//! Guarantees: an action holds everything that carrying it out needs.
+//! Guarantees: an action holds everything that is needed to carry it out.
 //! Does not: decide (the stages do) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
@@ -29,7 +29,7 @@ pub enum Action {
         node_id: NodeId,
         /// The instance.
         instance_id: String,
-        /// Its zone, if EC2 says it.
+        /// The zone of the instance, if EC2 names it.
         zone: Option<String>,
     },
     /// Give up a launch that gave no instance.
@@ -41,7 +41,7 @@ pub enum Action {
         /// What the decision is based on.
         because: Because,
     },
-    /// Terminate an instance again, until EC2 confirms.
+    /// Terminate an instance again, until EC2 confirms the termination.
     Terminate {
         /// The node of the instance.
         node_id: NodeId,
@@ -52,7 +52,8 @@ pub enum Action {
     Clean {
         /// The node of the slot.
         node_id: NodeId,
-        /// The instance if it is unlisted: EC2 is asked for it by id first. `None` if EC2 lists it as terminated.
+        /// The instance, if it is unlisted: EC2 is first asked for it by id. `None` if EC2 lists the instance as
+        /// terminated.
         unlisted: Option<String>,
     },
     /// Note that the lease expired and allocs wait for the node.
@@ -96,11 +97,11 @@ pub enum Action {
     Drain(AllocId, NodeId),
     /// Tell a person.
     Warn(Subject),
-    /// Deliberately do nothing, and say so.
+    /// Do nothing on purpose, and record why.
     HoldBack {
         /// What is held back.
         subject: Subject,
-        /// What to store about it.
+        /// What to store about the hold-back.
         note: Note,
     },
 }

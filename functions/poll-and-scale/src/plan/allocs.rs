@@ -1,8 +1,8 @@
 //! The stage for allocs: what follows from the status of their nodes and the state of their jobs.
 //!
-//! Guarantees: a job waits for an unknown alloc as long as it says, and at most two runs longer for a node that
-//! is syncing again; an alloc that its job no longer wants is told to stop; of several copies after a
-//! reconnect, one stays.
+//! Guarantees: a job waits for an unknown alloc for the window that the job sets, and at most two runs longer if the
+//! node is syncing again; an alloc that its job no longer wants is told to stop; of several copies after a reconnect,
+//! one stays.
 //! Does not: place copies (the demand stage does).
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
@@ -40,7 +40,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     for copies in back.into_values() {
         resolve(plan, &copies);
     }
-    // A job that is placed but has no live alloc would be stuck for ever. It can exist after the tables were
+    // A job that is placed but has no live alloc would be stuck for ever. Such a job can exist after the tables were
     // restored to different moments.
     let live: BTreeSet<AllocId> = view.seen.allocs.iter().map(|a| a.alloc_id).collect();
     for job in &view.seen.jobs {
@@ -50,7 +50,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
 }
 
-/// How much longer than its window a job waits for an unknown alloc whose node heartbeats again.
+/// The time beyond its window that a job waits for an unknown alloc whose node heartbeats again.
 const STRETCH: Span = Span::from_s(2 * PERIOD_S);
 
 fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
@@ -73,8 +73,9 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
                 let reason = Reason::SilentAndWaitedFor { status, window_s: alloc.failure_policy.lost_after_s };
                 return Some((Action::UnknownAlloc(id, node_id), reason));
             }
-            // It stays unknown. If its job no longer wants it, it is told to stop below. Its node may never get that
-            // order; then the next run loses the alloc, and nobody waits for the node.
+            // The alloc stays unknown. If its job no longer wants the alloc, the code below tells it to stop. The node
+            // may never get that order. In that case the next run loses the alloc, and the job does not wait for the
+            // node.
             ClientStatus::Unknown => {}
             _ => return lose(Reason::SilentAndNotWaitedFor { status }),
         },
@@ -96,8 +97,8 @@ fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
     view.jobs.get(&alloc.alloc_id.job_id).is_some_and(|job| job.state == JobState::Regrouping)
 }
 
-/// Why the job no longer wants the alloc; `None` if it does. The queue index may be behind, so the acting write
-/// reads the job again.
+/// Why the job no longer wants the alloc; `None` if the job still wants it. The queue index may be behind, so the
+/// acting write reads the job again.
 fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     match view.jobs.get(&alloc.alloc_id.job_id) {
         None => Some(Reason::JobEnded {}),
@@ -107,8 +108,8 @@ fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     }
 }
 
-/// Whether a node heartbeats but has been `syncing` for as long as a boot may take: it will not become ready. A
-/// node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes.
+/// Whether a node heartbeats but has been `syncing` for as long as a boot may take. Such a node will not become ready.
+/// A node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes.
 pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
     let limit = Span::from_s(view.seen.policy.boot.timeout_s);
     let Some(contact) = record.contact().filter(|c| c.status == NodeStatus::Syncing) else { return false };
@@ -124,7 +125,7 @@ fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<Re
     (now + Span::from_s(PERIOD_S) >= by - kill).then_some(Reason::DrainEnds { by })
 }
 
-/// Of the copies that run, one stays. The job says which.
+/// Of the copies that run, one stays. The job's `reconcile` setting decides which.
 fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
     let Some(first) = copies.first() else { return };
     let strategy = first.failure_policy.reconcile;

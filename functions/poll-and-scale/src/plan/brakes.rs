@@ -1,4 +1,4 @@
-//! The brakes of this plan: before an unusual share of the fleet is taken away, it waits.
+//! The brakes of this plan: an unusual share of the fleet waits before it is taken away.
 //!
 //! Guarantees: each decision of a brake is in the plan, together with the entry to store.
 //! Does not: contain the rule of a brake; `model::brake` does.
@@ -10,7 +10,7 @@ use model::action::Telling;
 use model::brake::{Hold, Trouble};
 use model::events::Subject;
 
-/// Decides whether a brake holds, and adds that to the plan together with the entry to store.
+/// Decides whether a brake holds, and adds the decision to the plan together with the entry to store.
 pub(super) fn decide(view: &View<'_>, plan: &mut Plan, trouble: Trouble) -> Hold {
     let (control, kind) = (&view.seen.control, trouble.kind);
     let decision = trouble.decide(&control.brake(kind), &control.release(kind), view.now);

@@ -1,5 +1,5 @@
-//! The stage for instances: what follows from EC2's list for the records. It binds, repeats a launch, gives a
-//! launch up, terminates again, and cleans.
+//! The stage for instances: what EC2's list of instances means for the records. The stage binds an instance, repeats or
+//! abandons a launch, terminates an instance again, and cleans a record.
 //!
 //! Guarantees: an instance that EC2 lists as terminated is gone at once; an unlisted instance is gone only after
 //! two observations a minute apart, with its lease expired and its launch claim long ended, and after EC2
@@ -37,7 +37,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             plan.add(action, Reason::InstanceTerminated { instance_id });
             continue;
         }
-        // If there are several, the oldest counts: the others are orphans.
+        // If EC2 lists several instances, the oldest counts, and the others are orphans.
         let live = listed.into_iter().filter(|i| is_live(i)).min_by_key(|i| (i.launched_at, i.instance_id.clone()));
         match (&life.instance_id, live) {
             (None, Some(instance)) => bind(view, plan, life, instance),
@@ -148,8 +148,8 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             view.lose(life.node_id);
             continue;
         }
-        // The node does not count as decided. EC2 may still know the instance by id, without the tags that it is
-        // listed by. Then no run cleans the record, and the next stages must treat the node as silent.
+        // The node does not count as decided. EC2 may still know the instance by id although its tags are gone. In that
+        // case no run cleans the record, and the next stages must treat the node as silent.
         view.lost.insert(life.node_id);
         let reason = Reason::UnlistedFor { instance_id: instance_id.clone(), unlisted: view.now.since(since) };
         plan.add(Action::Clean { node_id: life.node_id, unlisted: Some(instance_id) }, reason);
@@ -172,8 +172,8 @@ fn is_up(record: &NodeRecord) -> bool {
     !matches!(record.state, NodeState::ShuttingDown(_))
 }
 
-/// The brake `missing`: if an unusual share is unlisted at once, EC2's list is more often wrong than the nodes are
-/// gone.
+/// The brake `missing`: an unusual share of unlisted instances waits, because it is then more likely that EC2's list is
+/// wrong than that all these nodes are gone.
 fn brake(view: &View<'_>, plan: &mut Plan, gone: &[&NodeRecord]) -> Hold {
     let policy = &view.seen.policy.stale;
     let up = view.lives().filter(|(record, _)| is_up(record)).count();

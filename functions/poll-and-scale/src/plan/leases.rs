@@ -13,11 +13,11 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{AllocSummary, BrakeKind, ClientStatus, Contact, Desired, Life, NodeStatus};
 
-/// A life, and what is known from its heartbeats.
+/// A life, and the contact data from its heartbeats.
 type Lease<'a> = (&'a Life, &'a Contact);
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
-    // While the brake holds, no node changes its status for silence.
+    // While the brake holds, no node changes its status because of silence.
     let Some(expired) = believed_expired(view, plan) else { return };
     for (life, contact) in expired {
         view.lose(life.node_id);
@@ -50,7 +50,7 @@ fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Option<Vec<Lease<'a
     let above_floor = |count: usize| count > policy.brake_min as usize;
     let all = expired.len() == leases.len() && above_floor(leases.len());
     let unusual = expired.len() as f64 > policy.brake_fraction * leases.len() as f64 && above_floor(expired.len());
-    // Nodes that a stage before has decided about, such as terminated ones, are left out.
+    // Nodes that an earlier stage has decided about, such as terminated ones, are left out.
     expired.retain(|(life, _)| !view.decided.contains(&life.node_id));
     if !all && !unusual {
         return Some(expired);
@@ -84,7 +84,7 @@ pub(super) fn may_wait(alloc: &AllocSummary, now: Time) -> bool {
         }
 }
 
-/// Whether an unknown alloc has waited for its whole window. Exactly the window counts as over.
+/// Whether an unknown alloc has waited for its whole window. A wait of exactly the window counts as over.
 pub(crate) fn window_over(alloc: &AllocSummary, now: Time) -> bool {
     let window = Span::from_s(i64::try_from(alloc.failure_policy.lost_after_s).unwrap_or(i64::MAX));
     alloc.client == ClientStatus::Unknown && alloc.unknown_since_at.is_some_and(|since| now.since(since) >= window)

@@ -5,8 +5,8 @@
 //! be shut down (`shutdown`). The stages share the actions (`actions`), the indexed observation (`view`) and
 //! the brakes (`brakes`).
 //!
-//! Guarantees: the same observation and time give the same plan; a plan that is made again after it was
-//! carried out is empty, except for what only the passing of time adds; every action has a reason.
+//! Guarantees: the same observation and time give the same plan; a new plan that is made after one was carried out is
+//! empty, except for actions that only the passing of time adds; every action has a reason.
 //! Does not: read anything, or make ids. The acting writes check everything again.
 
 mod actions;

@@ -2,12 +2,12 @@
 //!
 //! | node | may be shut down |
 //! | --- | --- |
-//! | live allocs, or the agent says busy and it is not silent | never, except at a drain's deadline |
+//! | has live allocs, or is not silent and its agent says busy | never, except at a drain's deadline |
 //! | intent `hold` | never |
 //! | intent `drain` | as soon as idle |
 //! | size no longer in the policy | as soon as idle |
 //! | idle and ready | not reserved, above `nodes.min` or in the way of a launch, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
-//! | never heard from | after `boot.timeout_s`, in any window; while heartbeat-ingest accepts no heartbeat at all, not before `heartbeat.blackout_s` more |
+//! | no heartbeat yet | after `boot.timeout_s`, in any window; if heartbeat-ingest accepts no heartbeat at all, `heartbeat.blackout_s` later |
 //! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window |
 //! | down | after `shutdown.down_after_s` of silence, window open |
 //!
@@ -42,8 +42,8 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
     plan.surplus.sort_unstable();
 }
 
-/// Idle nodes on which nothing is placed or reserved, above `nodes.min` or in the way of a launch; the most
-/// expensive first.
+/// The idle nodes that are not needed: nothing is placed or reserved on them, and they are above `nodes.min` or in the
+/// way of a launch. The most expensive ones are chosen first.
 fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
     let mut idle: Vec<&Life> = view
         .lives()
@@ -71,9 +71,9 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
     idle.iter().take(most).chain(outgrown).map(|l| l.node_id).collect()
 }
 
-/// Whether no live alloc is on the node and its agent does not say busy. What the agent said no longer counts
-/// once the node is disconnected or down and its lease expired. While a brake holds, the status stays as it
-/// was, and the node's last report of busy is believed.
+/// Whether the node has no live alloc and its agent does not say busy. The agent's busy flag no longer counts once the
+/// node is disconnected or down and its lease has expired. While a brake holds, the status stays as it was, so the last
+/// busy flag still counts.
 fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     let silent =
         |c: &Contact| matches!(c.status, NodeStatus::Disconnected | NodeStatus::Down) && c.lease_expires_at < now;
@@ -176,8 +176,9 @@ fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Seen) {
     plan.add_quietly(Action::SetIdle(life.node_id, seen), reason);
 }
 
-/// Whether a shutdown window is open. The minutes are alternately closed and open, repeated since `launched_at`:
-/// `[54, 5, 1]` is open from minute 54 to 59 of every hour. An empty list is always open.
+/// Whether a shutdown window is open. The minutes are alternately closed and open, and repeat from `launched_at` on,
+/// which is when the node was assigned: `[54, 5, 1]` is open from minute 54 to 59 of every hour. An empty list is
+/// always open.
 pub(crate) fn window_open(windows_min: &[u32], launched_at: Time, now: Time) -> bool {
     let total: i64 = windows_min.iter().map(|m| i64::from(*m)).sum();
     if total == 0 {

@@ -7,13 +7,13 @@ use super::view::View;
 use model::policy::{Fallback, Policy, Size};
 use model::{Capacity, JobSummary, Market, Offering};
 
-/// What jobs get of a machine. A share of its memory is for the system.
+/// The capacity of a machine that jobs get. A share of its memory is for the system.
 pub(super) fn usable(capacity: Capacity, memory_usable: f64) -> Capacity {
     let memory_mib = (capacity.memory_mib as f64 * memory_usable).floor().max(0.0) as u64;
     Capacity { memory_mib, ..capacity }
 }
 
-/// Whether the need fits into what is there.
+/// Whether `need` fits into `have`.
 pub(super) const fn fits(need: Capacity, have: Capacity) -> bool {
     need.vcpus <= have.vcpus
         && need.memory_mib <= have.memory_mib
@@ -40,8 +40,8 @@ pub(super) fn order(size: &Size) -> impl Ord + use<> {
 }
 
 /// The offerings of a size that may be launched now: in each subnet, and then on demand if the size may fall back.
-/// `asked` is the market that the job asks for; a size never falls back for a job that asks for spot. The list has no
-/// offering that EC2 is short of.
+/// `asked` is the market that the job asks for; a size never falls back for a job that asks for spot. Offerings that
+/// EC2 is short of are left out.
 pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Offering> {
     let policy = &view.seen.policy;
     let control = &view.seen.control;

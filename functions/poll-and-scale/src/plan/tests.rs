@@ -93,7 +93,7 @@ impl Given {
     }
 }
 
-/// A ready node, idle since 60 s, and seen idle by enough runs.
+/// A ready node that has been idle since second 60, and that enough runs have seen idle.
 fn idle(n: u32) -> NodeRecord {
     let seen = |r: NodeRecord, s| r.seen_by_run(Seen::Idle, at(s)).unwrap();
     seen(seen(fixtures::ready(n), 80), 90)

@@ -1,7 +1,7 @@
 //! The observation with indexes, in which every stage looks things up.
 //!
-//! Guarantees: it remembers which nodes earlier stages have decided about, so that at most one decision is made
-//! about a node in a run.
+//! Guarantees: the view remembers which nodes earlier stages have decided about, so that a run makes at most one
+//! decision about a node.
 //! Does not: decide.
 
 use model::cloud::{Instance, InstanceState};
@@ -11,8 +11,8 @@ use model::{AllocSummary, JobSummary, Life, NodeRecord, NodeStatus};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The time from one scheduled run to the next, in seconds. Whatever must happen in the last run before a moment
-/// looks this far ahead.
+/// The time from one scheduled run to the next, in seconds. A decision for the last run before a moment looks this far
+/// ahead.
 pub(crate) const PERIOD_S: i64 = 60;
 
 /// The observation with indexes, and the nodes that are decided.
@@ -94,8 +94,8 @@ impl<'a> View<'a> {
         self.seen.unclear.contains(&node_id)
     }
 
-    /// Whether the lease of every ready or syncing node expired: then heartbeat-ingest is more likely down than all
-    /// of them. `false` if there is no such node.
+    /// Whether the leases of all ready and syncing nodes expired. In that case heartbeat-ingest is more likely down
+    /// than all these nodes. `false` if there is no such node.
     pub(crate) fn ingest_is_silent(&self) -> bool {
         let mut any = false;
         for (record, _) in self.lives() {

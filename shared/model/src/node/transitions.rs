@@ -1,8 +1,7 @@
-//! The transitions of a node record: each returns the record as it must become, or says why that is not
-//! possible.
+//! The transitions of a node record: each returns the new record, or says why the transition is not possible.
 //!
-//! Guarantees: nobody else changes the state of a record; every transition sets `modified_at`, and most give a
-//! reason.
+//! Guarantees: only these transitions change the state of a record; every transition sets `modified_at`, and most
+//! give a reason.
 //! Does not: write anything (the store does), or decide when a transition is due (the plans do).
 
 use super::{
@@ -116,7 +115,8 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("launched as {instance_id}")))
     }
 
-    /// Another run takes over an unanswered launch: it renews the claim, and will use the same token.
+    /// Takes over a launch of another run that got no answer: renews the claim. The repeated call uses the same
+    /// token.
     pub fn reclaim(&self, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::Assigned(life) = &mut new.state else { return Err(self.not_possible("be launched")) };
@@ -127,7 +127,8 @@ impl NodeRecord {
         Ok(new.touched(now, "launch repeated: its answer never came"))
     }
 
-    /// After a definite refusal, the run with the claim tries another offering, with another token.
+    /// Changes the offering after a definite refusal. The run with the claim then makes another launch call, with
+    /// another token.
     pub fn next_attempt(&self, offering: Offering, request_digest: String, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::Assigned(life) = &mut new.state else { return Err(self.not_possible("change its offering")) };
@@ -165,8 +166,8 @@ impl NodeRecord {
         let contact = Contact {
             first_ping_at: self.contact().map_or(now, |c| c.first_ping_at),
             last_ping_at: self.contact().map_or(now, |c| c.last_ping_at.max(now)),
-            // A registration never shortens the lease. It may arrive twice, and an earlier answer may have told
-            // the node to call later than this one does.
+            // A registration never shortens the lease. The same registration may arrive twice, and the first answer
+            // may have told the node a later time for its next call.
             lease_expires_at: self.contact().map_or(lease_expires_at, |c| c.lease_expires_at.max(lease_expires_at)),
             status: NodeStatus::Syncing,
             incarnation: incarnation.to_owned(),
@@ -178,7 +179,8 @@ impl NodeRecord {
             busy: caller.busy,
             idle_since_at: None,
             idle_seen: 0,
-            // Kept over repeated registrations: a node that registers again and again is stuck too.
+            // A repeated registration keeps this time, because a node that only registers again and again is stuck
+            // too.
             syncing_since_at: syncing.and_then(|c| c.syncing_since_at).or(Some(now)),
         };
         new.state = match new.state {
@@ -314,8 +316,8 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// Sets what the operator wants of the node. A node that is shutting down refuses: it can no longer be
-    /// held or kept, and its record keeps the reason for the shutdown.
+    /// Sets what the operator wants of the node. A node that is shutting down cannot be held or drained any more, and
+    /// its record keeps the reason for the shutdown.
     pub fn with_intent(&self, intent: Intent, drain_by_at: Option<Time>, now: Time) -> Result<Self, NotPossible> {
         if let NodeState::ShuttingDown(_) = self.state {
             return Err(self.not_possible("be held or drained"));
@@ -324,12 +326,12 @@ impl NodeRecord {
         let life = new.life_mut().ok_or_else(|| self.not_possible("be held or drained"))?;
         life.intent = intent;
         life.drain_by_at = if intent == Intent::Drain { drain_by_at } else { None };
-        // Every answer tells the agent the intent. It is not an order, so `seq` stays as it is.
+        // Every answer tells the agent the intent. The intent is not an order, so `seq` stays as it is.
         Ok(new.touched(now, &format!("intent {intent}")))
     }
 
-    /// Drains the node until `by`, because its instance will be taken away then. `None` if it already drains
-    /// until then or earlier, or is shutting down.
+    /// Drains the node until `by`, when its instance will be taken away. `None` if the node already drains until then
+    /// or earlier, or is shutting down.
     pub fn interrupted(&self, by: Time, now: Time) -> Option<Self> {
         let drains = self.life().is_some_and(|l| l.intent == Intent::Drain && l.drain_by_at.is_some_and(|at| at <= by));
         if drains { None } else { self.with_intent(Intent::Drain, Some(by), now).ok() }
@@ -351,9 +353,9 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("runs {alloc}")))
     }
 
-    /// Removes a live alloc. Raises `seq`, also for an end that the agent itself reported. The agent forgets an
-    /// end once it is taken over; without a higher `seq` it would not notice when the table is restored from a
-    /// backup that does not know of the end.
+    /// Removes a live alloc. Raises `seq`, even if the agent itself reported the end. The agent forgets an end that
+    /// was accepted. If the table is then restored from a backup without this end, the agent notices this only
+    /// because its `as_of` is higher than the table's `seq`.
     pub fn without_alloc(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("lose an alloc"))?;

@@ -10,7 +10,7 @@ use crate::words::{Intent, Market, NodeStateName, NodeStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The longest `reason` kept on a record, in bytes. A small record keeps a heartbeat at one write unit.
+/// The longest `reason` kept on a record, in bytes. With a small record, a heartbeat costs one write unit.
 pub const MAX_REASON_BYTES: usize = 120;
 
 /// How long a launch claim lasts. The launch call ends before the claim does.
@@ -19,7 +19,8 @@ pub const LAUNCH_CLAIM: Span = Span::from_s(60);
 /// Two observations that do not list an instance count only if they are at least this far apart.
 pub const ABSENCE_CONFIRM: Span = Span::from_s(60);
 
-/// A record's version as read. Other crates cannot make one up: only reading a record gives one.
+/// The version of a record as read. Other crates do not make versions: they take them from the records that they
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(pub(crate) u64);
@@ -101,7 +102,7 @@ pub struct Life {
     pub node_id: NodeId,
     /// The number of the current launch call, from 1. Part of its client token.
     pub attempt: u32,
-    /// Until then, only the run that wrote the claim may make the launch call: `docs/rules.md#R5`.
+    /// Until this time, only the run that wrote the claim may make the launch call: `docs/rules.md#R5`.
     pub launch_claim_until_at: Time,
     #[serde(flatten)]
     pub offering: Offering,
@@ -119,7 +120,7 @@ pub struct Life {
     /// The counter of the node's orders, raised with everything the agent must know: see [`Life::next_seq`].
     #[serde(default)]
     pub seq: u64,
-    /// What the operator wants of it.
+    /// What the operator wants of the node.
     #[serde(default = "run", skip_serializing_if = "is_run")]
     pub intent: Intent,
     /// When a drain no longer waits for the node's allocs.
@@ -202,19 +203,20 @@ pub struct Contact {
     /// Until when the node is believed alive. Part of the pulse.
     pub lease_expires_at: Time,
     pub status: NodeStatus,
-    /// A new one with each registration.
+    /// Names the agent's registration. Each registration gets a new one.
     pub incarnation: String,
-    /// What the agent reports.
+    /// The boot of the machine, as the agent reports it.
     pub boot_id: String,
     /// A report with an `as_of` below this does not make the node `ready`.
     pub gate_seq: u64,
-    /// The number of the last alloc report taken. `version` does not guard it.
+    /// The number of the last alloc report taken. It is written without raising `version`.
     #[serde(default)]
     pub alloc_report_no: u64,
-    /// The number of the last handle report taken. `version` does not guard it.
+    /// The number of the last handle report taken. It is written without raising `version`.
     #[serde(default)]
     pub handle_report_no: u64,
-    /// `seq` and digest of the last handle report that changed nothing: the same report again is skipped.
+    /// `seq` and digest of the last handle report that changed nothing. If the same report comes again, it is
+    /// skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<String>,
     /// Whether something other than allocs keeps the node occupied, as the agent says.
@@ -241,7 +243,7 @@ fn is_zero(n: &u32) -> bool {
 pub struct NotPossible {
     pub slot: Slot,
     pub state: NodeStateName,
-    /// What was tried: it completes "it cannot …".
+    /// What was tried, as the end of the sentence "it cannot …".
     pub wanted: &'static str,
 }
 

@@ -1,7 +1,7 @@
 //! Checks a document against the table of knobs, and the knobs against each other.
 //!
-//! Guarantees: every mistake is found at once, except that the knobs are compared with each other only if each of
-//! them is right.
+//! Guarantees: all mistakes are reported at once. There is one exception: the knobs are compared with each other only
+//! if every single knob is right.
 //! Does not: know what a knob means; the table does.
 
 use super::{Fallback, KNOBS, Kind, Knob, Policy, SIZE_KNOBS};
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub struct Mistake {
     /// The place in the document, like `size[2].vcpus`.
     pub path: String,
-    /// What stands there and what is allowed.
+    /// What is wrong at this place, and what is allowed.
     pub message: String,
 }
 

@@ -13,9 +13,9 @@ pub const OWN_USER_DATA_BYTES: usize = 2 * 1024;
 /// The values that a knob allows.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// A whole number from the first to the second, both allowed.
+    /// A whole number in this range, both ends included.
     Whole(i64, i64),
-    /// A number from the first to the second, both allowed.
+    /// A number in this range, both ends included.
     Number(f64, f64),
     /// Text of at most this many bytes.
     Text(usize),
@@ -27,11 +27,11 @@ pub enum Kind {
     Texts,
     /// A table of texts.
     TextTable,
-    /// A list of minutes: alternately how long the window is closed and open.
+    /// A list of minutes: in turn, how long the window is closed and how long it is open.
     Windows,
 }
 
-/// One knob. The check and the printed reference are made from these.
+/// One knob. The check and the printed reference are made from the knobs.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Knob {

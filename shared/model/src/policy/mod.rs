@@ -1,8 +1,8 @@
 //! The policy: what an operator decides, checked as a whole and stored as one versioned item.
 //!
-//! Guarantees: one table ([`KNOBS`], [`SIZE_KNOBS`]) gives every knob its meaning, bounds and default;
-//! reading a document gives a [`Policy`] only if the whole document is right, and otherwise every
-//! mistake, with its path and what is allowed.
+//! Guarantees: one table ([`KNOBS`], [`SIZE_KNOBS`]) gives every knob its meaning, bounds and default; reading a
+//! document gives a [`Policy`] only if the whole document is right; otherwise it gives every mistake, each with its
+//! path and what is allowed.
 //! Does not: read files, or know where the document is kept (the store does).
 
 mod check;

@@ -1,6 +1,6 @@
 //! The reference of every knob, and a small policy to start with.
 //!
-//! Guarantees: the reference is valid TOML, and a valid policy once its open values are filled in.
+//! Guarantees: the reference is valid TOML. It is a valid policy when the knobs without a default are filled in.
 //! Does not: describe a knob; the table of knobs does.
 
 use super::{KNOBS, Knob, SIZE_KNOBS};

@@ -95,7 +95,7 @@ pub struct Size {
     pub template: Option<String>,
 }
 
-/// What replaces a spot size when spot is short.
+/// What is launched in place of a spot size while EC2 is short of spot capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {

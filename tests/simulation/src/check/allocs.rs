@@ -170,8 +170,8 @@ impl Check {
         }
     }
 
-    /// A report changes an alloc only if its node was heard from, if the report is of the current incarnation, and
-    /// if no later report was taken before it.
+    /// A report changes an alloc only if its node is `syncing`, `ready` or shutting down, if the report is of the
+    /// current incarnation, and if no later report was taken before it.
     fn invariant_heartbeat_before_updates(&self, caller: &Caller, model: &Model, after: Option<&Item>) {
         let (Kind::Node { node, body, .. }, Some(after)) = (&caller.kind, after) else { return };
         let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(*node)) else { return };
@@ -198,9 +198,9 @@ impl Check {
         }
     }
 
-    /// A run makes an alloc of a silent node lost only if its job does not wait for it any more, or if the job does
-    /// not want it and does not regroup. Until then the alloc is unknown. (An alloc is lost at once if its node
-    /// came back without it, or if its instance has ended.)
+    /// A run makes an alloc of a silent node lost only in two cases. The job no longer waits for the alloc. Or the job
+    /// does not want the alloc and does not regroup. Until then the alloc is unknown. (An alloc is lost at once if its
+    /// node came back without it, or if its instance has ended.)
     fn invariant_a_silent_nodes_work_is_waited_for(
         &self,
         caller: &Caller,
@@ -232,8 +232,8 @@ impl Check {
         }
     }
 
-    /// No run makes an alloc lost while its node is up and heard from, and is ready or about to report what runs
-    /// on it.
+    /// No run makes an alloc lost while its node is up, has a valid lease, and is ready or about to report what runs on
+    /// it.
     fn invariant_what_a_ready_node_runs_is_not_lost(&self, model: &Model, before: &Item, after: &Item) {
         let lost = text(after, "client") == Some("lost") && !is_final(before);
         let Some(node) = node_id(before).filter(|_| lost && !self.forgets(time(before, "placed_at"))) else { return };
@@ -243,8 +243,8 @@ impl Check {
         let there = real.is_some_and(|r| r.is_up() && !r.was_hidden(now));
         let heard = time(record, "lease_expires_at").is_some_and(|until| until > now + SLACK);
         let ready = text(record, "state") == Some("in_use") && text(record, "status") == Some("ready");
-        // A node that is heard from again soon reports what runs on it. It has the time that a boot may take, and
-        // an unknown alloc waits for it two minutes longer than usual.
+        // A node that heartbeats again soon reports what runs on it. The report may take as long as a boot, and an
+        // unknown alloc waits for the report two minutes longer than usual.
         let syncing = text(record, "state") == Some("in_use") && text(record, "status") == Some("syncing");
         let timeout_s = self.policies(RUN).iter().map(|p| p.boot.timeout_s).min().unwrap_or(0);
         let stuck = time(record, "syncing_since_at").is_some_and(|at| now.since(at) + SLACK >= Span::from_s(timeout_s));
@@ -297,8 +297,8 @@ impl Check {
         }
     }
 
-    /// When one of several copies is told to stop although its job still wants the member, the copy that stays is
-    /// the one that the job's `reconcile` names, and it is not awaiting any more.
+    /// A run may stop one of several copies although the job still wants the member. Then the job's `reconcile` decides
+    /// which copy stays, and this copy is no longer awaiting.
     pub(super) fn invariant_the_right_copy_stays(&self, caller: &Caller, model: &Model, changes: &[Change]) {
         let rule = "invariant_the_right_copy_stays";
         let wants = |row: &Item| text(row, "desired") == Some("run") && !is_final(row);
@@ -332,7 +332,8 @@ impl Check {
                 match text(row, "reconcile") {
                     Some("keep_original") => (0, 0, copy),
                     Some("keep_replacement") => (0, 0, -copy),
-                    // A running copy before a pending one, then the one that has run longest.
+                    // A running copy comes before a pending one. Of several running copies, the one that has run
+                    // longest comes first.
                     _ => {
                         let pending = i64::from(text(row, "client") == Some("pending"));
                         (pending, number(row, "started_at").unwrap_or(i64::MAX), copy)
@@ -362,7 +363,7 @@ impl Check {
         }
     }
 
-    /// A job's members are placed in one transaction, on as many different nodes.
+    /// A job's members are placed in one transaction, each on its own node.
     fn invariant_all_members_are_placed_at_once(&self, model: &Model, changes: &[Change], placed: &[&Item]) {
         let rule = "invariant_all_members_are_placed_at_once";
         let jobs = changes.iter().filter(|c| c.table == Table::Jobs);
@@ -400,8 +401,8 @@ impl Check {
             if placed.iter().any(|a| a.contains_key("replaces")) {
                 self.core.count("a copy was placed for an unknown alloc");
             }
-            // A job of one member is placed again only after a loss or a failure. (Copy numbers that a restore
-            // took back are skipped.)
+            // A job of one member is placed again only after a loss or a failure. (Not checked after a restore: then
+            // copy numbers that are in use already are skipped.)
             let replaces = set(before).len() + usize::from(placed.iter().any(|a| a.contains_key("replaces")));
             if n == 1 && replaces == 0 && !is_true(after, "replace") && !self.forgets(time(after, "submitted_at")) {
                 let most = 1 + count(before, "lost_count") + count(before, "failed_count");
@@ -457,7 +458,7 @@ impl Check {
         self.invariant_no_member_runs_twice_at_once(node, id);
     }
 
-    /// The order that a node gets is what its job says.
+    /// The order that a node gets agrees with the alloc's job.
     fn invariant_a_node_is_told_what_was_submitted(&self, order: &AllocOrder) {
         let Some(job) = self.row(&job_key(order.alloc_id.job_id)) else { return };
         let list = |name: &str| -> Vec<String> {
@@ -481,8 +482,8 @@ impl Check {
         }
     }
 
-    /// No two copies of a member run at once, unless the control plane gave one of them up: it is unknown, lost, told
-    /// to stop, or ended.
+    /// No two copies of a member run at once, unless the control plane gave up one of them. A copy is given up if it is
+    /// unknown, lost, told to stop, or ended.
     fn invariant_no_member_runs_twice_at_once(&self, node: NodeId, id: AllocId) {
         let grounds: Vec<_> = lock(&self.seen).by_node.iter().map(|(n, g)| (*n, g.clone())).collect();
         for (other_node, ground) in grounds {

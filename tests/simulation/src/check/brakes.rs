@@ -13,7 +13,7 @@ use store::{Item, Row, Table, control_key};
 /// How many things may have come or gone between a run's observation and its actions.
 pub(super) const MOVED: usize = 3;
 
-/// A brake: above which number and share it holds back, and for how long.
+/// The settings of a brake: the number and the share above which it holds back, and for how long.
 struct Brake {
     name: &'static str,
     floor: usize,
@@ -22,12 +22,13 @@ struct Brake {
     hold_s: Option<i64>,
 }
 
-/// Whether a brake's entry was still valid when the run looked.
+/// Whether a brake's entry was still valid when the run read it.
 fn is_recent(row: &Row, now: Time) -> bool {
     time(row, "until_at").is_some_and(|until| now < until + RUN)
 }
 
-/// Whether an operator released what is held since `since`. (The release may have ended after the run read it.)
+/// Whether an operator released what the brake has held since `since`. (The release may have ended after the run read
+/// it.)
 fn is_released(release: Option<&Row>, since: Option<Time>, now: Time) -> bool {
     let Some(release) = release else { return false };
     let holds = time(release, "until_at").is_some_and(|until| now < until + RUN);
@@ -70,7 +71,7 @@ impl Check {
                 let state = |row: Option<&Item>| row.and_then(|r| text(r, "state")).unwrap_or("").to_owned();
                 let taken = match (state(Some(before)).as_str(), state(after).as_str()) {
                     ("unknown", "destroying") => true,
-                    // An unknown handle that disappears by itself is no loss.
+                    // An unknown handle that disappears by itself does not count as a loss.
                     ("unknown" | "destroying" | "gone", _) => false,
                     (_, "gone") => true,
                     _ => false,
@@ -104,11 +105,11 @@ impl Check {
         }
         let cleaned = up(before) && after.is_some_and(|r| text(r, "state") == Some("cleaned"));
         let bound = text(before, "instance_id");
-        // Listed now, or when the run looked.
+        // Whether EC2 lists the instance now, or listed it when the run read the list.
         let listed = |real: Real| real.is_listed(self.core.now()) || real.is_listed(self.core.now() - RUN);
         let listed = bound.and_then(|id| self.ec2()?.one(id)).is_some_and(listed);
         if cleaned && bound.is_some() && !listed {
-            // The run still counted nodes that it shut down itself.
+            // Nodes that were shut down recently were still up when the run counted the nodes.
             let lately = |r: &Item| time(r, "modified_at").is_some_and(|at| self.core.now().since(at) < RUN);
             let was_up = |r: &Item| up(r) || (text(r, "state") == Some("shutting_down") && lately(r));
             let all = model.rows(Table::Nodes).filter(|r| was_up(r)).count();
@@ -152,8 +153,8 @@ impl Check {
         }
     }
 
-    /// Since when a brake holds, as its entry says. An entry of earlier trouble has ended and does not count.
-    /// (If another run wrote the entry since this run may have read it, the earlier row counts too.)
+    /// Since when a brake holds, as its entry says. An expired entry does not count. (Another run may have written the
+    /// entry after this run read it. Then the earlier row counts too.)
     fn held_since(&self, caller: &Caller, model: &Model, name: &str) -> Option<Time> {
         let now = self.core.now();
         let seen = lock(&self.seen);

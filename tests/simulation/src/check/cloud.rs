@@ -15,13 +15,13 @@ use store::{Table, control_key, node_key};
 /// How old a scan may be.
 const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
 
-/// For how long after a shortage ended its offering is tried with care, at least.
+/// The shortest time after a shortage in which only a few launches may try its offering.
 const AGAIN: Span = Span::from_s(900);
 
 /// The longest delay of a slow write.
 const COMMITS: Span = Span::from_s(25);
 
-/// Whether a run could know of a write at that time.
+/// Whether a run could have read something that was written at `at`.
 fn could_know(caller: &Caller, at: Time) -> bool {
     at + SLACK + COMMITS + BEHIND < caller.began
 }
@@ -34,8 +34,8 @@ impl Check {
         self.invariant_a_launch_names_its_node(request)
     }
 
-    /// No launch is made while a quota, throttling, failed starts, a shortage, or a refusal of its size forbids it,
-    /// if the run could know. (An earlier call may be repeated all the same, to learn its outcome.)
+    /// No launch is made while a quota, throttling, failed starts, a shortage, or a refusal of its size forbids it, if
+    /// the run could know. (An earlier call may still be repeated, to learn its outcome.)
     fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
@@ -69,8 +69,8 @@ impl Check {
         }
     }
 
-    /// At the end of a run, every shortage that EC2 told it of is in the control table, whatever else the run wrote
-    /// there. (Not checked in worlds where writes fail: there the next refusal is remembered.)
+    /// At the end of a run, every shortage that EC2 reported to the run is in the control table, whatever else the run
+    /// wrote there. (Not checked in worlds where writes fail. There, only the next refusal may be stored.)
     pub fn invariant_a_shortage_is_remembered(&self, caller: &Caller) {
         let may_fail = [Fault::DbThrottles, Fault::DbFails, Fault::DbContended, Fault::DbAnswerLost, Fault::Restored];
         if may_fail.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
@@ -91,7 +91,7 @@ impl Check {
         let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some(shortage)) else { return };
         let now = self.core.now();
         let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
-        // Only if the run could know of it.
+        // The check applies only if the run could have read the shortage.
         let success = time(row, "until_at").filter(|_| row.contains_key("count"));
         let known = time(row, "since_at").into_iter().chain(success).all(|at| could_know(caller, at));
         let n = caller.takes(shortage);
@@ -111,7 +111,7 @@ impl Check {
         node
     }
 
-    /// A launch that is repeated under its token is the same request as before: EC2 refuses any other.
+    /// A launch that is repeated with the same token is the same request as before. EC2 refuses a different one.
     pub fn invariant_a_launch_is_repeated_as_it_was(&self, token: &str, earlier: &LaunchRequest, now: &LaunchRequest) {
         if earlier != now {
             self.broken("invariant_a_launch_is_repeated_as_it_was", format!("{token}: {now:?}"));
@@ -127,8 +127,8 @@ impl Check {
         file
     }
 
-    /// The record holds everything that defines a launch before EC2 is called, and the call ends before its claim
-    /// does.
+    /// The record holds everything that defines a launch before EC2 is called, and the call reaches EC2 before the
+    /// launch's claim ends.
     fn invariant_a_launch_is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
         let rule = "invariant_a_launch_is_written_ahead";
         let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
@@ -170,8 +170,8 @@ impl Check {
         self.invariant_only_the_shut_down_and_orphans_are_terminated(caller, real);
     }
 
-    /// No instance is terminated while it has a live alloc with `desired` = run, except at a drain's deadline, or when
-    /// its node is down for more than `down_after_s` or stuck in `syncing`.
+    /// No instance is terminated while its record has live allocs, or while a live alloc with `desired` = run is on it.
+    /// A drain's deadline is the only exception.
     fn invariant_no_working_node_is_terminated(&self, caller: &Caller, real: &Real) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
@@ -207,13 +207,13 @@ impl Check {
         let right = match record {
             Some(r) if text(r, "instance_id") == Some(id) => text(r, "state") == Some("shutting_down"),
             Some(r) if r.contains_key("instance_id") => self.is_old(real),
-            // Its record still waits for this instance.
+            // The record still waits for this instance.
             Some(_) => false,
             // The record is cleaned or of another life. Then the instance is an orphan, or this run shut it down and
             // another run cleaned the record before the call.
             None => self.is_old(real) || caller.has_shut_down(id),
         };
-        // Even if the table forgot a lot: a record may still bind a young instance.
+        // This also applies after a restore, because a record may still bind a young instance.
         let young = record.is_none() && !self.is_old(real) && !caller.has_shut_down(id);
         if young || (!right && !self.forgets_life(real.node_id)) {
             self.broken(rule, format!("{} terminates {real:?}: {row:?}", caller.name()));

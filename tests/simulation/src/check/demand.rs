@@ -40,8 +40,8 @@ impl Check {
         if !matches!(caller.kind, Kind::Run(_)) {
             return;
         }
-        // Only nodes that this run saw or made. If two runs overlap, each keeps its own limits, and only the
-        // number of slots limits both together.
+        // Counts only nodes that this run read or made. If two runs overlap, each run keeps the limits by its own
+        // count, and only the number of slots limits both together.
         let known = |row: &&Row| node_id(row).is_some_and(|n| n == node_id(after).unwrap_or(n) || caller.knows(n));
         let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| is_up(r)).filter(known).collect();
         self.invariant_a_run_launches_so_many(caller);
@@ -54,8 +54,8 @@ impl Check {
         }
     }
 
-    /// A node that was launched for a job is not shut down as idle, without ever having had work, while that job is
-    /// the first of the queue. It would be launched again and again. (A node for a later job may have to make room
+    /// A node that was launched for a job and never had work is not shut down as idle while this job is the first of
+    /// the queue. Otherwise the node would be launched again and again. (A node for a later job may have to make room
     /// once the first job's size is available again.) Checked for launches some time after the faults stopped.
     pub(super) fn invariant_nothing_is_launched_in_vain(&self, model: &Model, before: &Item) {
         let Some(job) = node_id(before).and_then(|node| lock(&self.seen).launched_for.remove(&node)) else { return };
@@ -101,8 +101,8 @@ impl Check {
         }
     }
 
-    /// No node is launched for a job while enough free nodes of its size and market have waited for work for some
-    /// time: as many as members are queued. (A launch for `nodes.min` has no job in its reason.)
+    /// No node is launched for a job while enough free nodes of its size and market have waited for work for some time.
+    /// Enough means as many nodes as members are queued. (A launch for `nodes.min` has no job in its reason.)
     fn invariant_no_more_is_launched_than_work_can_use(&self, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         // If a size may fall back to another market, some of its nodes are useless for a job that asks for one market.
@@ -124,7 +124,7 @@ impl Check {
         };
         let free: Vec<_> = model.rows(Table::Nodes).filter(is_free).map(|r| text(r, "node_id")).collect();
         let queued = lock(&self.seen).queued.since(now - INDEX);
-        // Since the run looked, some nodes may have been heard from again. Some may be needed for copies.
+        // Some nodes may have come back after the run read the records. Others may be needed for copies.
         if free.len() >= queued.max(1) + MOVED {
             let what = format!("{queued} members queued, free of this size: {free:?}: {after:?}");
             self.broken("invariant_no_more_is_launched_than_work_can_use", what);
@@ -141,8 +141,9 @@ impl Check {
         }
     }
 
-    /// No node is launched for a job while enough nodes of the same kind are booting: as many as members are queued
-    /// and copies are wanted. (Counts only nodes that the run saw and that are too young to have failed.)
+    /// No node is launched for a job while enough nodes of the same kind are booting. Enough means as many nodes as
+    /// members are queued and copies are wanted. (Counts only nodes that the run saw and that are too young to have
+    /// failed.)
     fn invariant_what_boots_is_counted(&self, caller: &Caller, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         let market = model.get(&job).and_then(|job| text(job, "market"));
@@ -190,7 +191,7 @@ impl Lately {
         }
     }
 
-    /// Notes that `before` of them became `after`.
+    /// Adds the difference between `before` and `after` to the last count.
     pub(super) fn change(&mut self, now: Time, before: usize, after: usize) {
         if before != after {
             let last = self.0.back().map_or(0, |(_, n)| *n);
@@ -198,10 +199,9 @@ impl Lately {
         }
     }
 
-    /// The first count after `since`, plus everything that was added later: indexes that lag may show all of them
-    /// at once.
+    /// The count at `since`, plus everything that was added later. An index that lags may show all of it at once.
     pub(super) fn since(&self, since: Time) -> usize {
-        // The last count from before `since` still held then.
+        // The last count from before `since` still held at `since`.
         let first = self.0.iter().rposition(|(at, _)| *at < since).unwrap_or(0);
         let counts = self.0.iter().skip(first).map(|(_, n)| *n);
         let more: usize =
@@ -232,7 +232,7 @@ fn has_room(policy: &Policy, job: &Item) -> bool {
     let room: u64 = sizes.iter().map(|s| s.max.map_or(nodes, u64::from)).sum();
     let cheapest = sizes.iter().map(|s| f64::from(s.price_per_hour)).fold(f64::INFINITY, f64::min);
     let cap = f64::from(policy.nodes.max_price_per_hour);
-    // Not exact if sizes have maxima of their own: then more expensive sizes count too.
+    // This price is not exact if sizes have their own `max`, because then more expensive sizes count too.
     let limited = sizes.iter().any(|s| s.max.is_some());
     let affordable = cap == 0.0 || (!limited && cheapest * nodes as f64 <= cap);
     room >= nodes && nodes <= u64::from(policy.nodes.max) && affordable

@@ -36,8 +36,8 @@ impl Check {
         }
     }
 
-    /// A handle is marked only if its alloc is final, or if it was unknown in an earlier report too. A handle that an
-    /// operator keeps is never marked.
+    /// A handle is marked for destruction only if its alloc is final, or if an earlier report also listed the handle as
+    /// unknown. A handle that an operator keeps is never marked.
     fn invariant_only_what_is_over_is_marked(
         &self,
         caller: &Caller,
@@ -55,8 +55,8 @@ impl Check {
         }
         // (After a restore, an alloc's id may be given a second time, on another node.)
         let alloc = alloc_id(before).and_then(|id| model.get(&alloc_key(id)));
-        // If handles and allocs were restored to different moments, the rows may not know what lives. The node itself
-        // does not destroy what is in use.
+        // If handles and allocs were restored to different moments, the rows may not show which allocs are live. The
+        // node itself does not destroy a handle that is in use.
         let unknown = matches!(text(before, "state"), Some("unknown" | "gone"));
         let forgotten = unknown && node_id(before).is_none_or(|node| self.forgets_life(node));
         let alloc = alloc.filter(|a| node_id(a) == node_id(before) && !forgotten);
@@ -133,7 +133,8 @@ impl Check {
         if (was_gone != is_gone || missed) && as_of < count(before, "seq") {
             self.broken("invariant_no_report_judges_what_it_could_not_see", format!("as of {as_of}: {before:?}"));
         }
-        // A handle that is being created is not missing. It is marked first, when its time is over.
+        // A handle that is being created does not count as missing. When its time is over, it is first marked for
+        // destruction.
         if is_gone && text(before, "state") == Some("creating") {
             self.broken("invariant_no_report_judges_what_it_could_not_see", format!("it is being made: {before:?}"));
         }
@@ -151,7 +152,8 @@ impl Check {
         }
     }
 
-    /// The handle of an ended alloc is not put off, except for `sweep.failed_keep_s` if the alloc failed.
+    /// The next look at the handle of an ended alloc is not postponed, except for `sweep.failed_keep_s` if the alloc
+    /// failed.
     fn invariant_what_is_over_is_not_put_off(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         let there = matches!(text(after, "state"), Some("creating" | "live")) && !is_true(after, "keep");
@@ -185,7 +187,7 @@ impl Check {
     }
 
     /// A row is deleted only if the record shows that its node's life is the current or last one of the slot, or an
-    /// earlier one. A restored table may have forgotten a node that is alive.
+    /// earlier one. A restored table may have lost the record of a node that still runs.
     fn invariant_rows_go_only_with_their_lives(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), None) = (before, after) else { return };
         let Some(node) = node_id(before) else { return };
@@ -196,7 +198,8 @@ impl Check {
         }
     }
 
-    /// No handle is destroyed without the node's own label. Somebody else made it, or it is of another life.
+    /// No handle is destroyed without the node's own label. Another program made such a handle, or it is of another
+    /// life.
     fn invariant_nothing_foreign_is_destroyed(&self, node: NodeId, handle: &str, label: Option<&str>) {
         if label != Some(node.to_string().as_str()) {
             self.broken("invariant_nothing_foreign_is_destroyed", format!("{handle} with {label:?} on {node}"));
@@ -215,7 +218,7 @@ impl Check {
         };
         let alloc = handle.parse().ok().and_then(|id| self.alloc_row(id));
         let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
-        // When a node follows a late answer, a cache may be needed again. A container never is.
+        // When a node follows a late answer, a cache may be needed again. A container is never needed again.
         if (!marked || live) && !handle.starts_with("cache:") && !self.forgets_life(node) {
             self.broken("invariant_only_what_is_over_is_marked", format!("{handle} on {node}: {row:?} {alloc:?}"));
         }

@@ -124,7 +124,7 @@ impl Check {
             (Some("placed"), Some("failed")) => lost + failed == 1 && used_up,
             _ => lost + failed == 0,
         };
-        // A job whose allocs a restored table forgot is queued again without a count.
+        // If a restore took away a job's allocs, the job is queued again without a count.
         let requeued = from == Some("placed") && to == Some("queued") && set(before).is_empty();
         if !right && !requeued {
             let allocs: Vec<_> =
@@ -162,8 +162,8 @@ impl Check {
         }
     }
 
-    /// No job stays the first of the queue for `most`, even if smaller jobs keep coming. Checked after the faults
-    /// stopped.
+    /// No job stays the first of the queue for as long as `most`, even if smaller jobs keep coming. Checked after the
+    /// faults stopped.
     pub fn invariant_the_first_job_is_served(&self, most: Span) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);

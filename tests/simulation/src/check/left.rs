@@ -13,7 +13,8 @@ const WANTS: [&str; 9] =
     ["job_id", "state", "priority", "nodes", "vcpus", "memory_mib", "gpus", "instance_type", "market"];
 
 impl Check {
-    /// What should have ended and has not, one line each; `None` if everything has. `min` is how many nodes stay.
+    /// Everything that should have ended and has not, one line each; `None` if all has ended. `min` is the number of
+    /// nodes that must stay.
     pub fn what_is_left(&self, min: u32) -> Option<String> {
         let model = lock(self.model.get()?);
         let mut left = jobs_left(&model);

@@ -25,7 +25,7 @@ impl Check {
         if let (Some(before), Some(after)) = (before, after)
             && before.get("version") == after.get("version")
         {
-            // Only a pulse or a report's number was written.
+            // The write changed only the pulse or a report's number.
             return self.invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(
                 caller,
                 Some(before),
@@ -277,7 +277,7 @@ impl Check {
     }
 
     /// A record is cleaned only if it has no live allocs, if its node has no handle rows, and if its instance is
-    /// terminated, or is unlisted and not heard from.
+    /// terminated, or is unlisted while the lease is over.
     fn invariant_only_what_is_over_is_cleaned(&self, model: &Model, before: &Item, after: &Item) {
         if text(after, "state") != Some("cleaned") || node_id(before).is_none_or(|id| self.forgets_life(id)) {
             return;
@@ -285,8 +285,8 @@ impl Check {
         if !set(before).is_empty() {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("it has live allocs: {before:?}"));
         }
-        // (A report may add a row of an unknown handle after the run looked at the rows. That row is deleted when it
-        // is due.)
+        // (A report may add a row of an unknown handle after the run read the rows. That row is deleted when it is
+        // due.)
         let its_own = |h: &&Row| node_id(h) == node_id(before) && text(h, "state") != Some("unknown");
         if let Some(left) = model.rows(Table::Handles).find(its_own) {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("{left:?} is left of {before:?}"));
@@ -300,24 +300,26 @@ impl Check {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("{real:?}: {before:?}"));
         }
     }
-    /// A record whose instance EC2 does not list as terminated is cleaned only in one of these cases. EC2 refused the
-    /// launch. Or the launch's claim ended long ago, two observations at least a minute apart did not list the
-    /// instance, and nobody heard from it (for a boot's time, if it was never bound). Or nothing was heard or written
-    /// for `stale.after_s`.
+    /// A record whose instance EC2 does not list as terminated is cleaned only in one of these cases:
+    /// - EC2 refused the launch.
+    /// - Two observations at least a minute apart did not list the instance, and the launch's claim ended at least
+    ///   `stale.orphan_after_s` ago. (If the instance was never bound: the claim has ended, and the time of a boot is
+    ///   over.)
+    /// - Nothing was heard or written for `stale.after_s`.
     fn invariant_absence_is_proven_twice(&self, caller: &Caller, before: &Item, after: &Item, again: bool) {
         let Some(node) = node_id(before).filter(|id| !self.forgets_life(*id)) else { return };
         if text(after, "state") != Some("cleaned") || caller.is_refused(node) {
             return;
         }
         let now = self.core.now();
-        // As EC2 lists it now, or listed it when the run looked.
+        // Whether EC2 lists the instance as terminated, now or at some moment since the run read the list.
         let over = |r: &Real| !r.is_live() && r.was_listed(now - RUN, now);
         let of_this = |r: &Real| match text(before, "instance_id") {
             Some(id) => r.instance.instance_id == id,
             None => r.node_id == node,
         };
         let Some(ec2) = self.ec2() else { return };
-        // EC2 may have forgotten the instance, and may have listed it as terminated when the run looked.
+        // EC2 may have forgotten the instance since the run read a list in which it was terminated.
         let forgotten = text(before, "instance_id").is_some_and(|id| ec2.one(id).is_none());
         if forgotten || ec2.real().iter().any(|r| of_this(r) && over(r)) {
             return self.core.count("a record was cleaned: its instance is terminated");

@@ -37,20 +37,20 @@ impl Check {
         self.invariant_nothing_is_launched_in_vain(model, before);
     }
 
-    /// A node is not shut down if it is held, if it has live allocs, or if it said that it is busy and its lease is
-    /// valid. A drain's deadline is the exception.
+    /// A node is not shut down if it is held. Before a drain's deadline, a node is also not shut down if it has live
+    /// allocs, or if it said that it is busy and its lease is valid.
     fn invariant_no_busy_or_held_node_is_shut_down(&self, before: &Item) {
         let now = self.core.now();
         let held = text(before, "intent") == Some("hold");
         let leased = time(before, "lease_expires_at").is_some_and(|l| l > now + SLACK);
         let deadline = time(before, "drain_by_at").is_some_and(|by| now + SLACK >= by);
-        // A node that is `syncing` for the time of a boot is shut down in spite of its heartbeats.
+        // A node that stays `syncing` for the time of a boot is shut down even if its heartbeats say that it is busy.
         let stuck = text(before, "status") == Some("syncing");
         if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
         }
-        // The same by what the node itself knows: what it said, and when it was told to call again. (Heartbeats have
-        // no numbers: one that comes late is believed until the next one.)
+        // The same check with what the node itself knows: what it said, and when it was told to call again. (Heartbeats
+        // have no numbers, so a late one is believed until the next one.)
         let ground =
             node_id(before).filter(|_| !self.forgets(time(before, "assigned_at"))).and_then(|n| self.ground(n));
         let said = ground.is_some_and(|g| {
@@ -75,8 +75,9 @@ impl Check {
         }
     }
 
-    /// Only an operator or EC2 sets a drain's deadline. A deadline from EC2 is not before EC2 takes the instance.
-    /// (A heartbeat that reports the interruption may come so late that EC2 has forgotten the instance.)
+    /// Only an operator or EC2 sets a drain's deadline. A deadline from EC2 is not earlier than the time at which EC2
+    /// takes the instance. (A heartbeat that reports the interruption may come so late that EC2 has forgotten the
+    /// instance.)
     fn invariant_an_interruption_is_ec2s_word(&self, caller: &Caller, before: &Item, after: &Item) {
         let Some(by) = time(after, "drain_by_at").filter(|_| caller.kind != Kind::Operator) else { return };
         let real = text(before, "instance_id").map(|id| self.ec2().and_then(|ec2| ec2.one(id)));
@@ -88,7 +89,7 @@ impl Check {
     }
 
     /// Every alloc on a node at its drain's deadline was told to stop earlier: its kill time-out before the deadline,
-    /// or as soon as the drain was known. Checked some time after the faults stopped. (A silent node is not told.)
+    /// or as soon as the drain was known. Checked some time after the faults stopped. (A silent node cannot be told.)
     fn invariant_a_drain_gives_time_to_stop(&self, model: &Model, before: &Item) {
         let (Some(by), Some(node)) = (time(before, "drain_by_at"), node_id(before)) else { return };
         let silent = matches!(text(before, "status"), Some("disconnected" | "down"));
@@ -112,13 +113,16 @@ impl Check {
         }
     }
 
-    /// A node that is not drained is shut down only for one of these reasons. It never called, or never reported,
-    /// within the time of a boot. It was silent for long, and its shutdown window is open. Several runs saw it idle for
-    /// long, and its window is open. It is idle, and its size is not in the policy any more. While every node that
-    /// should heartbeat is silent, a node that never called has the time of a blackout more.
+    /// A node that is not drained is shut down only for one of these reasons:
+    /// - It never called within the time of a boot. (While every node that should heartbeat is silent, the time of a
+    ///   blackout is added.)
+    /// - It called, but did not report within the time of a boot.
+    /// - It was silent for long, and its shutdown window is open.
+    /// - Several runs saw it idle for long, and its window is open.
+    /// - It is idle or `syncing`, and its size is not in the policy any more.
     fn invariant_a_shutdown_has_its_reason(&self, caller: &Caller, model: &Model, before: &Item) {
         let (leases, over) = super::brakes::leases(caller, model);
-        // As the run saw them: nodes that were heard from may be gone now.
+        // This uses what the run read, because a node with a valid lease may be gone now.
         let silent = leases > 0 && leases == over && !caller.has_heard_somebody();
         if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before, silent)) {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
@@ -214,7 +218,7 @@ impl Check {
         }
     }
 
-    /// Whether a node's shutdown window was open at some moment since the run looked.
+    /// Whether a node's shutdown window was open at some moment since the run read the tables.
     fn window(&self, policy: &Policy, before: &Item) -> bool {
         let windows = &policy.shutdown.windows_min;
         let total: i64 = windows.iter().map(|m| i64::from(*m) * 60).sum();
@@ -298,11 +302,11 @@ impl Check {
         }
         let min = policies.iter().map(|p| p.nodes.min as usize).min().unwrap_or(0);
         let up = |row: &Item| matches!(text(row, "state"), Some("assigned" | "in_use"));
-        // A node that became silent after the run looked was usable at that time.
+        // A node that became silent after the run read the records was usable for the run.
         let lately = |row: &Item| time(row, "modified_at").is_some_and(|at| self.core.now().since(at) < RUN);
         let silent = |row: &Item| matches!(text(row, "status"), Some("disconnected" | "down")) && !lately(row);
         let usable = model.rows(Table::Nodes).filter(|r| up(r) && !silent(r)).count();
-        // Some nodes may have gone since the run looked.
+        // Some nodes may have gone since the run read the records.
         if usable + super::brakes::MOVED < min {
             self.broken("invariant_the_minimum_stays", format!("{usable} are left of {min}: {before:?}"));
         }

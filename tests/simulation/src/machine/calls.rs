@@ -52,27 +52,27 @@ impl Machine {
         self.core.now() + Span::from_ms(self.core.between(least * 1000, most * 1000))
     }
 
-    /// Sends one heartbeat. Returns whether the node goes on.
+    /// Sends one heartbeat. Returns false if the control plane answered 410.
     pub(super) async fn heartbeat(&mut self) -> bool {
         let beat = self.protocol.heartbeat();
         let asked_at = self.core.now();
         match self.post::<HeartbeatAnswer>("heartbeat", &beat).await {
             Answer::Told(answer) => {
                 if self.core.happens(Fault::AgentCrashes) {
-                    // Killed before the answer is on disk.
+                    // The agent is killed before the answer is on disk.
                     self.restart(3).await;
                     return true;
                 }
                 let registered = self.protocol.on_heartbeat(&answer);
                 self.save();
                 if self.core.happens(Fault::AgentCrashes) {
-                    // Killed before the agent acted on the answer.
+                    // The agent is killed before it acts on the answer.
                     self.restart(3).await;
                     return true;
                 }
                 let ms = (answer.next_heartbeat_s * 1000.0) as i64;
                 self.heartbeat_at = self.core.now() + Span::from_ms(ms);
-                // The next call counts from the moment of asking: the policy's grace covers a slow answer.
+                // The time of the next call counts from the request, because the policy's grace covers a slow answer.
                 let mut ground = lock(&self.ground);
                 ground.next_call_at = Some(asked_at + Span::from_ms(ms));
                 ground.answered_at = Some(self.core.now());
@@ -120,7 +120,7 @@ impl Machine {
         }
         match self.post::<AllocReportAnswer>("allocs", &report).await {
             Answer::Told(_) if self.core.happens(Fault::AgentCrashes) => {
-                // Killed before the answer is on disk.
+                // The agent is killed before the answer is on disk.
                 self.restart(3).await;
             }
             Answer::Told(answer) => {

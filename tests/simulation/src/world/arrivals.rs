@@ -35,7 +35,7 @@ impl World {
                 submitted += 1;
             }
             let wait = match scenario.arrivals {
-                // About the mean of an exponential wait.
+                // A random wait with the mean `mean_ms`.
                 Arrivals::Steady => core.between(1, mean_ms * 2),
                 Arrivals::Bursts => mean_ms * burst,
                 _ => (mean_ms * burst).min(end / 3),
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// Small jobs that would each find room, while a larger job has waited for longer.
+    /// Submits small jobs. Each of them would find room, while a larger job has waited for longer.
     pub(super) async fn late_arrivals(self: Arc<Self>) {
         let end = Span::from_s(i64::from(self.core.scenario.late_hours) * 3600);
         if end <= Span::ZERO {

@@ -15,11 +15,11 @@ pub(super) struct Bin {
     pub(super) instance_type: String,
     pub(super) market: Market,
     pub(super) price_per_hour: Usd,
-    /// Whether nothing is placed or reserved on it.
+    /// Whether nothing is placed or reserved in this bin.
     pub(super) empty: bool,
-    /// Whether nothing more may be placed on it: one member has it alone, or the agent says busy.
+    /// Whether nothing more may be placed in this bin: one member has the node alone, or the agent says busy.
     pub(super) taken: bool,
-    /// Whether it is kept for the first job that cannot be placed.
+    /// Whether this bin is kept for the first job that cannot be placed.
     pub(super) blocked: bool,
 }
 
@@ -36,7 +36,7 @@ impl Bin {
             && job.market.is_none_or(|m| m == self.market)
     }
 
-    /// Whether it is a ready node on which nothing is placed or reserved, and which is not busy.
+    /// Whether this is a ready node that is not busy and on which nothing is placed or reserved.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.at, At::Ready(_)) && self.empty && !self.taken
     }
@@ -49,7 +49,7 @@ impl Bin {
             && fits(job.capacity, self.free)
     }
 
-    /// The order to fill bins: ready before booting before new, and then the fullest first.
+    /// The order to fill bins: ready nodes, then booting nodes, then new nodes; among these, the fullest first.
     pub(super) fn preference(&self) -> (u8, u32, u64, Option<Slot>) {
         let (rank, slot) = match self.at {
             At::Ready(node) => (0, Some(node.slot())),

@@ -1,10 +1,9 @@
-//! The first job that a cap makes wait: what is kept for it, and which idle nodes make way for it.
+//! The first job that waits because of a cap: what is kept for it, and which idle nodes must make room for it.
 //!
-//! Guarantees: the job keeps only as many nodes as leave the caps enough for the rest of its members; no
-//! nodes are launched for a part of its members; later jobs cannot take what it lacks, as far as EC2 has it;
-//! idle nodes make way only if `nodes.max` or the price cap does not allow all that it lacks, counted without
-//! the nodes that are shutting down already; if the maximum of a size is in the way, idle nodes of that size
-//! make way.
+//! Guarantees: the job keeps nodes only as long as the caps still allow nodes for the rest of its members; no nodes are
+//! launched for a part of its members; later jobs cannot take the room for that rest, if EC2 has nodes for it now; idle
+//! nodes must make room only if `nodes.max` or the price cap does not allow nodes for that rest, not counting nodes
+//! that are already shutting down; if the maximum of a size is reached, idle nodes of that size must make room.
 //! Does not: launch (the packing does) or shut down (`shutdown` does, by its own rules).
 
 use super::super::sizes::{fits, fitting, offerings, usable};
@@ -16,15 +15,15 @@ use model::policy::Size;
 use model::{JobSummary, Usd};
 
 impl Packing<'_, '_> {
-    /// Reserves for the first job that cannot be placed. Of the nodes that it found, it keeps those that leave the
-    /// caps enough for the rest of its members; what it lacks is reserved. Its launches, from the bin `first_new`
-    /// on, are taken back: otherwise some nodes would be paid for, idle, until there is room for the rest.
+    /// Reserves for the first job that cannot be placed. The job keeps the found nodes with which the caps still allow
+    /// nodes for the rest of its members, and room for that rest is reserved. The job's launches, from the bin
+    /// `first_new` on, are taken back: otherwise the new nodes would cost money while they wait for the rest.
     pub(super) fn block(&mut self, job: &JobSummary, found: &[usize], members: u32, first_new: usize) {
         self.undo_launches(first_new);
         let found: Vec<usize> = found.iter().copied().filter(|n| *n < self.bins.len()).collect();
         let policy = &self.view.seen.policy;
         let ever = fitting(policy, job);
-        // Making room does not help a size that EC2 does not have now.
+        // Room does not help a size for which EC2 has no capacity now.
         let to_be_had = |s: &&Size| !offerings(self.view, s, job.market).is_empty();
         let now: Vec<&Size> = ever.iter().copied().filter(to_be_had).collect();
         let can_be_had = cheapest(&now, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
@@ -37,13 +36,13 @@ impl Packing<'_, '_> {
         self.keep_free(job, &found, members);
     }
 
-    /// Reserves room for `lacking` nodes of these sizes, `beside` being the price of the nodes that the job keeps.
-    /// If room can be made for all of them, the idle nodes that are in the way are marked to make way. If a size is
-    /// full of nodes with work, the job waits for the end of that work, and no node needs to make way before.
+    /// Reserves room for `lacking` nodes of these sizes. `beside` is the price of the nodes that the job keeps. If
+    /// there can be room for all of them, the idle nodes that take up this room are marked for shutdown. If a size is
+    /// full of nodes with work, the job waits until that work ends, and no idle node is shut down for it before that.
     fn reserve(&mut self, sizes: &[&Size], lacking: u32, beside: Usd) {
         let cap = self.view.seen.policy.nodes.max_price_per_hour;
         let within = (!cap.is_zero()).then(|| cap.saturating_sub(beside));
-        // Idle nodes that are not kept do not count for the maximum of a size, because they can make way.
+        // Idle nodes that are not kept do not count for the maximum of a size, because they can be shut down.
         let there =
             |size: &Size| self.staying(size).saturating_sub(self.idle_of(size).len().try_into().unwrap_or(u32::MAX));
         let mix = mix(sizes, lacking, there, within);
@@ -66,7 +65,7 @@ impl Packing<'_, '_> {
         }
     }
 
-    /// How many nodes of this size there are, without those that are shutting down.
+    /// The number of nodes of this size, without those that are shutting down.
     fn staying(&self, size: &Size) -> u32 {
         self.of_size(size).saturating_sub(self.leaving_by_size.get(&size.name).copied().unwrap_or(0))
     }
@@ -79,11 +78,12 @@ impl Packing<'_, '_> {
         idle.into_iter().filter_map(ready).collect()
     }
 
-    /// Keeps later jobs off the nodes that the job found, and off as many others as replace what it lacks: as nodes
-    /// to run on, or as room that they make. Nodes that would fit the job when empty come first.
+    /// Keeps later jobs off the nodes that the job found, and off enough other nodes to replace what the job lacks: the
+    /// job runs on such a node, or the shutdown of the node makes room. Nodes that would fit the job when empty come
+    /// first.
     pub(super) fn keep_free(&mut self, job: &JobSummary, found: &[usize], members: u32) {
-        // A node that another scheduler keeps busy does not become free for this job. A node that would not fit the
-        // job is left to later jobs, unless it makes way.
+        // A node that another scheduler keeps busy does not become free for this job. A node that would not fit the job
+        // is left to later jobs, unless its shutdown makes room.
         let helps = |b: &Bin| {
             let makes_way = self.room.is_some() || matches!(b.at, At::Ready(node) if self.outgrown.contains(&node));
             let foreign = b.taken && b.empty;
@@ -125,7 +125,7 @@ impl Packing<'_, '_> {
     }
 
     /// Of the nodes found, the cheapest that leave enough of the price cap for the rest of the members. A job of many
-    /// members that kept expensive nodes could wait for ever, because those nodes alone would use up the cap.
+    /// members that kept expensive nodes could wait for ever, because those nodes could use up the cap.
     fn within_caps(&self, sizes: &[&Size], found: &[usize], members: u32) -> Vec<usize> {
         let policy = &self.view.seen.policy;
         let mut kept = found.to_vec();
@@ -159,8 +159,8 @@ impl Packing<'_, '_> {
         size.max.is_some_and(|most| self.of_size(size) >= most)
     }
 
-    /// Whether `nodes` more nodes at this price exceed `nodes.max` or the price cap, as long as the nodes that are
-    /// shutting down still count.
+    /// Whether `nodes` more nodes at this price exceed `nodes.max` or the price cap. Nodes that are shutting down still
+    /// count.
     fn is_capped(&self, nodes: u32, price: Usd) -> bool {
         let policy = &self.view.seen.policy;
         self.records.saturating_add(nodes) > policy.nodes.max || !is_within_cap(policy, self.spent + price)

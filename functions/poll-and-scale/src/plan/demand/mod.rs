@@ -28,7 +28,7 @@ use packing::{Packing, Queue};
 use prices::{cheapest, is_within_cap};
 use std::collections::BTreeSet;
 
-/// What asks for places: all members of a queued job, or a copy of an unknown alloc.
+/// One demand for places: all members of a queued job, or a copy of an unknown alloc.
 enum Want<'a> {
     Job(&'a JobSummary),
     Copy { job: &'a JobSummary, original: AllocId },
@@ -57,14 +57,15 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     needs
 }
 
-/// Serves the queue in its order. Returns what is placed or rejected now; everything else only reserves.
+/// Serves the queue in its order. Returns the placements and rejections of this run. Every other demand only reserves.
 fn serve(view: &View<'_>, packing: &mut Packing<'_, '_>) -> Vec<(Action, Reason)> {
     let mut actions = Vec::new();
     let mut queue = Queue::Served;
     for want in wants(view) {
         let job = want.job();
         if let Some(reason) = never(view, job) {
-            // No size fits a copy if the policy has changed. Nothing is kept for it, and its job is not rejected.
+            // After a change of the policy, no size may fit a wanted copy. Nothing is kept for that copy, and its job
+            // is not rejected.
             if let Want::Job(job) = want {
                 actions.push((Action::Reject(job.job_id), reason));
             }

@@ -24,8 +24,8 @@ pub(in crate::plan) struct Needs {
     pub(in crate::plan) usable: u32,
     /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.
     pub(in crate::plan) room: Room,
-    /// Idle nodes that fill the maximum of their size, but do not fit the job that waits for that size, because
-    /// they were launched before the size was changed, or in place of it. They are shut down too.
+    /// Idle nodes that fill the maximum of their size, but do not fit the job that waits for that size, because they
+    /// were launched before the size was changed, or on demand in place of spot. They are shut down too.
     pub(in crate::plan) outgrown: BTreeSet<NodeId>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Packing<'v, 'a> {
 pub(super) enum Queue {
     /// Every earlier job was served.
     Served,
-    /// An earlier job waits, and what it needs is reserved.
+    /// An earlier job waits, and its needs are reserved.
     SomeoneWaits,
 }
 
@@ -143,9 +143,9 @@ impl<'v, 'a> Packing<'v, 'a> {
         }
     }
 
-    /// Finds a bin for each member, in the order of [`Bin::preference`], and launches nodes for the rest. `None` if
-    /// the job must wait. The first such job keeps what it found, and if a cap is in its way, what it will need
-    /// is kept free.
+    /// Finds a bin for each member, in the order of [`Bin::preference`], and launches nodes for the rest. `None` if the
+    /// job must wait. The first such job keeps nodes that it found, and other nodes that it needs are kept free for it.
+    /// If the job waits because of a cap, room for new nodes is reserved too.
     pub(super) fn find(&mut self, job: &JobSummary, members: u32, queue: Queue) -> Option<Vec<usize>> {
         let mut fitting: Vec<usize> =
             (0..self.bins.len()).filter(|n| self.bins.get(*n).is_some_and(|b| b.fits(job))).collect();
@@ -207,7 +207,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         let mut ways: Vec<Offering> = Vec::new();
         let mut wait = Wait::Pause;
         for size in sizes {
-            // Making room does not help a size that EC2 does not have now.
+            // Room does not help a size for which EC2 has no capacity now.
             let of_size = offerings(self.view, size, asked);
             if of_size.is_empty() {
                 continue;
@@ -235,7 +235,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         Ok(self.bins.len() - 1)
     }
 
-    /// Keeps what the first job that cannot be placed has found.
+    /// Keeps the found bins for the first job that cannot be placed.
     pub(super) fn keep(&mut self, job: &JobSummary, found: &[usize]) {
         self.take(job, found);
         for n in found {
@@ -279,10 +279,10 @@ impl<'v, 'a> Packing<'v, 'a> {
             match self.launch_one_of(&sizes, None, reason) {
                 Ok(_) => {}
                 Err(Wait::Pause) => break,
-                // The room is reserved for a job, which comes before the minimum.
+                // The room is reserved for a job, and jobs come before the minimum.
                 Err(Wait::Room) if self.reserved => break,
                 Err(Wait::Room) => {
-                    // Expensive idle nodes make way, if a cheaper size may be launched now.
+                    // Expensive idle nodes must make room, if a cheaper size may be launched now.
                     let to_be_had = |s: &&&Size| !self.is_full(s) && !offerings(self.view, s, None).is_empty();
                     let Some(size) = sizes.iter().find(to_be_had) else { break };
                     let cheap = size.price_per_hour;
@@ -307,8 +307,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         }
     }
 
-    /// The launches, and how many nodes of each size are wanted: those with work placed or reserved, and the
-    /// launches.
+    /// The launches, and the number of wanted nodes of each size: nodes with work placed or reserved, and launches.
     pub(super) fn result(self) -> (Vec<New>, BTreeMap<String, u32>) {
         let mut wanted: BTreeMap<String, u32> = BTreeMap::new();
         for bin in &self.bins {

@@ -6,7 +6,7 @@
 use model::Usd;
 use model::policy::{Policy, Size};
 
-/// Room below the caps that is missing for the launches that are wanted.
+/// How far the wanted launches would exceed the caps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::plan) struct Room {
     /// How many records are too many for `nodes.max`.

@@ -1,4 +1,4 @@
-//! Tests of the plan: jobs and a minimum that a cap makes wait, and which idle nodes make way for them.
+//! Tests of the plan: jobs and a minimum that wait because of a cap, and which idle nodes make room for them.
 
 use super::*;
 use model::control::{ControlKey, EntryRow};
@@ -80,7 +80,7 @@ fn a_later_job_does_not_take_what_the_price_cap_keeps_from_the_first_job() {
     assert_eq!(given.job(5, first).job(6, whole).count(at(100), "launch"), 0);
 }
 
-/// With an entry that EC2 refused the size `large`: it is not launched until the next policy.
+/// Adds an entry for a refusal of the size `large` by EC2: this size is not launched until the next policy.
 fn without_large(mut given: Given) -> Given {
     let key = ControlKey::BadRequest("large".into());
     given.seen.control.put(EntryRow { policy_version: Some(1), ..EntryRow::new(&key) });
@@ -109,7 +109,7 @@ fn six(s: &mut JobSpec) {
 
 #[test]
 fn no_node_is_launched_for_a_part_of_a_job_of_many_members() {
-    // One of at most six nodes has work. The other five would be paid for, idle, while they wait for it.
+    // One of at most six nodes has work. The other five would cost money while they wait for it.
     let sizes = json!([
         {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.43}]);
     let policy = |max| json!({"size": sizes, "nodes": {"max": max}});
@@ -117,7 +117,7 @@ fn no_node_is_launched_for_a_part_of_a_job_of_many_members() {
     assert_eq!(busy.count(at(60), "launch"), 0, "{:?}", busy.actions(at(60)));
     let all = given(policy(7)).working(0).job(5, six);
     assert_eq!(all.count(at(60), "launch"), 6, "{:?}", all.actions(at(60)));
-    // A later job, for which a part of that room is enough, does not get it either.
+    // A later job that needs only a part of that room does not get it either.
     let later = busy.job(6, |s| s.vcpus = 8);
     assert_eq!(later.count(at(60), "launch"), 0, "{:?}", later.actions(at(60)));
 }
@@ -229,7 +229,7 @@ fn idle_nodes_of_its_own_size_make_way_for_a_job_of_many_members() {
     let changed = given(json!({"size": sizes(3), "nodes": {"min": 2, "max": 8}})).node(old(0)).node(old(1));
     let changed = changed.job(5, pair);
     assert_eq!(changed.count(at(900), "shut_down"), 1, "{:?}", changed.actions(at(900)));
-    // The same if they were launched when the size cost 2: with one of them kept, two new ones fit.
+    // The same holds if the idle nodes were launched when the size cost 2: with one of them kept, two new ones fit.
     let dear = |n| {
         let mut record = of_size(idle_long(n), "rare");
         if let NodeState::InUse(node) = &mut record.state {
@@ -246,7 +246,8 @@ fn idle_nodes_of_its_own_size_make_way_for_a_job_of_many_members() {
 
 #[test]
 fn a_later_job_does_not_take_the_places_of_a_size_that_the_first_job_needs() {
-    // One of two nodes has work. The first job waits for it, and the place of the other is kept for that job.
+    // One of two nodes has work. The first job waits for that work, and the place of the second node is kept for the
+    // job.
     let sizes =
         json!([{"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1, "max": 2}]);
     let mut given = given(json!({"size": sizes, "nodes": {"max": 8}})).working(0);

@@ -48,7 +48,7 @@ fn cl_18_running_waits_cl_21_pending_is_lost() {
 
 #[test]
 fn nothing_is_placed_on_a_node_whose_lease_expired() {
-    // It does not matter whether EC2 lists its instance: the node is silent.
+    // The node is silent, whether or not EC2 lists its instance.
     let listed = given(json!({})).node(fixtures::ready(0)).job(5, whole);
     let unlisted = given(json!({})).unlisted(fixtures::ready(0)).job(5, whole);
     assert_eq!((listed.count(at(140), "place"), unlisted.count(at(140), "place")), (1, 1));
@@ -128,7 +128,7 @@ fn nobody_waits_for_an_alloc_that_its_job_no_longer_wants() {
 
 #[test]
 fn a_silent_node_whose_instance_is_unlisted_is_disconnected_even_if_its_record_cannot_be_cleaned() {
-    // EC2 may still know the instance by id, without the tags that it was listed by. Then no run cleans the record.
+    // EC2 may still know the instance by id although its tags are gone. In that case no run cleans the record.
     let mut given = given(json!({})).working(0);
     given.seen.instances.clear();
     given.seen.nodes[0] = given.seen.nodes[0].note_unlisted(Some(at(1000)), at(1000)).unwrap();

@@ -1,0 +1,79 @@
+//! How long the observation's list of waiting jobs takes, once DynamoDB has answered: pages of rows to jobs in the
+//! order of the queue, each job once.
+//!
+//! `cargo bench --workspace --bench queue`. Compare the sizes as ratios within one run: ten times the jobs
+//! must take about ten times as long.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+
+use async_trait::async_trait;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use model::fixtures::{self, at};
+use model::{Job, JobSpec};
+use std::sync::Arc;
+use store::{Answer, Db, DbError, Index, Key, Page, PageKey, Query, Row, Store, Table, Write, WriteError};
+
+/// About as many jobs as DynamoDB puts into one page of 1 MB.
+const PAGE: usize = 4000;
+
+/// Answers each query with the same rows, page by page. There is nothing else to read, and nothing is written.
+struct Rows(Vec<Row>);
+
+#[async_trait]
+impl Db for Rows {
+    async fn get(&self, _: &Key) -> Result<Option<Row>, DbError> {
+        Ok(None)
+    }
+
+    async fn get_many(&self, _: &[Key]) -> Result<Vec<Row>, DbError> {
+        Ok(Vec::new())
+    }
+
+    async fn query(&self, _: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        let page = from.and_then(|key| key.get("page").and_then(|p| p.as_n().ok()).and_then(|n| n.parse().ok()));
+        let page: usize = page.unwrap_or(0);
+        let mut pages = self.0.chunks(PAGE).skip(page);
+        let items = pages.next().unwrap_or_default().to_vec();
+        let next = pages.next().map(|_| PageKey::from([("page".to_owned(), number(page + 1))]));
+        Ok(Page { items, next })
+    }
+
+    async fn scan(&self, _: Table, _: Option<Index>, _: Option<PageKey>) -> Result<Page, DbError> {
+        Ok(Page::default())
+    }
+
+    async fn write(&self, _: &Write, _: Answer) -> Result<Option<Row>, WriteError> {
+        Err(WriteError::CONFLICT)
+    }
+
+    async fn transact(&self, _: &[Write]) -> Result<(), WriteError> {
+        Err(WriteError::CONFLICT)
+    }
+}
+
+fn number(n: usize) -> aws_sdk_dynamodb::types::AttributeValue {
+    aws_sdk_dynamodb::types::AttributeValue::N(n.to_string())
+}
+
+/// This many queued jobs. Both queries of the queue answer with all of them, so that each job shows up twice.
+fn queued(jobs: u32) -> Store {
+    let spec = JobSpec { command: vec!["true".into()], ..JobSpec::default() };
+    let job = |n| Job::submit(fixtures::job_id(n), spec.clone(), at(0)).unwrap();
+    Store::new(Arc::new(Rows((0..jobs).map(|n| Row::from(store::row(&job(n)))).collect())))
+}
+
+fn queue(criterion: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut group = criterion.benchmark_group("queue");
+    group.sample_size(10);
+    for jobs in [2_000, 20_000, 200_000] {
+        let store = queued(jobs);
+        group.throughput(Throughput::Elements(u64::from(jobs)));
+        group.bench_with_input(BenchmarkId::from_parameter(jobs), &store, |bencher, store| {
+            bencher.iter(|| runtime.block_on(store.queue()).unwrap().len());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, queue);
+criterion_main!(benches);
