@@ -14,6 +14,7 @@ mod bad_input;
 mod contract;
 mod crashes;
 mod end_to_end;
+mod identity;
 mod node;
 mod old_reads;
 mod races;

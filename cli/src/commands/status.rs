@@ -198,7 +198,8 @@ fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -
 
 /// A limit that stops launches.
 fn limited(limit: &Limit, now: Time) -> Check {
-    let wrong = matches!(limit, Limit::Quota(_) | Limit::FailedStarts(_) | Limit::BadRequest(..));
+    let wrong =
+        matches!(limit, Limit::Quota(_) | Limit::NotAllowed(_) | Limit::FailedStarts(_) | Limit::BadRequest(..));
     let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
     let left = limit.until_at().map(|until| format!("; next try in {}", rough(until.since(now)))).unwrap_or_default();
     let level = if wrong { Level::Wrong } else { Level::Note };

@@ -47,7 +47,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
         }
     }
     clean_silent(seen, now, &mut plan, &silent);
-    orphans(seen, now, &mut plan, &live);
+    orphans(seen, now, &mut plan, &by_id, &live);
     watchdog(seen, now, &mut plan);
     plan
 }
@@ -76,6 +76,10 @@ fn stale(
         return None;
     }
     let bound = life.instance_id.as_deref().and_then(|id| by_id.get(id));
+    if bound.is_some_and(|i| i.is_foreign_to(node_id)) {
+        // The record names an instance of another node: poll-and-scale tells a person, and nobody cleans the record.
+        return None;
+    }
     if bound.is_some_and(|i| i.state != InstanceState::Terminated) {
         return None;
     }
@@ -101,7 +105,10 @@ fn is_up(record: &NodeRecord) -> bool {
 /// then more likely that EC2's list is wrong than that all these nodes are gone.
 fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent]) {
     let policy = &seen.policy.stale;
-    let up = seen.nodes.iter().filter(|r| is_up(r)).count();
+    // The share is of the records that were there when the trouble began: launches since then would make it look smaller.
+    let began_at = seen.control.brake(BrakeKind::Missing).began_at(now);
+    let was_there = |r: &&NodeRecord| is_up(r) && r.life().is_some_and(|l| l.assigned_at <= began_at);
+    let up = seen.nodes.iter().filter(was_there).count();
     let count = silent.iter().filter(|s| s.up).count();
     let unusual = count as f64 > policy.brake_fraction * up as f64 && count > policy.brake_min as usize;
     let why = Reason::ManyStale { stale: count, up };
@@ -144,7 +151,13 @@ pub(crate) fn is_orphan(record: Option<&NodeRecord>, node_id: NodeId, instance_i
     }
 }
 
-fn orphans(seen: &Observation, now: Time, plan: &mut Plan, live: &BTreeMap<NodeId, Vec<&Instance>>) {
+fn orphans(
+    seen: &Observation,
+    now: Time,
+    plan: &mut Plan,
+    by_id: &BTreeMap<&str, &Instance>,
+    live: &BTreeMap<NodeId, Vec<&Instance>>,
+) {
     let policy = &seen.policy.stale;
     let records: BTreeMap<_, _> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
     let mut found = Vec::new();
@@ -153,7 +166,13 @@ fn orphans(seen: &Observation, now: Time, plan: &mut Plan, live: &BTreeMap<NodeI
             let old = now.since(instance.launched_at) >= Span::from_s(policy.orphan_after_s);
             let leaving = instance.state == InstanceState::ShuttingDown;
             let record = records.get(&node_id.slot()).copied();
-            if old && !leaving && is_orphan(record, *node_id, &instance.instance_id) {
+            // If the record names an instance of another node, it is the record that is wrong: see poll-and-scale.
+            let names_foreign = record.and_then(NodeRecord::life).is_some_and(|life| {
+                let named = life.instance_id.as_deref().and_then(|id| by_id.get(id));
+                life.node_id == *node_id && named.is_some_and(|i| i.is_foreign_to(*node_id))
+            });
+            let set_aside = seen.aside.slots.contains(&node_id.slot());
+            if old && !leaving && !names_foreign && !set_aside && is_orphan(record, *node_id, &instance.instance_id) {
                 found.push((*node_id, instance));
             }
         }

@@ -14,7 +14,7 @@ use model::control::{ControlKey, IngestSummary};
 use model::events::{Event, Subject};
 use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
 use model::ids::ClusterName;
-use model::policy::Policy;
+use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
 use model::wire::ErrorCode;
 use runtime::http::{Credentials, Refusal, Request, answer};
@@ -27,8 +27,6 @@ pub const FUNCTION: &str = HEARTBEAT_INGEST.name;
 
 /// How long policy and fleet size may be cached.
 const CACHE: Span = Span::from_s(60);
-/// The shortest time between two summaries of a process.
-const SUMMARY: Span = Span::from_s(30);
 /// The most attempts at a write that loses races, before the node is told to try again later.
 pub(crate) const RACES: u32 = 4;
 
@@ -49,27 +47,6 @@ pub(crate) struct Known {
     in_use: u64,
 }
 
-impl Known {
-    /// The seconds between heartbeats of a working node, before jitter. A larger fleet calls less often, so that
-    /// its cost is bounded.
-    fn interval_s(&self) -> f64 {
-        (self.policy.heartbeat.ttl_s as f64).max(self.least_s())
-    }
-
-    /// The same for a node without allocs: shorter, unless the fleet is large.
-    fn idle_s(&self) -> f64 {
-        (self.policy.heartbeat.idle_s as f64).max(self.least_s()).min(self.interval_s())
-    }
-
-    /// The seconds between two calls of a node if the whole fleet uses `heartbeat.max_per_second`.
-    fn least_s(&self) -> f64 {
-        self.in_use as f64 / self.policy.heartbeat.max_per_second
-    }
-}
-
-/// The largest factor by which jitter lengthens an interval.
-const LONGEST: f64 = 1.5;
-
 /// When the node calls next, and when its lease expires.
 ///
 /// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on
@@ -85,15 +62,14 @@ pub(crate) struct Beat {
 }
 
 impl Beat {
-    /// `jitter` is between 1 and [`LONGEST`].
+    /// `jitter` is between 1 and [`LONGEST_JITTER`].
     fn new(known: &Known, jitter: f64, now: Time) -> Self {
-        let interval_s = known.interval_s();
-        let lease_ms = (interval_s * LONGEST * 1000.0).min(1e12) as i64;
+        let heartbeat = &known.policy.heartbeat;
         Self {
             jitter,
-            interval_s,
-            idle_s: known.idle_s(),
-            lease_expires_at: now + Span::from_ms(lease_ms) + Span::from_s(known.policy.heartbeat.grace_s),
+            interval_s: heartbeat.interval_s(known.in_use),
+            idle_s: heartbeat.idle_interval_s(known.in_use),
+            lease_expires_at: now + heartbeat.lease(known.in_use),
         }
     }
 
@@ -151,7 +127,7 @@ impl Ingest {
     }
 
     pub(crate) fn beat(&self, known: &Known, now: Time) -> Beat {
-        Beat::new(known, self.store.chance().between(1.0, LONGEST), now)
+        Beat::new(known, self.store.chance().between(1.0, LONGEST_JITTER), now)
     }
 
     /// Counts an accepted heartbeat, and writes the summary that shows when heartbeats were last accepted.
@@ -159,7 +135,7 @@ impl Ingest {
         let count = {
             let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
             summary.1 = summary.1.saturating_add(1);
-            if summary.0.is_some_and(|at| now.since(at) < SUMMARY) {
+            if summary.0.is_some_and(|at| now.since(at) < IngestSummary::GAP) {
                 return;
             }
             summary.0 = Some(now);
@@ -167,7 +143,10 @@ impl Ingest {
         };
         let written = async {
             let before: IngestSummary = self.store.entry(&ControlKey::Ingest).await?;
-            self.store.write_entry(&before, &before.noted(count, now)).await
+            match before.noted(count, now) {
+                Some(after) => self.store.write_entry(&before, &after).await.map(|_| ()),
+                None => Ok(()),
+            }
         };
         // A conflict is fine: another process wrote its own summary.
         if let Err(WriteError::Db(e)) = written.await {
@@ -213,7 +192,7 @@ mod tests {
         document["heartbeat"] = serde_json::json!({"ttl_s": 300, "grace_s": 10});
         let known = Known { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
         let now = Time::from_ms(0);
-        let [long, short] = [LONGEST, 1.0].map(|jitter| Beat::new(&known, jitter, now));
+        let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| Beat::new(&known, jitter, now));
         let told = now + Span::from_ms((long.next_s(1) * 1000.0) as i64);
         assert_eq!([long, short].map(|beat| beat.lease_expires_at), [told + Span::from_s(10); 2]);
     }

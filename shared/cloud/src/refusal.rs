@@ -41,6 +41,26 @@ const THROTTLED: &[&str] = &[
     "ResourceCountExceeded",
 ];
 
+/// EC2 does not accept the caller: credentials, clock, account or permissions. Another request would fail as well.
+const NOT_ALLOWED: &[&str] = &[
+    "AuthFailure",
+    "AccessDenied",
+    "AccessDeniedException",
+    "UnauthorizedOperation",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "MissingAuthenticationToken",
+    "SignatureDoesNotMatch",
+    "IncompleteSignature",
+    "InvalidSignatureException",
+    "RequestExpired",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "OptInRequired",
+    "PendingVerification",
+    "Blocked",
+];
+
 /// The instance of this client token has been terminated already.
 const SPENT: &[&str] = &["IdempotentInstanceTerminated"];
 
@@ -67,10 +87,14 @@ pub(crate) fn launch_error(code: &str, message: &str, status: u16) -> LaunchErro
         LaunchError::Quota(text)
     } else if is_in(THROTTLED) {
         LaunchError::Throttled(text)
+    } else if is_in(NOT_ALLOWED) {
+        LaunchError::NotAllowed(text)
     } else if is_in(SPENT) {
         LaunchError::Spent(text)
     } else if is_in(LOST) || status >= 500 || status == 0 {
         LaunchError::Lost(text)
+    } else if matches!(status, 401 | 403) {
+        LaunchError::NotAllowed(text)
     } else {
         LaunchError::BadRequest(text)
     }
@@ -96,6 +120,7 @@ mod tests {
             LaunchError::Capacity(_) => "capacity",
             LaunchError::Quota(_) => "quota",
             LaunchError::Throttled(_) => "throttled",
+            LaunchError::NotAllowed(_) => "not allowed",
             LaunchError::BadRequest(_) => "bad request",
             LaunchError::Spent(_) => "spent",
             LaunchError::Lost(_) => "lost",
@@ -104,8 +129,14 @@ mod tests {
 
     #[test]
     fn every_code_has_its_kind_whatever_the_status() {
-        let table =
-            [(CAPACITY, "capacity"), (QUOTA, "quota"), (THROTTLED, "throttled"), (SPENT, "spent"), (LOST, "lost")];
+        let table = [
+            (CAPACITY, "capacity"),
+            (QUOTA, "quota"),
+            (THROTTLED, "throttled"),
+            (NOT_ALLOWED, "not allowed"),
+            (SPENT, "spent"),
+            (LOST, "lost"),
+        ];
         let mut seen = std::collections::BTreeSet::new();
         for (codes, expected) in table {
             for code in codes {
@@ -115,7 +146,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(seen.len(), 26);
+        assert_eq!(seen.len(), 42);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Trouble {
     /// Decides from the brake's entry and the operator's release, both as read.
     pub fn decide(self, entry: &BrakeEntry, release: &Release, now: Time) -> Decision {
         let known = entry.applies(now);
-        let since = entry.since_at().filter(|_| known).unwrap_or(now);
+        let since = entry.began_at(now);
         let released = release.applies(now) && release.since_at().is_some_and(|at| at >= since);
         let left = self.hold.map(|hold| (since + hold).since(now));
         let held = !released && left.is_none_or(|left| left > Span::ZERO);

@@ -23,6 +23,10 @@ pub enum LaunchError {
     /// The request itself is wrong: a person must correct it.
     #[error("bad request: {0}")]
     BadRequest(String),
+    /// EC2 does not accept the caller: its credentials, its clock or its permissions. No size is to blame: launch nothing
+    /// for a while, and tell a person.
+    #[error("not allowed: {0}")]
+    NotAllowed(String),
     /// The instance of this client token is terminated: this life of the slot is over.
     #[error("its instance is terminated already: {0}")]
     Spent(String),

@@ -33,6 +33,8 @@ pub enum ControlKey {
     Backoff,
     /// `bad_request#{size}`: EC2 called the request for this size wrong.
     BadRequest(String),
+    /// EC2 does not accept the caller.
+    NotAllowed,
     /// `boot_failures`: failed starts in a row.
     FailedStarts,
     /// `brake#{kind}`: what a brake holds back.
@@ -64,6 +66,7 @@ impl fmt::Display for ControlKey {
             Self::Quota => f.write_str("quota"),
             Self::Backoff => f.write_str("backoff"),
             Self::BadRequest(size) => write!(f, "bad_request#{size}"),
+            Self::NotAllowed => f.write_str("not_allowed"),
             Self::FailedStarts => f.write_str("boot_failures"),
             Self::Brake(kind) => write!(f, "brake#{kind}"),
             Self::Release(kind) => write!(f, "release#{kind}"),
@@ -82,6 +85,7 @@ impl FromStr for ControlKey {
             None => match key {
                 "policy" => Self::Policy,
                 "quota" => Self::Quota,
+                "not_allowed" => Self::NotAllowed,
                 "backoff" => Self::Backoff,
                 "boot_failures" => Self::FailedStarts,
                 "ingest" => Self::Ingest,
@@ -112,6 +116,9 @@ pub struct EntryRow {
     /// Since when the entry applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_at: Option<Time>,
+    /// For `ingest`: the accepted heartbeat that was noted before the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_at: Option<Time>,
     /// The last wait, in seconds. The next one doubles it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<i64>,
@@ -138,6 +145,7 @@ impl EntryRow {
             version: Version::UNWRITTEN,
             until_at: None,
             since_at: None,
+            before_at: None,
             wait_s: None,
             count: None,
             policy_version: None,
@@ -215,6 +223,8 @@ entries! {
     Backoff
     /// EC2 called the launch request of a size wrong. Applies to one version of the policy.
     BadRequest
+    /// EC2 did not accept the caller: its credentials, clock or permissions.
+    NotAllowed
     /// Starts that failed in a row. Enough of them pause launching.
     FailedStarts
     /// What a brake holds back, and since when.
@@ -237,6 +247,11 @@ impl BrakeEntry {
     /// Whether the brake holds something back now.
     pub fn holds_back(&self, now: Time) -> bool {
         self.0.applies(now) && self.0.count != Some(0)
+    }
+
+    /// When the trouble began that the brake knows of; `now` if it knows of none.
+    pub fn began_at(&self, now: Time) -> Time {
+        self.since_at().filter(|_| self.applies(now)).unwrap_or(now)
     }
 
     /// The entry after another look. `since` is when the trouble began, `held` is how many the brake holds back, and
@@ -270,10 +285,21 @@ impl LastRun {
 }
 
 impl IngestSummary {
-    /// The entry after `count` heartbeats were accepted since the last summary of this process.
+    /// The shortest time between two notes. A node whose call failed tries again within this time.
+    pub const GAP: Span = Span::from_s(30);
+
+    /// When the accepted heartbeat before the last one was noted, at least [`IngestSummary::GAP`] earlier.
+    pub const fn before_at(&self) -> Option<Time> {
+        self.0.before_at
+    }
+
+    /// The entry after `count` heartbeats were accepted since the last note of this process. `None` if another process
+    /// has just noted one.
     #[must_use]
-    pub fn noted(&self, count: u64, now: Time) -> Self {
-        Self(EntryRow { since_at: Some(now), count: Some(count), ..self.0.clone() })
+    pub fn noted(&self, count: u64, now: Time) -> Option<Self> {
+        let last = self.0.since_at;
+        let due = last.is_none_or(|at| now.since(at) >= Self::GAP);
+        due.then(|| Self(EntryRow { since_at: Some(now), before_at: last, count: Some(count), ..self.0.clone() }))
     }
 }
 
@@ -461,6 +487,11 @@ impl Control {
         self.entry(&ControlKey::Quota)
     }
 
+    /// When EC2 last did not accept the caller.
+    pub fn not_allowed(&self) -> NotAllowed {
+        self.entry(&ControlKey::NotAllowed)
+    }
+
     /// When EC2 last throttled launch calls.
     pub fn backoff(&self) -> Backoff {
         self.entry(&ControlKey::Backoff)
@@ -515,6 +546,7 @@ pub enum NoPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::at;
 
     #[test]
     fn every_key_reads_back_as_itself() {
@@ -525,6 +557,7 @@ mod tests {
             ControlKey::Quota,
             ControlKey::Backoff,
             ControlKey::BadRequest("small".into()),
+            ControlKey::NotAllowed,
             ControlKey::FailedStarts,
             ControlKey::Brake(BrakeKind::Leases),
             ControlKey::Release(BrakeKind::Handles),
@@ -537,6 +570,16 @@ mod tests {
         for unknown in ["", "brake#x", "brake", "surprise", "surprise#1"] {
             assert!(unknown.parse::<ControlKey>().is_err(), "{unknown}");
         }
+    }
+
+    #[test]
+    fn heartbeats_are_noted_at_most_twice_a_minute_together_with_the_note_before() {
+        let first = Control::default().ingest().noted(1, at(0)).unwrap();
+        assert_eq!((first.since_at(), first.before_at()), (Some(at(0)), None));
+        assert_eq!(first.noted(1, at(29)), None, "another process has just noted one");
+        let second = first.noted(7, at(30)).unwrap();
+        assert_eq!((second.since_at(), second.before_at()), (Some(at(30)), Some(at(0))));
+        assert_eq!(second.row().count, Some(7));
     }
 
     #[test]

@@ -49,4 +49,15 @@ impl Instance {
     pub fn node_id(&self) -> Option<NodeId> {
         self.tags.get(NODE_TAG).and_then(|t| t.parse().ok())
     }
+
+    /// Whether the instance has tags, but not the tag of this node. A list without tags, as a person may write one for
+    /// `plan --state`, says nothing about owners.
+    pub fn is_foreign_to(&self, node_id: NodeId) -> bool {
+        !self.tags.is_empty() && self.node_id() != Some(node_id)
+    }
+
+    /// The owner by the tag, for people.
+    pub fn owner(&self) -> String {
+        self.tags.get(NODE_TAG).map_or_else(|| "no node of the cluster".to_owned(), |tag| format!("node {tag}"))
+    }
 }

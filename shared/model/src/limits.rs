@@ -3,9 +3,10 @@
 //! | limit | begins | ends |
 //! | --- | --- | --- |
 //! | shortage | EC2 has no capacity for an offering | after `shortage.ttl_s`, doubled with each further refusal; then one attempt in a run, doubled with each success |
-//! | quota | EC2 says that the account's limit is reached | after `quota.retry_s` |
+//! | quota | EC2 says that the account's limit is reached | after `quota.retry_s`, or when an instance of the cluster has terminated |
 //! | back-off | EC2 throttles launch calls | after 5 s, doubled with each further throttling |
 //! | failed starts | `boot.failures_before_pause` starts fail in a row | after a minute, doubled in each later run with a failure; or when a node starts well |
+//! | not allowed | EC2 does not accept the caller: credentials, clock or permissions | after a minute, doubled with each further refusal |
 //! | bad request | EC2 calls the request for a size wrong | with the next version of the policy |
 //!
 //! Guarantees: every limit ends by itself or with a new policy; the plan, the acting run and the commands
@@ -15,7 +16,7 @@
 
 use crate::cloud::LaunchError;
 use crate::control::{
-    Backoff, BadRequest, Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, Quota, Shortage,
+    Backoff, BadRequest, Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, NotAllowed, Quota, Shortage,
 };
 use crate::node::Offering;
 use crate::policy::Policy;
@@ -32,6 +33,8 @@ const BACKOFF_S: i64 = 5;
 /// Throttling within this time after the end of a back-off doubles the wait. The time is two periods of
 /// poll-and-scale.
 const BACKOFF_CONTINUES_S: i64 = 120;
+/// The first pause after EC2 did not accept the caller, in seconds.
+const NOT_ALLOWED_S: i64 = 60;
 /// The first pause after failed starts, in seconds.
 const FAILED_STARTS_PAUSE_S: i64 = 60;
 
@@ -46,6 +49,8 @@ pub enum Limit {
     FailedStarts(FailedStarts),
     /// EC2 is short of an offering. The text is market, type and place, as in the control key.
     Shortage(String, Shortage),
+    /// EC2 does not accept the caller.
+    NotAllowed(NotAllowed),
     /// EC2 calls the request for this size wrong.
     BadRequest(String, BadRequest),
 }
@@ -53,13 +58,14 @@ pub enum Limit {
 impl Limit {
     /// Whether the limit stops every launch. If not, it stops only the launches of one offering or size.
     pub const fn stops_all(&self) -> bool {
-        matches!(self, Self::Quota(_) | Self::Backoff(_) | Self::FailedStarts(_))
+        matches!(self, Self::Quota(_) | Self::NotAllowed(_) | Self::Backoff(_) | Self::FailedStarts(_))
     }
 
     /// The key of the limit's entry in the control table.
     pub fn key(&self) -> ControlKey {
         match self {
             Self::Quota(_) => ControlKey::Quota,
+            Self::NotAllowed(_) => ControlKey::NotAllowed,
             Self::Backoff(_) => ControlKey::Backoff,
             Self::FailedStarts(_) => ControlKey::FailedStarts,
             Self::Shortage(offering, _) => ControlKey::Shortage(offering.clone()),
@@ -70,6 +76,7 @@ impl Limit {
     fn row(&self) -> &EntryRow {
         match self {
             Self::Quota(e) => e.row(),
+            Self::NotAllowed(e) => e.row(),
             Self::Backoff(e) => e.row(),
             Self::FailedStarts(e) => e.row(),
             Self::Shortage(_, e) => e.row(),
@@ -91,6 +98,7 @@ impl Limit {
     pub const fn to_do(&self) -> &'static str {
         match self {
             Self::Quota(_) => "raise the account's limit, or lower nodes.max",
+            Self::NotAllowed(_) => "correct the role, the credentials or the clock of poll-and-scale: see the message",
             Self::FailedStarts(_) => {
                 "see their console output in `nodekeeper history cluster`, and correct image or user data"
             }
@@ -105,6 +113,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Quota(_) => f.write_str("the account's limit is reached"),
+            Self::NotAllowed(_) => f.write_str("EC2 does not accept our credentials or permissions"),
             Self::Backoff(_) => f.write_str("EC2 throttles launches"),
             Self::FailedStarts(e) => write!(f, "{} starts failed in a row", e.count()),
             Self::Shortage(offering, _) => write!(f, "EC2 is short of {}", offering.replace('#', " ")),
@@ -124,6 +133,7 @@ impl Control {
                 let row = row.clone();
                 match key {
                     ControlKey::Quota if applies => Some(Limit::Quota(Quota(row))),
+                    ControlKey::NotAllowed if applies => Some(Limit::NotAllowed(NotAllowed(row))),
                     ControlKey::Backoff if applies => Some(Limit::Backoff(Backoff(row))),
                     ControlKey::FailedStarts if applies => Some(Limit::FailedStarts(FailedStarts(row))),
                     ControlKey::Shortage(offering) if applies => Some(Limit::Shortage(offering.clone(), Shortage(row))),
@@ -141,19 +151,16 @@ impl Control {
     /// The limit that stops every launch now, if one does.
     pub fn launch_pause(&self, now: Time) -> Option<Limit> {
         let (quota, backoff, starts) = (self.quota(), self.backoff(), self.failed_starts());
+        let not_allowed = self.not_allowed();
         if quota.applies(now) {
             Some(Limit::Quota(quota))
+        } else if not_allowed.applies(now) {
+            Some(Limit::NotAllowed(not_allowed))
         } else if backoff.applies(now) {
             Some(Limit::Backoff(backoff))
         } else {
             starts.applies(now).then_some(Limit::FailedStarts(starts))
         }
-    }
-
-    /// A limit that now prevents the repetition of an unanswered launch; `None` if there is none. The pause after
-    /// failed starts does not prevent it, because the instance of the unanswered launch may exist already.
-    pub fn relaunch_pause(&self, now: Time) -> Option<Limit> {
-        self.launch_pause(now).filter(|limit| !matches!(limit, Limit::FailedStarts(_)))
     }
 
     /// The change of the control table after a launch of this offering failed with `error`; `None` if this error
@@ -181,6 +188,11 @@ impl Control {
                 let before = self.backoff().0;
                 let after = longer_wait(&before, BACKOFF_S, BACKOFF_CONTINUES_S, now);
                 (ControlKey::Backoff, before, after)
+            }
+            LaunchError::NotAllowed(_) => {
+                let before = self.not_allowed().0;
+                let after = longer_wait(&before, NOT_ALLOWED_S, BACKOFF_CONTINUES_S, now);
+                (ControlKey::NotAllowed, before, after)
             }
             LaunchError::BadRequest(_) => {
                 let before = self.bad_request(&offering.size).0;
@@ -218,6 +230,14 @@ impl Shortage {
         let over = more >= u64::from(max_per_run);
         let wait_s = self.0.wait_s.filter(|_| !over);
         Self(EntryRow { count: Some(more), wait_s, until_at: Some(now), ..self.0.clone() })
+    }
+}
+
+impl Quota {
+    /// The entry after something terminated: there is room for a launch again. `None` if there is no pause.
+    #[must_use]
+    pub fn after_termination(&self, now: Time) -> Option<Self> {
+        self.applies(now).then(|| Self(EntryRow { until_at: Some(now), ..self.0.clone() }))
     }
 }
 

@@ -42,6 +42,8 @@ reasons! {
 
     /// EC2 lists the instance as terminated.
     InstanceTerminated "instance_terminated" { instance_id: String } = "instance {instance_id} is terminated";
+    /// A record names an instance that has another node's tag, or none.
+    ForeignInstance "foreign_instance" { instance_id: String, owner: String } = "its record names instance {instance_id}, which belongs to {owner}: nothing is terminated or cleaned; look at `nodekeeper nodes`, and correct or delete the record";
     /// An instance has a node id tag that names a record without an instance.
     CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} has its node id as a tag";
     /// An instance that is being terminated is still up.
@@ -69,12 +71,17 @@ reasons! {
     /// An unusual share of the instances is unlisted.
     ManyUnlisted "many_unlisted" { unlisted: usize, up: usize } = "{unlisted} of {up} instances are not listed at once: more likely EC2's list is wrong than all of them are gone";
 
+    /// A row contradicts the contract.
+    RowUnsound "row_unsound" { what: String } = "the row is not used: {what}; correct or delete it";
+
     // Leases
 
     /// Every lease expired.
     AllSilent "all_silent" { nodes: usize } = "all {nodes} nodes are silent: more likely heartbeat-ingest is down than all of them";
     /// An unusual share of the leases expired.
     ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
+    /// No heartbeat was accepted since the silent nodes should have called.
+    IngestUnproven "ingest_unproven" { nodes: usize } = "{nodes} nodes are silent, and heartbeat-ingest has not shown since then that it works: they keep their status until it does";
     /// The lease expired, and some alloc may wait for the node.
     SilentWithWaitingAllocs "silent_with_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; allocs wait for it";
     /// The lease expired, and no alloc waits for the node.

@@ -20,3 +20,4 @@ pub mod lanes;
 pub mod metrics;
 pub mod observation;
 pub mod run;
+pub mod soundness;

@@ -5,6 +5,7 @@
 //! mistaken for an orphan. If a page of a list fails, the whole observation fails.
 //! Does not: decide.
 
+use crate::soundness::{self, SetAside};
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
 use model::control::Control;
@@ -60,6 +61,8 @@ pub struct Observation {
     pub handles: Vec<Handle>,
     /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
     pub unclear: BTreeSet<NodeId>,
+    /// The rows that contradict the contract: no decision uses them. sweep-dispatch sets none aside.
+    pub aside: SetAside,
     pub control: Control,
     pub policy: Policy,
     pub policy_version: u64,
@@ -76,6 +79,7 @@ impl Observation {
             allocs: Vec::new(),
             handles: Vec::new(),
             unclear: BTreeSet::new(),
+            aside: SetAside::default(),
             control: Control::default(),
             policy,
             policy_version,
@@ -98,10 +102,12 @@ impl Observation {
             allocs,
             handles: Vec::new(),
             unclear: BTreeSet::new(),
+            aside: SetAside::default(),
             control,
             policy,
             policy_version,
         };
+        seen.set_aside();
         seen.complete(store).await?;
         seen.sort();
         Ok(seen)
@@ -123,6 +129,7 @@ impl Observation {
             allocs,
             handles,
             unclear: BTreeSet::new(),
+            aside: SetAside::default(),
             control,
             policy,
             policy_version,
@@ -166,6 +173,10 @@ impl Observation {
         })
     }
 
+    fn set_aside(&mut self) {
+        self.aside = soundness::set_aside(&mut self.nodes, &mut self.jobs, &mut self.allocs);
+    }
+
     fn sort(&mut self) {
         self.nodes.sort_by_key(|n| n.slot);
         self.allocs.sort_by_key(|a| a.alloc_id);
@@ -197,10 +208,12 @@ impl Observation {
             allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
             handles: state.handles,
             unclear: BTreeSet::new(),
+            aside: SetAside::default(),
             control,
             policy,
             policy_version,
         };
+        seen.set_aside();
         seen.unclear = seen.differing().map(|(node_id, _)| node_id).collect();
         seen.sort();
         Ok((seen, state.now))

@@ -54,6 +54,7 @@ pub const SITUATIONS: &[&str] = &[
     "a stale report came",
     "a transaction's condition failed",
     "all were silent, and some went",
+    "a silence was believed without proof",
     "an alloc became complete",
     "an alloc became failed",
     "an alloc became lost",

@@ -5,13 +5,16 @@
 //! Does not: contain any action; the other files do.
 
 use super::pace::Pace;
-use model::cloud::{Cloud, CloudError};
+use model::cloud::{Cloud, CloudError, Instance, InstanceState};
 use model::control::FailedStarts;
+use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId};
 use model::launch::LaunchSettings;
-use model::{Alloc, Job, NodeRecord};
+use model::reason::Reason;
+use model::{ActionName, Alloc, Job, NodeRecord};
 use runtime::answer::ActError;
 use runtime::run::Run;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use store::Cond;
 use store::steps::{self, Retention};
@@ -26,7 +29,7 @@ pub(super) struct Acting<'a> {
     /// The entry of the failed starts as this run last wrote it.
     pub(super) failed_starts: tokio::sync::Mutex<Option<FailedStarts>>,
     /// The instances to terminate at the end, in as few calls as EC2 allows.
-    terminate: Mutex<Vec<String>>,
+    terminate: Mutex<BTreeMap<String, NodeId>>,
 }
 
 impl<'a> Acting<'a> {
@@ -83,16 +86,36 @@ impl<'a> Acting<'a> {
         if read == Some(job.summary.version) { Ok(job) } else { Err(ActError::CONFLICT) }
     }
 
-    /// Queues an instance for termination. All queued instances are terminated together, after the other actions of the
-    /// run except launches.
-    pub(super) fn terminate_later(&self, instance_id: String) {
-        self.terminate.lock().unwrap_or_else(PoisonError::into_inner).push(instance_id);
+    /// Queues the instance of a node for termination. All queued instances are terminated together, after the other
+    /// actions of the run except launches.
+    pub(super) fn terminate_later(&self, node_id: NodeId, instance_id: String) {
+        self.terminate.lock().unwrap_or_else(PoisonError::into_inner).insert(instance_id, node_id);
     }
 
+    /// Terminates the queued instances that have their node's tag, or that EC2 does not know. If EC2 cannot be asked for
+    /// one of them, the others are still terminated, and the error is returned.
     pub(super) async fn terminate_batch(&self) -> Result<(), CloudError> {
-        let mut ids = std::mem::take(&mut *self.terminate.lock().unwrap_or_else(PoisonError::into_inner));
-        ids.sort_unstable();
-        ids.dedup();
-        if ids.is_empty() { Ok(()) } else { self.cloud.terminate(&ids).await }
+        let queued = std::mem::take(&mut *self.terminate.lock().unwrap_or_else(PoisonError::into_inner));
+        let listed: BTreeMap<&str, &Instance> =
+            self.run.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
+        let (mut ids, mut unasked) = (Vec::new(), None);
+        for (instance_id, node_id) in queued {
+            let foreign = match listed.get(instance_id.as_str()) {
+                Some(instance) => Ok(Some((*instance).clone()).filter(|i| i.is_foreign_to(node_id))),
+                None => self.cloud.instance(&instance_id).await.map(|i| i.filter(|i| i.node_id() != Some(node_id))),
+            };
+            match foreign.map(|f| f.filter(|i| i.state != InstanceState::Terminated)) {
+                Err(error) => unasked = Some(error),
+                Ok(None) => ids.push(instance_id),
+                Ok(Some(foreign)) => {
+                    let reason = Reason::ForeignInstance { instance_id, owner: foreign.owner() };
+                    self.run.tell(&Subject::Slot(node_id.slot()), ActionName::Warn, &reason).await;
+                }
+            }
+        }
+        if !ids.is_empty() {
+            self.cloud.terminate(&ids).await?;
+        }
+        unasked.map_or(Ok(()), Err)
     }
 }

@@ -142,7 +142,7 @@ impl Acting<'_> {
     async fn refused(&self, record: &NodeRecord, error: LaunchError) -> Result<Outcome, ActError> {
         let definite = match &error {
             LaunchError::Capacity(_) | LaunchError::BadRequest(_) | LaunchError::Spent(_) => true,
-            LaunchError::Quota(_) => {
+            LaunchError::Quota(_) | LaunchError::NotAllowed(_) => {
                 self.pace.stop();
                 true
             }
@@ -182,7 +182,7 @@ impl Acting<'_> {
         {
             tracing::warn!(%key, error = %e, "a refusal was not noted");
         }
-        let bad = matches!(error, LaunchError::BadRequest(_));
+        let bad = matches!(error, LaunchError::BadRequest(_) | LaunchError::NotAllowed(_));
         let action = if bad { ActionName::Warn } else { ActionName::HoldBack };
         let reason = Reason::LaunchRefused { size: offering.size.clone(), error: error.to_string() };
         self.run.tell(&Subject::Slot(record.slot), action, &reason).await;

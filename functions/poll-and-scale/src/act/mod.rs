@@ -62,7 +62,7 @@ impl Perform<Action> for Acting<'_> {
             Action::ShutDown { node_id, because } => self.shut_down(*node_id, *because, reason, now).await?,
             Action::Terminate { node_id, instance_id } => {
                 self.record(*node_id)?;
-                self.terminate_later(instance_id.clone());
+                self.terminate_later(*node_id, instance_id.clone());
             }
             Action::Clean { node_id, unlisted } => self.clean_node(*node_id, unlisted.as_deref(), reason, now).await?,
             Action::Disconnect(node_id) => self.expire(*node_id, NodeStatus::Disconnected, reason).await?,

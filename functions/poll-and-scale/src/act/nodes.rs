@@ -51,7 +51,7 @@ impl Acting<'_> {
             self.count_failed_start(&written, now).await;
         }
         if let Some(id) = written.life().and_then(|l| l.instance_id.clone()) {
-            self.terminate_later(id);
+            self.terminate_later(node_id, id);
         }
         Ok(())
     }
@@ -81,7 +81,20 @@ impl Acting<'_> {
         if failed_start {
             self.count_failed_start(&record, now).await;
         }
+        self.end_quota_pause(now).await;
         Ok(())
+    }
+
+    /// Ends the pause after a quota answer, because an instance has terminated.
+    async fn end_quota_pause(&self, now: Time) {
+        let quota = self.run.seen.control.quota();
+        let Some(after) = quota.after_termination(now) else { return };
+        // A conflict is fine: another action of this run, or another run, wrote the entry.
+        if let Err(e) = self.run.store.write_entry(&quota, &after).await
+            && !e.is_conflict()
+        {
+            tracing::warn!(error = %e, "the end of a quota pause was not noted");
+        }
     }
 
     /// Expires a lease, unless a heartbeat has arrived since the record was read.

@@ -30,6 +30,14 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let lives: Vec<_> = view.lives().collect();
     for (record, life) in lives {
         let listed = view.instances_of(life);
+        if let Some(foreign) = listed.iter().find(|i| i.is_foreign_to(life.node_id)) {
+            // An instance belongs to the node whose tag it carries. The record may be a copy, or a caller may have named
+            // an instance of another node. Nothing is done with either before a person has looked.
+            view.lose(life.node_id);
+            let reason = Reason::ForeignInstance { instance_id: foreign.instance_id.clone(), owner: foreign.owner() };
+            plan.tell(Action::Warn(Subject::Slot(record.slot)), reason, Telling::Quiet);
+            continue;
+        }
         if !listed.is_empty() && listed.iter().all(|i| !is_live(i)) {
             let instance_id = listed.first().map(|i| i.instance_id.clone()).unwrap_or_default();
             view.lose(life.node_id);
@@ -102,7 +110,7 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
 }
 
 fn relaunch(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, waited: Span) {
-    if let Some(limit) = view.seen.control.relaunch_pause(view.now) {
+    if let Some(limit) = view.seen.control.launch_pause(view.now) {
         let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
         plan.add_quietly(action, Reason::RelaunchPaused { limit: limit.to_string() });
         return;
@@ -120,12 +128,13 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             let action = Action::Terminate { node_id: life.node_id, instance_id: instance_id.clone() };
             plan.add_quietly(action, Reason::TerminationUnlisted { instance_id: instance_id.clone() });
         }
-        let alive = record.contact().is_some_and(|c| c.lease_expires_at >= view.now);
+        let leased = record.contact().is_some_and(|c| c.lease_expires_at >= view.now);
+        let doubted = view.belief.is_doubted(life.node_id);
         // EC2 may not list a new instance at first, so nothing is noted before the claim is old.
         let orphan_after = Span::from_s(view.seen.policy.stale.orphan_after_s);
         let old = view.now.since(life.launch_claim_until_at) >= orphan_after;
-        if alive {
-            if old {
+        if leased || doubted {
+            if old && leased {
                 unlisted_but_heard(view, plan, record, life, instance_id);
             }
             continue;
@@ -135,7 +144,12 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
                 gone.push((record, life, instance_id, since));
             }
             None if old => {
-                view.lose(life.node_id);
+                // One observation proves nothing. A node that never sent a heartbeat counts as there until the second.
+                if view.belief.is_silent(life.node_id) {
+                    view.lose(life.node_id)
+                } else {
+                    view.hold(life.node_id)
+                }
                 let reason = Reason::Unlisted { instance_id, confirm: ABSENCE_CONFIRM };
                 note_absence(plan, record, life, Some(view.now), reason);
             }
@@ -145,7 +159,7 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
     let hold = brake(view, plan, &gone.iter().map(|(record, ..)| *record).collect::<Vec<_>>());
     for (record, life, instance_id, since) in gone {
         if hold == Hold::Held && is_up(record) {
-            view.lose(life.node_id);
+            view.hold(life.node_id);
             continue;
         }
         // The node does not count as decided. EC2 may still know the instance by id although its tags are gone. In that
@@ -172,11 +186,14 @@ fn is_up(record: &NodeRecord) -> bool {
     !matches!(record.state, NodeState::ShuttingDown(_))
 }
 
-/// The brake `missing`: an unusual share of unlisted instances waits, because it is then more likely that EC2's list is
-/// wrong than that all these nodes are gone.
+/// The brake `missing`: if the instances of an unusual share of the nodes are unlisted at once, it is more likely that
+/// EC2's list is wrong than that all these instances are gone. The share is of the nodes that were there when the
+/// trouble began: launches since then would make it look smaller.
 fn brake(view: &View<'_>, plan: &mut Plan, gone: &[&NodeRecord]) -> Hold {
     let policy = &view.seen.policy.stale;
-    let up = view.lives().filter(|(record, _)| is_up(record)).count();
+    let began_at = view.seen.control.brake(BrakeKind::Missing).began_at(view.now);
+    let was_there = |life: &Life| life.assigned_at <= began_at;
+    let up = view.lives().filter(|(record, life)| is_up(record) && was_there(life)).count();
     let count = gone.iter().filter(|record| is_up(record)).count();
     let unusual = count as f64 > policy.brake_fraction * up as f64 && count > policy.brake_min as usize;
     if !unusual {

@@ -1,76 +1,46 @@
 //! The stage for leases: a node whose lease expired becomes disconnected or down.
 //!
-//! Guarantees: nothing is done about a lease that has not expired; an unusual share of expired leases waits, and
-//! waits longer if all leases expired, because then heartbeat-ingest is more likely down than the fleet.
+//! Guarantees: nothing is done about a lease that has not expired, or about silence that this run does not believe
+//! (`belief`). A disconnected node that no alloc waits for any longer becomes down.
 //! Does not: end allocs. The next stage does, by the status of the node. Source: Nomad PR 15068.
 
 use super::Plan;
 use super::actions::Action;
-use super::brakes;
 use super::view::View;
-use model::brake::{Hold, Trouble};
 use model::reason::Reason;
 use model::time::{Span, Time};
-use model::{AllocSummary, BrakeKind, ClientStatus, Contact, Desired, Life, NodeStatus};
-
-/// A life, and the contact data from its heartbeats.
-type Lease<'a> = (&'a Life, &'a Contact);
+use model::{AllocSummary, ClientStatus, Desired, Life, NodeStatus};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
-    // While the brake holds, no node changes its status because of silence.
-    let Some(expired) = believed_expired(view, plan) else { return };
-    for (life, contact) in expired {
-        view.lose(life.node_id);
-        let silent = view.now.since(contact.last_ping_at);
-        if view.allocs_on(life.node_id).iter().any(|a| may_wait(a, view.now)) {
-            plan.add(Action::Disconnect(life.node_id), Reason::SilentWithWaitingAllocs { silent });
-        } else {
-            plan.add(Action::MarkDown(life.node_id), Reason::SilentWithoutWaitingAllocs { silent });
+    let lives: Vec<_> = view.lives().filter_map(|(r, l)| Some((l, r.contact()?, r.status()?))).collect();
+    for (life, contact, status) in lives {
+        // Nodes that an earlier stage has decided about, such as terminated ones, are left out.
+        if view.decided.contains(&life.node_id) {
+            continue;
         }
-    }
-    let waiting: Vec<_> = view.lives().filter(|(r, _)| r.status() == Some(NodeStatus::Disconnected)).collect();
-    for (_, life) in waiting {
-        let closed = !view.allocs_on(life.node_id).iter().any(|a| may_wait(a, view.now));
-        if closed && !view.decided.contains(&life.node_id) && !view.is_unclear(life.node_id) {
-            view.lose(life.node_id);
-            plan.add(Action::MarkDown(life.node_id), Reason::LastWindowClosed {});
+        let waits = view.allocs_on(life.node_id).iter().any(|a| may_wait(a, view.now));
+        let silent = view.now.since(contact.last_ping_at);
+        match status {
+            NodeStatus::Syncing | NodeStatus::Ready if view.belief.is_silent(life.node_id) => {
+                view.lose(life.node_id);
+                if waits {
+                    plan.add(Action::Disconnect(life.node_id), Reason::SilentWithWaitingAllocs { silent });
+                } else {
+                    plan.add(Action::MarkDown(life.node_id), Reason::SilentWithoutWaitingAllocs { silent });
+                }
+            }
+            // The allocs stage loses allocs whose window is over, in this run. The status follows when they have ended.
+            NodeStatus::Disconnected if !waits && !view.is_unclear(life.node_id) && !has_window_over(view, life) => {
+                view.lose(life.node_id);
+                plan.add(Action::MarkDown(life.node_id), Reason::LastWindowClosed {});
+            }
+            _ => {}
         }
     }
 }
 
-/// The expired leases that this run acts on; `None` while the brake holds.
-fn believed_expired<'a>(view: &View<'a>, plan: &mut Plan) -> Option<Vec<Lease<'a>>> {
-    let policy = &view.seen.policy.heartbeat;
-    let leases: Vec<Lease<'a>> = view
-        .lives()
-        .filter(|(r, _)| matches!(r.status(), Some(NodeStatus::Syncing | NodeStatus::Ready)))
-        .filter_map(|(r, l)| Some((l, r.contact()?)))
-        .collect();
-    let mut expired: Vec<Lease<'a>> = leases.iter().filter(|(_, c)| c.lease_expires_at < view.now).copied().collect();
-    let above_floor = |count: usize| count > policy.brake_min as usize;
-    let all = expired.len() == leases.len() && above_floor(leases.len());
-    let unusual = expired.len() as f64 > policy.brake_fraction * leases.len() as f64 && above_floor(expired.len());
-    // Nodes that an earlier stage has decided about, such as terminated ones, are left out.
-    expired.retain(|(life, _)| !view.decided.contains(&life.node_id));
-    if !all && !unusual {
-        return Some(expired);
-    }
-    let (hold_s, why) = if all {
-        (policy.blackout_s, Reason::AllSilent { nodes: leases.len() })
-    } else {
-        (policy.brake_hold_s, Reason::ManyExpired { expired: expired.len(), leases: leases.len() })
-    };
-    let hold = Some(Span::from_s(hold_s));
-    let trouble = Trouble { kind: BrakeKind::Leases, hold, count: expired.len(), why };
-    if brakes::decide(view, plan, trouble) == Hold::Held {
-        return None;
-    }
-    if all {
-        let most = (policy.brake_fraction * leases.len() as f64).ceil().max(1.0) as usize;
-        expired.sort_by_key(|(_, c)| c.lease_expires_at);
-        expired.truncate(most);
-    }
-    Some(expired)
+fn has_window_over(view: &View<'_>, life: &Life) -> bool {
+    view.allocs_on(life.node_id).iter().any(|a| window_over(a, view.now))
 }
 
 /// Whether this alloc may wait for its silent node.

@@ -1,6 +1,6 @@
 //! The decision of poll-and-scale: what to do about an observation, and why. Pure.
 //!
-//! Each stage is one file. In the order of their actions: what EC2 lists (`instances`), which leases expired
+//! Each stage is one file. In the order of their actions: whose silence is believed (`belief`), what EC2 lists (`instances`), which leases expired
 //! (`leases`), what follows for the allocs (`allocs`), what the queue needs (`demand`), and which nodes may
 //! be shut down (`shutdown`). The stages share the actions (`actions`), the indexed observation (`view`) and
 //! the brakes (`brakes`).
@@ -11,6 +11,7 @@
 
 mod actions;
 mod allocs;
+mod belief;
 mod brakes;
 mod demand;
 mod instances;
@@ -22,6 +23,8 @@ mod view;
 pub use actions::{Action, Because, Note};
 pub(crate) use leases::window_over;
 
+use model::action::Telling;
+use model::reason::Reason;
 use model::time::Time;
 use runtime::observation::Observation;
 use view::View;
@@ -35,6 +38,10 @@ pub type Planned = model::action::Planned<Action>;
 pub fn plan(seen: &Observation, now: Time) -> Plan {
     let mut view = View::new(seen, now);
     let mut plan = Plan::default();
+    for row in &seen.aside.rows {
+        plan.tell(Action::Warn(row.subject.clone()), Reason::RowUnsound { what: row.what.clone() }, Telling::Quiet);
+    }
+    belief::plan(&mut view, &mut plan);
     instances::plan(&mut view, &mut plan);
     leases::plan(&mut view, &mut plan);
     allocs::plan(&mut view, &mut plan);

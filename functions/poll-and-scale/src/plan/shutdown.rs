@@ -35,6 +35,11 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
         if view.decided.contains(&life.node_id) || view.is_unclear(life.node_id) {
             continue;
         }
+        // The last report of a doubted node may be old: the node may be busy by now. Only a drain's deadline ends it.
+        let deadline = life.drain_by_at.is_some_and(|by| view.now >= by);
+        if view.belief.is_doubted(life.node_id) && !deadline {
+            continue;
+        }
         let need = if surplus.contains(&life.node_id) { Need::Surplus } else { Need::Needed };
         one(view, plan, record, life, need);
     }
@@ -80,6 +85,27 @@ fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && !silent(c))
 }
 
+/// Whether this plan shuts the node down as soon as it is idle, whether it is needed or not: it gives no room to jobs.
+pub(super) fn gives_up(view: &View<'_>, record: &NodeRecord) -> bool {
+    let Some(life) = record.life() else { return false };
+    match &record.state {
+        NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
+        _ => stuck_syncing(view, record) || view.seen.policy.size_named(&life.offering.size).is_none(),
+    }
+}
+
+/// Whether a node that never sent a heartbeat has had its time, and could have called.
+fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
+    let policy = &view.seen.policy;
+    let (waited, timeout) = (view.now.since(life.assigned_at), Span::from_s(policy.boot.timeout_s));
+    if waited < timeout {
+        return false;
+    }
+    // The node may have called in vain. Then the time-out is not its fault.
+    let due = life.assigned_at + timeout - Span::from_s(policy.heartbeat.grace_s);
+    view.belief.could_call_after(due) || waited >= timeout + Span::from_s(policy.heartbeat.blackout_s)
+}
+
 /// Whether a node is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
@@ -104,19 +130,14 @@ fn shut_down(plan: &mut Plan, life: &Life, because: Because, reason: Reason) {
 
 /// A node that has an instance but never sent a heartbeat.
 fn unheard(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
-    let policy = &view.seen.policy;
     let waited = view.now.since(life.assigned_at);
-    let timeout = Span::from_s(policy.boot.timeout_s);
     if life.intent == Intent::Drain {
         shut_down(plan, life, Because::Silent, Reason::DrainedUnheard {});
-    } else if waited >= timeout {
-        let blackout = timeout + Span::from_s(policy.heartbeat.blackout_s);
-        if view.ingest_is_silent() && waited < blackout {
-            let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
-            plan.add_quietly(action, Reason::BootBlackout {});
-        } else {
-            shut_down(plan, life, Because::FailedStart, Reason::BootTimedOut { waited });
-        }
+    } else if boot_is_over(view, life) {
+        shut_down(plan, life, Because::FailedStart, Reason::BootTimedOut { waited });
+    } else if waited >= Span::from_s(view.seen.policy.boot.timeout_s) {
+        let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
+        plan.add_quietly(action, Reason::BootBlackout {});
     }
 }
 
@@ -144,7 +165,8 @@ fn in_use(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, co
 fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) {
     let silent = view.now.since(contact.last_ping_at);
     let policy = &view.seen.policy.shutdown;
-    if silent >= Span::from_s(policy.down_after_s) && window_open(&policy.windows_min, life.assigned_at, view.now) {
+    if silent >= Span::from_s(policy.down_after_s) && window_open(&policy.windows_min, view.launched_at(life), view.now)
+    {
         shut_down(plan, life, Because::Silent, Reason::DownTooLong { silent });
     }
 }
@@ -161,7 +183,7 @@ fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, n
     };
     let idle = view.now.since(since);
     let long = idle >= Span::from_s(policy.idle.timeout_s);
-    if long && window_open(&policy.shutdown.windows_min, life.assigned_at, view.now) {
+    if long && window_open(&policy.shutdown.windows_min, view.launched_at(life), view.now) {
         shut_down(plan, life, Because::NotNeeded, Reason::IdleTooLong { idle });
     }
 }

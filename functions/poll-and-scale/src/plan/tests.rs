@@ -2,7 +2,9 @@
 //! `docs/scenarios.md`). D, J, K, M, X: Arvados node manager; HB, NS, CL: Nomad.
 //! The crate `tests` has the cases of whole lives, such as crashes and races.
 
+mod believed;
 mod caps;
+mod outage;
 mod silence;
 
 use super::{Action, plan};

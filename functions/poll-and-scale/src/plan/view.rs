@@ -4,10 +4,11 @@
 //! decision about a node.
 //! Does not: decide.
 
+use super::belief::Belief;
 use model::cloud::{Instance, InstanceState};
 use model::ids::{JobId, NodeId};
 use model::time::Time;
-use model::{AllocSummary, JobSummary, Life, NodeRecord, NodeStatus};
+use model::{AllocSummary, JobSummary, Life, NodeRecord};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +29,10 @@ pub(crate) struct View<'a> {
     pub(crate) decided: BTreeSet<NodeId>,
     /// Nodes that this plan takes out of service: no room is counted on them.
     pub(crate) lost: BTreeSet<NodeId>,
+    /// Nodes whose absence this run does not believe: they count as there, and get no new work.
+    pub(crate) held: BTreeSet<NodeId>,
+    /// Which silence this run believes.
+    pub(crate) belief: Belief,
 }
 
 impl<'a> View<'a> {
@@ -52,6 +57,8 @@ impl<'a> View<'a> {
             allocs,
             decided: BTreeSet::new(),
             lost: BTreeSet::new(),
+            held: BTreeSet::new(),
+            belief: Belief::default(),
         }
     }
 
@@ -84,30 +91,33 @@ impl<'a> View<'a> {
         }
     }
 
+    /// When EC2 launched the node's instance: the start of its shutdown windows and of what it costs. If EC2 does not list
+    /// the instance, the time of the assignment.
+    pub(crate) fn launched_at(&self, life: &Life) -> Time {
+        self.instances_of(life).iter().map(|i| i.launched_at).min().unwrap_or(life.assigned_at)
+    }
+
     /// Marks a node as decided and out of service.
     pub(crate) fn lose(&mut self, node_id: NodeId) {
         self.decided.insert(node_id);
         self.lost.insert(node_id);
     }
 
+    /// Marks a node as decided, although nothing is believed about it: it counts as there, and gets no new work.
+    pub(crate) fn hold(&mut self, node_id: NodeId) {
+        self.decided.insert(node_id);
+        self.held.insert(node_id);
+    }
+
     pub(crate) fn is_unclear(&self, node_id: NodeId) -> bool {
         self.seen.unclear.contains(&node_id)
     }
 
-    /// Whether the leases of all ready and syncing nodes expired. In that case heartbeat-ingest is more likely down
-    /// than all these nodes. `false` if there is no such node.
-    pub(crate) fn ingest_is_silent(&self) -> bool {
-        let mut any = false;
-        for (record, _) in self.lives() {
-            if let (Some(NodeStatus::Ready | NodeStatus::Syncing), Some(contact)) = (record.status(), record.contact())
-            {
-                any = true;
-                if contact.lease_expires_at >= self.now {
-                    return false;
-                }
-            }
-        }
-        any
+    /// Whether EC2 lists the node's instance, and not as starting or running: the node cannot work.
+    pub(crate) fn is_leaving(&self, life: &Life) -> bool {
+        let listed = self.instances_of(life);
+        let works = |i: &&Instance| matches!(i.state, InstanceState::Pending | InstanceState::Running);
+        !listed.is_empty() && !listed.iter().any(works)
     }
 }
 

@@ -105,6 +105,33 @@ pub enum Fallback {
     OnDemand,
 }
 
+/// The largest factor by which jitter lengthens the time between heartbeats.
+pub const LONGEST_JITTER: f64 = 1.5;
+
+impl HeartbeatPolicy {
+    /// The seconds between heartbeats of a node with allocs, before jitter, in a fleet of `in_use` nodes. A larger fleet
+    /// calls less often, so that its cost is bounded.
+    pub fn interval_s(&self, in_use: u64) -> f64 {
+        (self.ttl_s as f64).max(self.least_s(in_use))
+    }
+
+    /// The same for a node without allocs: shorter, unless the fleet is large.
+    pub fn idle_interval_s(&self, in_use: u64) -> f64 {
+        (self.idle_s as f64).max(self.least_s(in_use)).min(self.interval_s(in_use))
+    }
+
+    /// The length of every lease: the longest interval of a node with allocs, plus the grace.
+    pub fn lease(&self, in_use: u64) -> Span {
+        let longest_ms = (self.interval_s(in_use) * LONGEST_JITTER * 1000.0).min(1e12) as i64;
+        Span::from_ms(longest_ms) + Span::from_s(self.grace_s)
+    }
+
+    /// The seconds between two calls of a node if the whole fleet uses `max_per_second`.
+    fn least_s(&self, in_use: u64) -> f64 {
+        in_use as f64 / self.max_per_second
+    }
+}
+
 impl History {
     /// How long ended jobs and allocs are kept.
     pub const fn keep_finished(&self) -> Span {

@@ -94,7 +94,9 @@ impl Check {
         let leased = |row: &Item| matches!(text(row, "status"), Some("ready" | "syncing"));
         let silent = |row: &Item| matches!(text(row, "status"), Some("disconnected" | "down"));
         let up = |row: &Item| matches!(text(row, "state"), Some("assigned" | "in_use"));
-        if leased(before) && after.is_some_and(silent) {
+        // The silence of a node whose instance does not run has a cause, and needs no brake.
+        let runs = text(before, "instance_id").and_then(|id| self.ec2()?.one(id)).is_some_and(|r| r.is_up());
+        if leased(before) && after.is_some_and(silent) && runs {
             let all = model.rows(Table::Nodes).filter(|r| leased(r)).count();
             let beat = &policy.heartbeat;
             let hold_s = Some(beat.brake_hold_s.min(beat.blackout_s));
@@ -102,6 +104,7 @@ impl Check {
             let brake = Brake { name: "leases", floor, fraction: beat.brake_fraction, hold_s };
             self.invariant_an_unusual_share_waits(caller, model, &brake, all);
             self.invariant_when_all_are_silent_few_go_at_a_time(caller, model, policy, before);
+            self.invariant_silence_is_believed_only_with_proof(caller, model, policy, before);
         }
         let cleaned = up(before) && after.is_some_and(|r| text(r, "state") == Some("cleaned"));
         let bound = text(before, "instance_id");
@@ -122,8 +125,8 @@ impl Check {
     }
 
     /// If all leases of more than `brake_min` nodes expired before the run began, no node is given up for
-    /// `blackout_s`, and after that at most the brake's share in a run. A node may go at once if its instance has
-    /// ended or an operator released the brake.
+    /// `blackout_s`, and after that at most the brake's share in a run. A node may go at once if its instance does not
+    /// run or an operator released the brake.
     fn invariant_when_all_are_silent_few_go_at_a_time(
         &self,
         caller: &Caller,
@@ -131,13 +134,12 @@ impl Check {
         policy: &Policy,
         before: &Item,
     ) {
-        let gone = text(before, "instance_id").and_then(|id| self.ec2()?.one(id)).is_none_or(|r| !r.is_up());
         let beat = &policy.heartbeat;
         let taken = caller.taken("leases");
         let (left, over) = leases(caller, model);
         let all = left + taken;
         let silent = is_long_over(caller, before) && over == left && !caller.has_heard_somebody();
-        if gone || !silent || all <= beat.brake_min as usize + MOVED {
+        if !silent || all <= beat.brake_min as usize + MOVED {
             return;
         }
         let now = self.core.now();
@@ -150,6 +152,36 @@ impl Check {
         if !right {
             let what = format!("{} takes the {taken}th of {all}, silent since {since:?}: {before:?}", caller.name());
             self.broken("invariant_when_all_are_silent_few_go_at_a_time", what);
+        }
+    }
+
+    /// In a fleet of more than `brake_min` nodes, a node is given up only if some heartbeat was accepted after the node
+    /// should have called. Otherwise heartbeat-ingest may be down, and the node is given up only after `blackout_s`, or
+    /// when an operator released the brake.
+    fn invariant_silence_is_believed_only_with_proof(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        policy: &Policy,
+        before: &Item,
+    ) {
+        let beat = &policy.heartbeat;
+        let (left, _) = leases(caller, model);
+        let Some(due) = time(before, "lease_expires_at").map(|at| at - Span::from_s(beat.grace_s)) else { return };
+        if left + caller.taken("leases") <= beat.brake_min as usize + MOVED {
+            return;
+        }
+        let heard_at = model.rows(Table::Nodes).filter_map(|r| time(r, "last_ping_at")).max();
+        if heard_at.is_some_and(|at| at + SLACK > due) {
+            return;
+        }
+        let now = self.core.now();
+        let since = self.held_since(caller, model, "leases");
+        let waited = since.is_some_and(|since| now.since(since) + SLACK >= Span::from_s(beat.blackout_s));
+        self.core.count("a silence was believed without proof");
+        if !waited && !is_released(release(model, "leases"), since, now) {
+            let what = format!("{} believes it, heard at {heard_at:?}, due at {due:?}: {before:?}", caller.name());
+            self.broken("invariant_silence_is_believed_only_with_proof", what);
         }
     }
 

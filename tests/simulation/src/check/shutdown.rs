@@ -114,8 +114,8 @@ impl Check {
     }
 
     /// A node that is not drained is shut down only for one of these reasons:
-    /// - It never called within the time of a boot. (While every node that should heartbeat is silent, the time of a
-    ///   blackout is added.)
+    /// - It never called within the time of a boot. (The time of a blackout is added while every node that should
+    ///   heartbeat is silent, and none was heard after the node should have called.)
     /// - It called, but did not report within the time of a boot.
     /// - It was silent for long, and its shutdown window is open.
     /// - Several runs saw it idle for long, and its window is open.
@@ -124,12 +124,14 @@ impl Check {
         let (leases, over) = super::brakes::leases(caller, model);
         // This uses what the run read, because a node with a valid lease may be gone now.
         let silent = leases > 0 && leases == over && !caller.has_heard_somebody();
-        if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before, silent)) {
+        let pings = model.rows(Table::Nodes).filter_map(|r| time(r, "last_ping_at"));
+        let heard_at = pings.max().filter(|_| silent);
+        if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before, silent, heard_at)) {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
         }
     }
 
-    fn is_reason_enough(&self, policy: &Policy, before: &Item, silent: bool) -> bool {
+    fn is_reason_enough(&self, policy: &Policy, before: &Item, silent: bool, heard_at: Option<Time>) -> bool {
         let now = self.core.now();
         let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));
         let why = match (text(before, "state"), text(before, "status")) {
@@ -141,7 +143,9 @@ impl Check {
         let unwanted = text(before, "size").is_none_or(|size| policy.size_named(size).is_none());
         match why {
             Why::NeverHeardFrom => {
-                let blackout = if silent { policy.heartbeat.blackout_s } else { 0 };
+                let due = Span::from_s(policy.boot.timeout_s - policy.heartbeat.grace_s);
+                let could_call = heard_at > time(before, "assigned_at").map(|at| at + due);
+                let blackout = if silent && !could_call { policy.heartbeat.blackout_s } else { 0 };
                 since("assigned_at", policy.boot.timeout_s + blackout)
             }
             Why::NeverReported => since("syncing_since_at", policy.boot.timeout_s) || unwanted,
@@ -222,8 +226,16 @@ impl Check {
     fn window(&self, policy: &Policy, before: &Item) -> bool {
         let windows = &policy.shutdown.windows_min;
         let total: i64 = windows.iter().map(|m| i64::from(*m) * 60).sum();
-        let Some(launched) = time(before, "assigned_at").filter(|_| total > 0) else { return true };
-        let is_open = |at: Time| {
+        if total == 0 {
+            return true;
+        }
+        let now = self.core.now();
+        // The windows count from the launch that EC2 shows, and from the assignment only if EC2 does not list the
+        // instance.
+        let real = text(before, "instance_id").and_then(|id| self.ec2()?.one(id));
+        let assigned = time(before, "assigned_at").filter(|_| real.as_ref().is_none_or(|r| r.was_hidden(now)));
+        let starts: Vec<Time> = real.map(|r| r.instance.launched_at).into_iter().chain(assigned).collect();
+        let is_open = |launched: Time, at: Time| {
             let mut left = (at.since(launched).as_ms() / 1000).rem_euclid(total);
             for pair in windows.chunks(2) {
                 let [closed, open @ ..] = pair else { continue };
@@ -238,8 +250,8 @@ impl Check {
             }
             false
         };
-        let now = self.core.now();
-        (-8..=RUN.as_ms() / 1000).any(|s| is_open(now - Span::from_s(s)))
+        let open_lately = |start: &Time| (-8..=RUN.as_ms() / 1000).any(|s| is_open(*start, now - Span::from_s(s)));
+        starts.iter().any(open_lately)
     }
 
     /// A node that the first job of the queue waits for is not shut down as idle. Otherwise that job would never have

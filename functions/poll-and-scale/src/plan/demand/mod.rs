@@ -17,11 +17,12 @@ mod prices;
 
 use super::Plan;
 use super::actions::Action;
+use super::allocs::stuck_syncing;
 use super::sizes::fitting;
 use super::view::View;
 use model::ids::{AllocId, NodeId, Slot};
 use model::reason::Reason;
-use model::{ClientStatus, Desired, JobState, JobSummary, Market, Usd};
+use model::{ClientStatus, Desired, JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
 pub(super) use packing::Needs;
 
 use packing::{Packing, Queue};
@@ -133,16 +134,22 @@ impl<'a> Want<'a> {
 /// The free slots, the lowest first. Slot 0 is a slot like any other.
 fn free_slots(view: &View<'_>) -> Vec<Slot> {
     let taken: BTreeSet<Slot> = view.lives().map(|(r, _)| r.slot).collect();
-    Slot::below(view.seen.policy.nodes.max).filter(|s| !taken.contains(s)).collect()
+    let is_free = |s: &Slot| !taken.contains(s) && !view.seen.aside.slots.contains(s);
+    Slot::below(view.seen.policy.nodes.max).filter(is_free).collect()
 }
 
 /// The unknown allocs whose job wants a copy meanwhile and that have no copy yet. Jobs of several members get no
 /// copies.
-fn copies_wanted<'a>(view: &View<'a>, job: &JobSummary) -> impl Iterator<Item = AllocId> + use<'a> {
+fn copies_wanted<'v, 'a>(view: &'v View<'a>, job: &JobSummary) -> impl Iterator<Item = AllocId> + use<'v, 'a> {
     let of_job = if job.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
     of_job
         .iter()
         .filter(|a| a.client == ClientStatus::Unknown && a.failure_policy.replace && a.desired == Desired::Run)
+        // A node that is back will soon report the alloc: no copy is needed, unless the report never comes.
+        .filter(|a| {
+            let is_back = |r: &&NodeRecord| r.status() == Some(NodeStatus::Syncing) && !stuck_syncing(view, r);
+            view.node(a.node_id).filter(is_back).is_none()
+        })
         .filter(move |a| !of_job.iter().any(|o| model::counts_for(o, a.alloc_id)))
         .map(|a| a.alloc_id)
 }
@@ -159,7 +166,8 @@ fn never(view: &View<'_>, job: &JobSummary) -> Option<Reason> {
         let usable = policy.nodes.memory_usable;
         return Some(Reason::NoSizeFits { needs: job.capacity, narrowed, usable });
     }
-    if job.nodes > policy.nodes.max {
+    // A maximum of 0 pauses the cluster: jobs wait.
+    if job.nodes > policy.nodes.max && policy.nodes.max > 0 {
         return Some(Reason::MoreThanMaximum { nodes: job.nodes, max: policy.nodes.max });
     }
     let most: u32 = sizes.iter().map(|s| s.max.unwrap_or(u32::MAX)).fold(0, u32::saturating_add);

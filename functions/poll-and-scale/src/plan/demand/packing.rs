@@ -4,6 +4,7 @@
 //! that fits comes first; the caps count every record that is not cleaned.
 //! Does not: know the order of the queue; `demand` does.
 
+use super::super::shutdown::gives_up;
 use super::super::sizes::{fitting, offerings, order, usable};
 use super::super::view::View;
 use super::bins::{At, Bin, alone, minus, name};
@@ -79,7 +80,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             view,
             bins: Vec::new(),
             new: Vec::new(),
-            records: 0,
+            records: u32::try_from(view.seen.aside.slots.len()).unwrap_or(u32::MAX),
             spent: Usd::ZERO,
             by_size: BTreeMap::new(),
             paused: control.launch_pause(view.now),
@@ -97,9 +98,13 @@ impl<'v, 'a> Packing<'v, 'a> {
                 packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
                 *packing.leaving_by_size.entry(life.offering.size.clone()).or_default() += 1;
             }
-            // A node whose lease expired is silent, even if its status does not say so yet.
+            // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place.
+            // It gets no work.
+            let doubted = view.belief.is_doubted(life.node_id) || view.held.contains(&life.node_id);
             let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
-            if silent
+            if (silent && !doubted)
+                || view.is_leaving(life)
+                || gives_up(view, record)
                 || life.intent != Intent::Run
                 || view.is_unclear(life.node_id)
                 || view.lost.contains(&life.node_id)
@@ -107,6 +112,9 @@ impl<'v, 'a> Packing<'v, 'a> {
                 continue;
             }
             let at = match (&record.state, record.status()) {
+                (NodeState::InUse(_), Some(NodeStatus::Ready | NodeStatus::Syncing)) if doubted => {
+                    At::Booting(life.node_id)
+                }
                 (NodeState::InUse(_), Some(NodeStatus::Ready)) => At::Ready(life.node_id),
                 (NodeState::InUse(_), Some(NodeStatus::Syncing)) | (NodeState::Assigned(_), _) => {
                     At::Booting(life.node_id)

@@ -1,0 +1,196 @@
+//! The first stage: which silence of nodes this run believes.
+//!
+//! A node is silent when its lease is over. That can be the node's fault or heartbeat-ingest's fault. Only another
+//! heartbeat tells the two apart: if heartbeat-ingest accepted one after the silent node should have called, then it
+//! worked, and the node did not call.
+//!
+//! | silent | this run |
+//! | --- | --- |
+//! | all nodes that were heard within the length of a lease, and they are several | doubts them for `heartbeat.blackout_s`, then believes the silence of a share of the rest in each run |
+//! | a node, and no heartbeat was accepted since it should have called | doubts it |
+//! | more than `heartbeat.brake_fraction` and `heartbeat.brake_min` of these nodes | doubts them for `heartbeat.brake_hold_s` |
+//! | any other node | believes it |
+//!
+//! Guarantees: the silence is judged over the length of a lease and not within one run, because the leases of a fleet
+//! end at different times after the same outage. Doubted nodes are present for every later stage: none is disconnected,
+//! shut down, cleaned or replaced, and none gets new work.
+//! A node whose instance EC2 lists as stopping, stopped, shutting down or terminated is not judged: its silence has a
+//! cause, and is believed.
+//! Does not: change the status of a node; the `leases` stage does.
+//! Sources: Nomad PR 15068 (mass disconnects), and its rule that a gap of the control plane counts against no node.
+
+use super::Plan;
+use super::actions::{Action, Note};
+use super::brakes;
+use super::view::View;
+use model::action::Telling;
+use model::brake::{Hold, Trouble};
+use model::events::Subject;
+use model::ids::NodeId;
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::{BrakeKind, Contact, Life, NodeStatus};
+use std::collections::BTreeSet;
+
+/// If the records show a heartbeat this long after the last one that heartbeat-ingest noted, then it does not keep its
+/// note, and the records alone are believed.
+const UNKEPT_NOTE: Span = Span::from_s(120);
+
+/// What this run believes about silent nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Belief {
+    /// The silent nodes whose silence is believed.
+    silent: BTreeSet<NodeId>,
+    /// The silent nodes whose silence is not believed.
+    doubted: BTreeSet<NodeId>,
+    /// Whether there is a node whose heartbeats could show that heartbeat-ingest works.
+    has_witness: bool,
+    /// heartbeat-ingest worked at this time, and also later, long enough for every node to try again in between.
+    proven_at: Option<Time>,
+}
+
+impl Belief {
+    /// Whether the silence of this node is believed.
+    pub(crate) fn is_silent(&self, node_id: NodeId) -> bool {
+        self.silent.contains(&node_id)
+    }
+
+    /// Whether the node is silent and this run does not believe that this is the node's fault.
+    pub(crate) fn is_doubted(&self, node_id: NodeId) -> bool {
+        self.doubted.contains(&node_id)
+    }
+
+    /// Whether heartbeat-ingest has accepted calls since `due`, so that a node could have called. `true` if no node could
+    /// show it.
+    pub(crate) fn could_call_after(&self, due: Time) -> bool {
+        !self.has_witness || self.proven_at.is_some_and(|at| at > due)
+    }
+}
+
+/// A silent node whose status does not say so yet.
+struct Silent<'a> {
+    node_id: NodeId,
+    contact: &'a Contact,
+}
+
+/// The nodes that were heard within the length of a lease.
+struct Fleet<'a> {
+    /// How many of them there are.
+    nodes: usize,
+    /// How many of them are silent, also those whose status says so already.
+    fell_silent: usize,
+    /// The silent nodes whose status does not say so yet, the longest silent first.
+    open: Vec<Silent<'a>>,
+    /// The silent nodes whose instances do not run, as EC2 lists them.
+    explained: BTreeSet<NodeId>,
+    /// When the last heartbeat of the fleet arrived.
+    pinged_at: Option<Time>,
+    /// When the last lease of the fleet was given, if leases were always as long as they are now.
+    leased_at: Option<Time>,
+}
+
+pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+    let fleet = fleet(view);
+    let belief = Belief {
+        silent: fleet.explained.clone(),
+        doubted: BTreeSet::new(),
+        has_witness: fleet.nodes > 0,
+        proven_at: proven_at(view, &fleet),
+    };
+    view.belief = if fleet.open.is_empty() { belief } else { judge(view, plan, &fleet, belief) };
+}
+
+fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
+    let policy = &view.seen.policy.heartbeat;
+    let contacts: Vec<(&Life, &Contact)> = view
+        .lives()
+        .filter_map(|(record, life)| Some((life, record.contact().filter(|_| record.status().is_some())?)))
+        .collect();
+    let lease = policy.lease(contacts.len() as u64);
+    let mut fleet = Fleet {
+        nodes: 0,
+        fell_silent: 0,
+        open: Vec::new(),
+        explained: BTreeSet::new(),
+        pinged_at: None,
+        leased_at: None,
+    };
+    for (life, contact) in contacts {
+        let node_id = life.node_id;
+        if view.is_leaving(life) {
+            if contact.lease_expires_at < view.now {
+                fleet.explained.insert(node_id);
+            }
+            continue;
+        }
+        fleet.pinged_at = fleet.pinged_at.max(Some(contact.last_ping_at));
+        fleet.leased_at = fleet.leased_at.max(Some((contact.lease_expires_at - lease).min(view.now)));
+        let silent = view.now.since(contact.lease_expires_at);
+        let is_open = matches!(contact.status, NodeStatus::Syncing | NodeStatus::Ready);
+        if silent > Span::ZERO && (is_open || silent <= lease) {
+            fleet.fell_silent += 1;
+            fleet.nodes += 1;
+            fleet.open.extend(is_open.then_some(Silent { node_id, contact }));
+        } else if silent <= Span::ZERO {
+            fleet.nodes += 1;
+        }
+    }
+    fleet.open.sort_by_key(|s| (s.contact.lease_expires_at, s.node_id));
+    fleet
+}
+
+/// Until when heartbeat-ingest has shown that it works. It notes accepted heartbeats in the control table. The last but
+/// one of these notes counts: after an outage, the first accepted heartbeat does not mean that every other node has had
+/// the time to try again.
+fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
+    let noted = view.seen.control.ingest();
+    let Some(noted_at) = noted.since_at() else {
+        // No note at all, as in a state that a person wrote for `plan --state`: the leases are proof enough.
+        return fleet.pinged_at.max(fleet.leased_at);
+    };
+    let is_kept = fleet.pinged_at.is_none_or(|at| at.since(noted_at) < UNKEPT_NOTE);
+    noted.before_at().filter(|_| is_kept).or(fleet.pinged_at)
+}
+
+/// Decides about the nodes whose status does not say yet that they are silent.
+fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief) -> Belief {
+    let policy = &view.seen.policy.heartbeat;
+    let floor = policy.brake_min as usize;
+    // In a smaller fleet, it is not unusual that all nodes are silent.
+    let several = fleet.nodes > floor || fleet.nodes >= floor.max(2);
+    let all = several && fleet.fell_silent == fleet.nodes;
+    let many = fleet.fell_silent > floor && fleet.fell_silent as f64 > policy.brake_fraction * fleet.nodes as f64;
+    let ids = |open: &[Silent<'_>]| open.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();
+    if (all || many) && brake(view, plan, fleet, all) == Hold::Held {
+        belief.doubted = ids(&fleet.open);
+    } else if all {
+        let most = (policy.brake_fraction * fleet.open.len() as f64).ceil().max(1.0) as usize;
+        let (now, later) = fleet.open.split_at(most.min(fleet.open.len()));
+        belief.silent.extend(ids(now));
+        belief.doubted = ids(later);
+    } else {
+        // The node should have called at the latest when its grace began.
+        let grace = Span::from_s(policy.grace_s);
+        let could_call = |s: &&Silent<'_>| !several || belief.could_call_after(s.contact.lease_expires_at - grace);
+        let (proven, unproven): (Vec<_>, Vec<_>) = fleet.open.iter().partition(could_call);
+        belief.silent.extend(proven.iter().map(|s| s.node_id));
+        belief.doubted = unproven.iter().map(|s| s.node_id).collect();
+        if !unproven.is_empty() {
+            let why = Reason::IngestUnproven { nodes: unproven.len() };
+            plan.tell(Action::HoldBack { subject: Subject::Cluster, note: Note::Nothing }, why, Telling::Quiet);
+        }
+    }
+    belief
+}
+
+/// The brake `leases`.
+fn brake(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, all: bool) -> Hold {
+    let policy = &view.seen.policy.heartbeat;
+    let (hold_s, why) = if all {
+        (policy.blackout_s, Reason::AllSilent { nodes: fleet.nodes })
+    } else {
+        (policy.brake_hold_s, Reason::ManyExpired { expired: fleet.fell_silent, leases: fleet.nodes })
+    };
+    let hold = Some(Span::from_s(hold_s));
+    brakes::decide(view, plan, Trouble { kind: BrakeKind::Leases, hold, count: fleet.open.len(), why })
+}

@@ -1,0 +1,191 @@
+//! Tests of the plan: one belief in every stage, whose instance is whose, and when a wait ends.
+
+use super::*;
+use model::cloud::{LaunchError, NODE_TAG};
+use model::control::{ControlKey, EntryRow};
+use model::time::Span;
+
+/// `n` ready nodes with a lease until 150 s, and a minimum of as many.
+fn fleet(n: u32) -> Given {
+    let mut given = given(json!({"nodes": {"min": n, "max": 64}}));
+    for k in 0..n {
+        given = given.node(fixtures::ready(k));
+    }
+    given
+}
+
+fn entry(key: &ControlKey, until_s: i64) -> EntryRow {
+    let mut row = EntryRow::new(key);
+    (row.since_at, row.until_at, row.count) = (Some(at(0)), Some(at(until_s)), Some(5));
+    row
+}
+
+#[test]
+fn what_is_not_believed_is_believed_nowhere() {
+    let given = fleet(10);
+    assert_eq!(given.actions(at(200)), ["hold_back cluster"], "no launch for nodes.min, and no shutdown");
+    // A job waits for the nodes: they have the room, but get no work.
+    let given = given.job(5, whole);
+    assert_eq!(given.actions(at(200)), ["hold_back cluster"]);
+}
+
+#[test]
+fn also_a_fleet_of_three_may_have_an_outage_that_comes_slowly() {
+    let mut given = fleet(3);
+    for (record, lease_s) in given.seen.nodes.iter_mut().zip([150, 170, 190]) {
+        if let NodeState::InUse(node) = &mut record.state {
+            node.contact.lease_expires_at = at(lease_s);
+        }
+    }
+    for s in [160, 180, 200, 900] {
+        assert_eq!(given.actions(at(s)), ["hold_back cluster"], "at {s} s");
+    }
+}
+
+#[test]
+fn a_node_whose_instance_someone_else_stops_gets_no_work_and_nobody_waits_for_it() {
+    for state in [InstanceState::Stopping, InstanceState::Stopped, InstanceState::ShuttingDown] {
+        for record in [fixtures::ready(0), fixtures::bound(0)] {
+            let mut given = given(json!({})).node(record).job(5, whole);
+            given.seen.instances[0].state = state;
+            assert_eq!((given.count(at(100), "launch"), given.count(at(100), "place")), (1, 0), "{state:?}");
+        }
+    }
+}
+
+#[test]
+fn a_record_that_names_the_instance_of_another_node_changes_nothing() {
+    let victim = fixtures::ready(0);
+    // A copied row of another slot that is shutting down, and a silent node of another slot.
+    let named = |record: NodeRecord| {
+        let mut record = record;
+        match &mut record.state {
+            NodeState::InUse(node) => node.life.instance_id = Some("i-0".into()),
+            NodeState::ShuttingDown(node) => node.life.instance_id = Some("i-0".into()),
+            _ => {}
+        }
+        record
+    };
+    for record in [named(fixtures::ready(1).shut_down(at(90), "idle").unwrap()), named(fixtures::ready(1))] {
+        for state in [InstanceState::Running, InstanceState::Terminated] {
+            let mut given = given(json!({})).node(victim.clone()).unlisted(record.clone());
+            given.seen.instances[0].state = state;
+            let of_other = |a: &String| a.ends_with("slot#1");
+            let actions: Vec<_> = given.actions(at(5000)).into_iter().filter(of_other).collect();
+            assert_eq!(actions, ["warn slot#1"]);
+        }
+    }
+    // The tag decides, whoever is listed first.
+    let given = given(json!({})).node(victim);
+    assert_eq!(given.seen.instances[0].tags[NODE_TAG], fixtures::node_id(0).to_string());
+}
+
+#[test]
+fn no_copy_for_a_node_that_is_back() {
+    let mut given = given(json!({"boot": {"timeout_s": 300}})).working(0).node(fixtures::ready(1));
+    (given.seen.allocs[0].client, given.seen.allocs[0].unknown_since_at) = (ClientStatus::Unknown, Some(at(160)));
+    given.seen.allocs[0].failure_policy.replace = true;
+    let status = |given: &Given, status, since: Option<Time>| {
+        let mut given = given.clone();
+        for record in &mut given.seen.nodes {
+            if let NodeState::InUse(node) = &mut record.state {
+                node.contact.lease_expires_at = at(5000);
+            }
+        }
+        if let NodeState::InUse(node) = &mut given.seen.nodes[0].state {
+            (node.contact.status, node.contact.syncing_since_at) = (status, since);
+        }
+        (given.count(at(500), "replace"), given.count(at(500), "launch"))
+    };
+    assert_eq!(status(&given, NodeStatus::Disconnected, None), (1, 0));
+    assert_eq!(status(&given, NodeStatus::Syncing, Some(at(450))), (0, 0), "its report is under way");
+    assert_eq!(status(&given, NodeStatus::Syncing, Some(at(200))), (1, 0), "its report never came");
+    // Nothing is launched for a copy either.
+    given.seen.nodes.truncate(1);
+    assert_eq!(status(&given, NodeStatus::Disconnected, None), (0, 1));
+    assert_eq!(status(&given, NodeStatus::Syncing, Some(at(450))), (0, 0));
+}
+
+#[test]
+fn no_launch_is_repeated_while_failed_starts_pause_launching() {
+    let mut given = given(json!({})).unlisted(fixtures::assigned(0));
+    assert_eq!(given.actions(at(400)), ["relaunch slot#0"]);
+    given.seen.control.put(entry(&ControlKey::FailedStarts, 1000));
+    assert_eq!(given.actions(at(400)), ["hold_back slot#0"]);
+    assert_eq!(given.actions(at(1000)), ["relaunch slot#0"]);
+}
+
+#[test]
+fn a_quota_pause_ends_when_something_terminates() {
+    let mut given = given(json!({})).job(5, whole);
+    given.seen.control.put(entry(&ControlKey::Quota, 1000));
+    assert_eq!(given.count(at(400), "launch"), 0);
+    let after = given.seen.control.quota().after_termination(at(400)).unwrap();
+    given.seen.control.put(model::control::Entry::row(&after).clone());
+    assert_eq!(given.count(at(400), "launch"), 1);
+    assert_eq!(given.seen.control.quota().after_termination(at(400)), None, "there is no pause to end");
+}
+
+#[test]
+fn nodes_that_this_plan_shuts_down_are_no_room_in_it() {
+    // The size left the policy.
+    let mut old = idle_long(0);
+    if let NodeState::InUse(node) = &mut old.state {
+        node.life.offering.size = "former".into();
+    }
+    let given = given(json!({})).node(old).job(5, whole);
+    assert_eq!(given.actions(at(100)), ["launch slot#1 small", "shut_down slot#0"]);
+    // The boot time is over.
+    let given = super::given(json!({})).node(fixtures::bound(0)).job(5, whole);
+    assert_eq!(given.actions(at(1800)), ["launch slot#1 small", "shut_down slot#0"]);
+}
+
+#[test]
+fn a_row_that_contradicts_the_contract_is_named_and_not_used() {
+    let (node, job) = (fixtures::ready(0), fixtures::job(1).summary);
+    let state = |nodes: Vec<NodeRecord>, jobs: Vec<JobSummary>| {
+        let state = json!({"now": at(100).as_ms(), "nodes": nodes, "jobs": jobs, "policy": example_json()});
+        let (seen, now) = Observation::from_state(&state, None).unwrap();
+        Given { seen }.actions(now)
+    };
+    let mut moved = node.clone();
+    moved.slot = fixtures::slot(3);
+    assert_eq!(state(vec![moved.clone()], vec![job.clone()]), ["warn slot#3", "launch slot#0 small"]);
+    assert_eq!(
+        state(vec![node.clone(), moved], Vec::new()),
+        ["warn slot#3", "set_idle slot#0"],
+        "the sound row is used"
+    );
+    assert_eq!(state(vec![node.clone(), node.clone()], vec![job.clone()]), ["warn slot#0", "launch slot#1 small"]);
+    let none = JobSummary { nodes: 0, ..job.clone() };
+    let idle = [format!("warn job#{}", job.job_id), "set_idle slot#0".to_owned()];
+    assert_eq!(state(vec![node.clone()], vec![none]), idle);
+    assert_eq!(state(vec![node], vec![job.clone(), job]), idle);
+}
+
+#[test]
+fn nodes_max_0_pauses_the_cluster_and_rejects_no_job() {
+    let given = given(json!({"nodes": {"max": 0}})).job(5, whole).job(6, |s| s.nodes = 3);
+    assert_eq!(given.actions(at(100)), Vec::<String>::new());
+}
+
+#[test]
+fn windows_count_from_the_launch_that_ec2_shows() {
+    let policy = json!({"shutdown": {"windows_min": [54, 5, 1]}, "idle": {"timeout_s": 60}});
+    let mut given = given(policy).node(idle_long(0));
+    given.seen.instances[0].launched_at = at(1200);
+    assert_eq!(given.count(at(54 * 60), "shut_down"), 0, "minute 54 since the assignment");
+    assert_eq!(given.count(at(1200 + 54 * 60), "shut_down"), 1);
+}
+
+#[test]
+fn a_refusal_of_our_credentials_pauses_launching_and_blames_no_size() {
+    let mut given = given(json!({})).job(5, whole);
+    let error = LaunchError::NotAllowed("RequestExpired: the clock is wrong".into());
+    let change = given.seen.control.after_refusal(&fixtures::offering(), &error, &given.seen.policy, 1, at(100));
+    let change = change.unwrap();
+    assert_eq!((change.key, change.after.policy_version), (ControlKey::NotAllowed, None));
+    given.seen.control.put(change.after);
+    assert_eq!(given.count(at(101), "launch"), 0);
+    assert_eq!(given.count(at(100) + Span::from_s(60), "launch"), 1);
+}

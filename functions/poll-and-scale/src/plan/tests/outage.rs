@@ -1,0 +1,280 @@
+//! A fleet whose heartbeat-ingest, or EC2's list, is away for ten minutes, run by run; and the same fleets with nodes
+//! that are really dead.
+//!
+//! Guarantees: heartbeats come as agents send them, with their jitter and their waits after failures; the runs see what
+//! those heartbeats and the runs before have written.
+
+use super::*;
+use model::BrakeKind;
+use model::chance::Chance;
+use model::control::{ControlKey, Entry, EntryRow, IngestSummary};
+use model::policy::LONGEST_JITTER;
+use std::collections::BTreeSet;
+
+const SIZES: [u32; 8] = [3, 4, 5, 6, 8, 10, 25, 100];
+const PHASES: u64 = 100;
+/// The outage begins when the fleet has called for a while.
+const BEGIN_S: f64 = 400.0;
+const OUTAGE_S: f64 = 600.0;
+
+/// What a world does to the fleet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    IngestAway,
+    ListEmpty,
+    Both,
+    /// This many of the nodes die when the outage would begin.
+    Dead(u32),
+}
+
+/// Whether jobs run on the nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fleet {
+    Busy,
+    Idle,
+}
+
+struct Lab {
+    given: Given,
+    chance: Chance,
+    /// When each node calls next, and since when its calls have failed.
+    calls: Vec<(f64, Option<f64>)>,
+    trouble: Trouble,
+    allocs: BTreeSet<NodeIndex>,
+}
+
+type NodeIndex = u32;
+
+fn time(s: f64) -> Time {
+    Time::from_ms(at(0).as_ms() + (s * 1000.0) as i64)
+}
+
+impl Lab {
+    fn new(fleet: Fleet, nodes: u32, trouble: Trouble, seed: u64) -> Self {
+        let chance = Chance::seeded(seed);
+        // The minimum is the fleet: a node that no longer counts would be replaced.
+        let mut given = given(json!({"nodes": {"min": nodes, "max": 2 * nodes}, "launch": {"max_per_run": 100}}));
+        let mut allocs = BTreeSet::new();
+        for n in 0..nodes {
+            match fleet {
+                Fleet::Busy => {
+                    given = given.working(n);
+                    allocs.insert(n);
+                }
+                Fleet::Idle => given = given.node(fixtures::ready(n)),
+            }
+        }
+        let calls = (0..nodes).map(|_| (chance.between(60.0, 150.0), None)).collect();
+        Self { given, chance, calls, trouble, allocs }
+    }
+
+    fn ingest_answers(&self, s: f64) -> bool {
+        let away = matches!(self.trouble, Trouble::IngestAway | Trouble::Both);
+        !(away && (BEGIN_S..BEGIN_S + OUTAGE_S).contains(&s))
+    }
+
+    fn is_dead(&self, n: u32, s: f64) -> bool {
+        matches!(self.trouble, Trouble::Dead(dead) if n < dead && s >= BEGIN_S)
+    }
+
+    /// All calls up to this moment.
+    fn calls_until(&mut self, end: f64) {
+        let policy = self.given.seen.policy.heartbeat.clone();
+        let fleet = self.calls.len() as u64;
+        loop {
+            let next = self.calls.iter().enumerate().min_by(|a, b| a.1.0.total_cmp(&b.1.0));
+            let Some((index, &(s, failing))) = next else { return };
+            if s > end {
+                return;
+            }
+            let n = u32::try_from(index).unwrap();
+            let wait = if self.is_dead(n, s) {
+                f64::INFINITY
+            } else if self.ingest_answers(s) {
+                self.heard(index, s);
+                let interval_s =
+                    if self.allocs.contains(&n) { policy.interval_s(fleet) } else { policy.idle_interval_s(fleet) };
+                interval_s * self.chance.between(1.0, LONGEST_JITTER)
+            } else {
+                // As the agent waits: short at first, then up to half a minute.
+                let overdue = s - failing.unwrap_or(s);
+                1.0 + self.chance.between(0.0, 1.0) * if overdue <= 30.0 { 1.0 } else { 29.0 }
+            };
+            let failing = if self.ingest_answers(s) { None } else { failing.or(Some(s)) };
+            self.calls[index] = (s + wait, failing);
+        }
+    }
+
+    fn heard(&mut self, index: usize, s: f64) {
+        let lease = self.given.seen.policy.heartbeat.lease(self.calls.len() as u64);
+        if let NodeState::InUse(node) = &mut self.given.seen.nodes[index].state {
+            node.contact.last_ping_at = time(s);
+            node.contact.lease_expires_at = time(s) + lease;
+            if matches!(node.contact.status, NodeStatus::Down | NodeStatus::Disconnected) {
+                node.contact.status = NodeStatus::Ready;
+            }
+        }
+        let noted: IngestSummary = self.given.seen.control.ingest();
+        if let Some(after) = noted.noted(1, time(s)) {
+            self.given.seen.control.put(after.row().clone());
+        }
+    }
+
+    /// One run. Returns the rows of the actions that take a node away or buy one.
+    fn run(&mut self, s: f64) -> Vec<String> {
+        let now = time(s);
+        let mut seen = self.given.seen.clone();
+        let away = matches!(self.trouble, Trouble::ListEmpty | Trouble::Both);
+        if away && (BEGIN_S..BEGIN_S + OUTAGE_S).contains(&s) {
+            seen.instances.clear();
+        }
+        let mut done = Vec::new();
+        for planned in plan(&seen, now).actions {
+            let row = planned.row();
+            match &planned.action {
+                Action::HoldBack { note: crate::plan::Note::Brake(_, entry), .. } => {
+                    self.given.seen.control.put(entry.row().clone());
+                }
+                Action::HoldBack { note: crate::plan::Note::Unlisted(node_id, since), .. } => {
+                    self.change(*node_id, |record| record.note_unlisted(*since, now).unwrap());
+                }
+                Action::HoldBack { .. } | Action::SetIdle(..) | Action::Warn(_) => {}
+                Action::Disconnect(node_id) => {
+                    self.change(*node_id, |r| r.expire_lease(NodeStatus::Disconnected, now, "").unwrap());
+                    done.push(format!("{} {}", row.action, row.subject));
+                }
+                Action::MarkDown(node_id) => {
+                    self.change(*node_id, |r| r.expire_lease(NodeStatus::Down, now, "").unwrap());
+                    done.push(format!("{} {}", row.action, row.subject));
+                }
+                _ => done.push(format!("{} {}", row.action, row.subject)),
+            }
+        }
+        done
+    }
+
+    fn change(&mut self, node_id: model::ids::NodeId, change: impl FnOnce(&NodeRecord) -> NodeRecord) {
+        let record = self.given.seen.nodes.iter_mut().find(|r| r.node_id() == Some(node_id)).unwrap();
+        *record = change(record);
+    }
+
+    /// Runs a world for `minutes`, with the schedule at this phase, and returns what each run did.
+    fn world(mut self, phase_s: f64, minutes: u32) -> Vec<(f64, Vec<String>)> {
+        let mut runs = Vec::new();
+        for minute in 3..minutes {
+            let s = f64::from(minute) * 60.0 + phase_s;
+            self.calls_until(s);
+            runs.push((s, self.run(s)));
+        }
+        runs
+    }
+}
+
+fn worlds(fleet: Fleet, nodes: u32, trouble: Trouble, minutes: u32) -> Vec<Vec<(f64, Vec<String>)>> {
+    let world = |seed| {
+        let phase_s = 60.0 * seed as f64 / PHASES as f64;
+        Lab::new(fleet, nodes, trouble, seed).world(phase_s, minutes)
+    };
+    (0..PHASES).map(world).collect()
+}
+
+#[test]
+fn an_outage_of_our_own_takes_no_node_down_and_buys_none() {
+    for trouble in [Trouble::IngestAway, Trouble::ListEmpty, Trouble::Both] {
+        for (fleet, nodes) in SIZES.iter().flat_map(|n| [(Fleet::Busy, *n), (Fleet::Idle, *n)]) {
+            for (phase, runs) in worlds(fleet, nodes, trouble, 25).into_iter().enumerate() {
+                let acted: Vec<_> = runs.into_iter().filter(|(_, done)| !done.is_empty()).collect();
+                assert_eq!(acted, [], "{trouble:?}, {nodes} {fleet:?} nodes, phase {phase}");
+            }
+        }
+    }
+}
+
+/// The seconds from the death of the nodes to the run that has noticed the last of them: median and worst.
+fn noticed_after(fleet: Fleet, nodes: u32, dead: u32, minutes: u32) -> (f64, f64) {
+    let mut took: Vec<f64> = worlds(fleet, nodes, Trouble::Dead(dead), minutes)
+        .into_iter()
+        .map(|runs| {
+            let mut noticed = BTreeSet::new();
+            for (s, done) in runs {
+                let gone = done.into_iter().filter(|a| a.starts_with("mark_down") || a.starts_with("disconnect"));
+                noticed.extend(gone);
+                if noticed.len() == dead as usize {
+                    return s - BEGIN_S;
+                }
+            }
+            f64::INFINITY
+        })
+        .collect();
+    took.sort_by(f64::total_cmp);
+    (took[took.len() / 2], took[took.len() - 1])
+}
+
+#[test]
+fn trouble_that_is_real_is_acted_on() {
+    for fleet in [Fleet::Busy, Fleet::Idle] {
+        // Others prove that heartbeat-ingest works: a lease, the proof, and a run.
+        for (nodes, dead) in [(3, 1), (4, 1), (10, 1), (10, 3), (25, 3), (100, 3)] {
+            let (median, worst) = noticed_after(fleet, nodes, dead, 15);
+            println!("{dead} of {nodes} {fleet:?} nodes dead: noticed after {median:.0} s, at worst {worst:.0} s");
+            assert!(worst <= 420.0, "{dead} of {nodes} {fleet:?}: {worst}");
+        }
+        // Nobody proves it: `heartbeat.blackout_s` is half an hour.
+        let (median, worst) = noticed_after(fleet, 10, 10, 50);
+        println!("10 of 10 {fleet:?} nodes dead: noticed after {median:.0} s, at worst {worst:.0} s");
+        assert!((1800.0..2400.0).contains(&median) && worst < 2400.0, "{fleet:?}: {median} {worst}");
+    }
+}
+
+#[test]
+fn a_brake_on_absence_is_not_released_by_launches_in_place_of_what_it_holds() {
+    // Eight nodes that never sent a heartbeat, and EC2 lists none of their instances.
+    let mut given = given(json!({"nodes": {"min": 8, "max": 64}, "boot": {"timeout_s": 86_400}}));
+    for n in 0..8 {
+        given = given.unlisted(fixtures::bound(n).note_unlisted(Some(at(1000)), at(1000)).unwrap());
+    }
+    assert_eq!(given.actions(at(2000)), ["hold_back cluster"]);
+    // Even if others were launched meanwhile, the share is of the eight.
+    let held = plan(&given.seen, at(2000));
+    let Some(Action::HoldBack { note: crate::plan::Note::Brake(BrakeKind::Missing, entry), .. }) =
+        held.actions.first().map(|p| p.action.clone())
+    else {
+        panic!("{:?}", held.actions)
+    };
+    given.seen.control.put(entry.row().clone());
+    for n in 8..24 {
+        let mut record = fixtures::bound(n);
+        if let NodeState::Assigned(life) = &mut record.state {
+            life.assigned_at = at(2010);
+        }
+        given = given.node(record);
+    }
+    assert_eq!(given.count(at(2060), "clean"), 0, "{:?}", given.actions(at(2060)));
+    assert_eq!(given.count(at(2060), "launch"), 0, "{:?}", given.actions(at(2060)));
+}
+
+#[test]
+fn a_silent_node_is_doubted_until_heartbeat_ingest_has_proven_itself_twice() {
+    let noted = |since: i64, before: i64| {
+        let mut row = EntryRow::new(&ControlKey::Ingest);
+        (row.since_at, row.before_at) = (Some(at(since)), Some(at(before)));
+        row
+    };
+    let mut given = given(json!({})).working(0);
+    for n in 1..4 {
+        given = given.working(n);
+    }
+    for record in given.seen.nodes.iter_mut().skip(1) {
+        if let NodeState::InUse(node) = &mut record.state {
+            (node.contact.last_ping_at, node.contact.lease_expires_at) = (at(200), at(320));
+        }
+    }
+    // The lease of slot 0 ended at 150 s, so the node should have called by 120 s.
+    given.seen.control.put(noted(200, 115));
+    assert_eq!(given.actions(at(210)), ["hold_back cluster"], "the first heartbeat after a gap");
+    given.seen.control.put(noted(230, 200));
+    assert_eq!(given.actions(at(240)), ["disconnect slot#0"]);
+    // A note that is not kept any more proves nothing. The records do.
+    given.seen.control.put(noted(10, 5));
+    assert_eq!(given.actions(at(240)), ["disconnect slot#0"]);
+}

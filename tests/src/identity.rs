@@ -1,0 +1,74 @@
+//! Whose instance is whose: a record may name the instance of another node, because a row was copied or because a node
+//! claimed it. The tag of the instance decides.
+
+use crate::world::{World, job};
+use model::ids::{NodeId, Slot};
+use model::{Intent, JobSpec, NodeRecord, NodeState};
+use std::collections::BTreeSet;
+
+fn alone() -> JobSpec {
+    let mut spec = job(&["forever"]);
+    spec.exclusive = true;
+    spec
+}
+
+fn live(world: &World) -> BTreeSet<String> {
+    let live = world.ec2.instances().into_iter().filter(|i| i.state != ec2_stand_in::State::Terminated);
+    live.map(|i| i.instance_id).collect()
+}
+
+/// Two nodes with a job each.
+async fn two_at_work() -> (World, NodeRecord, NodeRecord) {
+    let mut world = World::new().await;
+    world.submit(alone()).await;
+    world.submit(alone()).await;
+    for _ in 0..60 {
+        world.step().await;
+        let at_work: Vec<NodeRecord> = world.look.nodes().await.unwrap();
+        let at_work: Vec<_> = at_work.into_iter().filter(|n| n.life().is_some_and(|l| !l.allocs.is_empty())).collect();
+        if let [first, second] = at_work.as_slice() {
+            let both = (first.clone(), second.clone());
+            return (world, both.0, both.1);
+        }
+    }
+    panic!("no two nodes at work: {:#?}", world.look.nodes().await.unwrap());
+}
+
+/// Ten minutes of all functions: longer than every time after which something is cleaned or terminated. Then the victim
+/// must still work, and no machine may be gone.
+async fn nothing_ends(mut world: World, victim: &NodeRecord) {
+    let before = live(&world);
+    assert_eq!(before.len(), 2, "{before:?}");
+    for _ in 0..120 {
+        world.step().await;
+    }
+    assert_eq!(live(&world), before, "no machine was terminated");
+    let kept = world.look.node(victim.slot).await.unwrap().unwrap();
+    assert_eq!(kept.life().unwrap().allocs, victim.life().unwrap().allocs, "the victim still works");
+}
+
+#[tokio::test]
+async fn a_drained_record_that_names_the_instance_of_another_node_ends_nothing() {
+    let (world, victim, wrong) = two_at_work().await;
+    let mut named = wrong.clone();
+    if let NodeState::InUse(node) = &mut named.state {
+        node.life.instance_id = victim.life().unwrap().instance_id.clone();
+        node.life.intent = Intent::Drain;
+    }
+    world.look.write(Some(&wrong), &named, Vec::new()).await.unwrap();
+    nothing_ends(world, &victim).await;
+}
+
+#[tokio::test]
+async fn a_copied_row_that_is_shutting_down_ends_nothing() {
+    let (world, victim, _) = two_at_work().await;
+    let mut copy = victim.clone();
+    copy.slot = Slot::new(9).unwrap();
+    if let NodeState::InUse(node) = &mut copy.state {
+        node.life.node_id = NodeId::new(copy.slot, world.look.chance().ulid(world.now()));
+        node.life.allocs.clear();
+    }
+    copy = copy.shut_down(world.now(), "a copied row").unwrap();
+    world.look.write(None, &copy, Vec::new()).await.unwrap();
+    nothing_ends(world, &victim).await;
+}
