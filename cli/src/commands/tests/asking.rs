@@ -19,11 +19,14 @@ async fn plan_shows_the_next_run_and_changes_nothing() {
         let (said, changed) = world.changes(&["plan", "--function", function]).await;
         assert_eq!((said.done().as_str(), changed.len()), ("the next run would do nothing\n", 0), "{function}");
     }
-    // With another policy the job fits no size.
+    // With another policy the job costs more than the cap.
     let dir = tempfile::tempdir().unwrap();
-    let other = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax = 0"));
-    let out = world.run(&["plan", "--policy", &other]).await.done();
+    let dear = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax_price_per_hour = 0.1\nmax = 4"));
+    let out = world.run(&["plan", "--policy", &dear]).await.done();
     assert!(out.contains("reject  job#"), "{out}");
+    // A maximum of 0 pauses the cluster, and rejects nothing.
+    let paused = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax = 0"));
+    assert_eq!(world.run(&["plan", "--policy", &paused]).await.done(), "the next run would do nothing\n");
 }
 
 #[tokio::test]
