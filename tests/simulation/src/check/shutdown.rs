@@ -230,10 +230,10 @@ impl Check {
             return true;
         }
         let now = self.core.now();
-        // The windows count from the launch that EC2 shows, and from the assignment only if EC2 does not list the
-        // instance.
+        // The windows count from the launch that EC2 shows. They count from the assignment if the run's list left the
+        // instance out, and any list may do so.
         let real = text(before, "instance_id").and_then(|id| self.ec2()?.one(id));
-        let assigned = time(before, "assigned_at").filter(|_| real.as_ref().is_none_or(|r| r.was_hidden(now)));
+        let assigned = time(before, "assigned_at");
         let starts: Vec<Time> = real.map(|r| r.instance.launched_at).into_iter().chain(assigned).collect();
         let is_open = |launched: Time, at: Time| {
             let mut left = (at.since(launched).as_ms() / 1000).rem_euclid(total);
