@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The region name of the local system.
 pub(super) const REGION: &str = "local-1";
-/// A placeholder for a secret that nothing checks.
+/// The secret that the SDKs want and that no local part checks.
 pub(super) const NO_SECRET: &str = "local";
 
 /// Addresses and paths of the parts.

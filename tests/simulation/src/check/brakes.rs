@@ -22,6 +22,15 @@ struct Brake {
     hold_s: Option<i64>,
 }
 
+/// How long the brake `leases` has held.
+struct Blackout {
+    since: Option<Time>,
+    /// Whether an operator released the brake.
+    released: bool,
+    /// Whether `heartbeat.blackout_s` has passed.
+    waited: bool,
+}
+
 /// Whether a brake's entry was still valid when the run read it.
 fn is_recent(row: &Row, now: Time) -> bool {
     time(row, "until_at").is_some_and(|until| now < until + RUN)
@@ -142,10 +151,7 @@ impl Check {
         if !silent || all <= beat.brake_min as usize + MOVED {
             return;
         }
-        let now = self.core.now();
-        let since = self.held_since(caller, model, "leases");
-        let released = is_released(release(model, "leases"), since, now);
-        let waited = since.is_some_and(|since| now.since(since) + SLACK >= Span::from_s(beat.blackout_s));
+        let Blackout { since, released, waited } = self.blackout(caller, model, policy);
         let most = (beat.brake_fraction * all as f64).ceil() as usize + MOVED;
         self.core.count("all were silent, and some went");
         let right = released || (waited && taken <= most);
@@ -175,13 +181,22 @@ impl Check {
         if heard_at.is_some_and(|at| at + SLACK > due) {
             return;
         }
-        let now = self.core.now();
-        let since = self.held_since(caller, model, "leases");
-        let waited = since.is_some_and(|since| now.since(since) + SLACK >= Span::from_s(beat.blackout_s));
+        let Blackout { released, waited, .. } = self.blackout(caller, model, policy);
         self.core.count("a silence was believed without proof");
-        if !waited && !is_released(release(model, "leases"), since, now) {
+        if !waited && !released {
             let what = format!("{} believes it, heard at {heard_at:?}, due at {due:?}: {before:?}", caller.name());
             self.broken("invariant_silence_is_believed_only_with_proof", what);
+        }
+    }
+
+    fn blackout(&self, caller: &Caller, model: &Model, policy: &Policy) -> Blackout {
+        let now = self.core.now();
+        let since = self.held_since(caller, model, "leases");
+        let hold = Span::from_s(policy.heartbeat.blackout_s);
+        Blackout {
+            since,
+            released: is_released(release(model, "leases"), since, now),
+            waited: since.is_some_and(|since| now.since(since) + SLACK >= hold),
         }
     }
 

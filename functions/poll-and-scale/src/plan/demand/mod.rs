@@ -65,8 +65,8 @@ fn serve(view: &View<'_>, packing: &mut Packing<'_, '_>) -> Vec<(Action, Reason)
     for want in wants(view) {
         let job = want.job();
         if let Some(reason) = never(view, job) {
-            // After a change of the policy, no size may fit a wanted copy. Nothing is kept for that copy, and its job
-            // is not rejected.
+            // The policy may have changed, so that no size fits a wanted copy. The copy then reserves nothing, and the
+            // job of the copy is not rejected.
             if let Want::Job(job) = want {
                 actions.push((Action::Reject(job.job_id), reason));
             }
