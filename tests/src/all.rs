@@ -22,4 +22,5 @@ mod second_opinions;
 mod simulation;
 mod starts;
 mod store;
+mod story;
 mod world;

@@ -207,3 +207,25 @@ fn missing_tables_give_a_clear_error() {
     assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
     assert!(said.contains("elsewhere-jobs does not exist") && said.contains("nodekeeper init"), "{said}");
 }
+
+/// No function runs, so the job waits. The page says the same as the command.
+#[test]
+fn the_page_says_why_a_job_waits() {
+    let local = Local::start(&["--functions-url", "http://127.0.0.1:9"]);
+    let submitted = local.nodekeeper(&["submit", "--name", "waits", "--", "true"]);
+    assert!(submitted.status.success(), "{}", text(&submitted));
+    let log = || std::fs::read_to_string(local.path().join("local.log")).unwrap();
+    let page = until("the address of the page", 10, || {
+        log().split_whitespace().skip_while(|word| *word != "page").nth(1).map(str::to_owned)
+    });
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let state: Value = until("the job on the page", 10, || {
+        let state = runtime.block_on(async { reqwest::get(format!("{page}state.json")).await?.json::<Value>().await });
+        state.ok().filter(|state| state["jobs"][0]["name"] == "waits")
+    });
+    let jobs: Value = serde_json::from_slice(&local.nodekeeper(&["jobs", "--json"]).stdout).unwrap();
+    assert_eq!(jobs[0]["waits_because"], "this run launches for it: slot 0");
+    assert_eq!(state["jobs"][0]["waits_because"], jobs[0]["waits_because"]);
+    let line = state["explained"]["waiting"][0]["line"].as_str().unwrap();
+    assert!(line.starts_with("job waits (") && line.ends_with(" waits: this run launches for it: slot 0"), "{state:#}");
+}

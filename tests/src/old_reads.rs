@@ -13,6 +13,13 @@ use runtime::run::Run;
 use serde_json::json;
 use store::steps::{self, Retention};
 
+/// The actions of a plan that is only shown, made from `seen`.
+async fn shown(world: &World, seen: &Observation) -> Vec<ActionName> {
+    let plan = plan(seen, world.now());
+    let confirmed = act::confirm(&world.look, &*world.cloud, seen, plan, world.now()).await.unwrap();
+    confirmed.answer().actions.iter().map(|row| row.action).collect()
+}
+
 /// A world with two nodes: one runs a job, the other is idle.
 async fn running() -> (World, AllocId) {
     let mut policy = quick_policy();
@@ -120,4 +127,41 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Done);
     let wanted = |a: &&Alloc| a.summary.desired == model::Desired::Run;
     assert_eq!(world.rows().await.1.iter().filter(wanted).count(), 1);
+}
+
+#[tokio::test]
+async fn a_plan_that_is_shown_announces_only_what_a_run_would_do() {
+    let (world, alloc) = running().await;
+    // The index of the jobs is behind: it shows the job as queued, and its alloc as unwanted.
+    let mut behind = world.observe().await;
+    for job in &mut behind.jobs {
+        (job.state, job.version) = (model::JobState::Queued, model::Version::UNWRITTEN);
+        job.allocs.clear();
+    }
+    let stop = Action::StopAlloc(alloc, world.look.alloc(alloc).await.unwrap().unwrap().summary.node_id);
+    let planned = plan(&behind, world.now());
+    assert!(planned.actions.iter().any(|p| p.action == stop), "{planned:?}");
+    assert!(planned.actions.iter().any(|p| matches!(p.action, Action::Place { .. })), "{planned:?}");
+    let said = shown(&world, &behind).await;
+    assert!(!said.contains(&ActionName::StopAlloc) && !said.contains(&ActionName::Place), "{said:?}");
+    // A run that has read the same does the same: nothing.
+    let rows = world.rows().await;
+    let answers = world.act_on(&behind).await;
+    assert_eq!(outcome(&answers, ActionName::StopAlloc), Outcome::Conflict);
+    assert_eq!(world.rows().await.1, rows.1);
+
+    // The list of the instances is behind in the same way: EC2 knows by id what it does not list.
+    let mut unlisted = world.observe().await;
+    unlisted.instances.clear();
+    for node in &mut unlisted.nodes {
+        let model::NodeState::InUse(state) = &mut node.state else { panic!("{node:?} is not in use") };
+        state.contact.lease_expires_at = model::time::Time::from_ms(0);
+        state.life.launch_claim_until_at = model::time::Time::from_ms(0);
+        state.life.absent_since_at = Some(model::time::Time::from_ms(0));
+    }
+    unlisted.policy.stale.brake_fraction = 1.0;
+    unlisted.policy.heartbeat.brake_fraction = 1.0;
+    unlisted.policy.heartbeat.blackout_s = 0;
+    let cleans = plan(&unlisted, world.now()).actions.iter().any(|p| matches!(p.action, Action::Clean { .. }));
+    assert!(cleans && !shown(&world, &unlisted).await.contains(&ActionName::Clean));
 }

@@ -192,6 +192,7 @@ impl ec2_stand_in::Machines for Hooks {
 /// One cluster.
 pub struct World {
     pub cluster: ClusterName,
+    pub dynamo: Dynamo,
     /// The store that the functions use, through the switch.
     pub store: Store,
     /// The store for the test's own reads and writes, without the switch.
@@ -250,6 +251,7 @@ impl World {
         let db: Arc<dyn Db> = Arc::new(dynamo.clone());
         let look = Store::new(Arc::clone(&db));
         let store = Store::new(Arc::new(Switched { inner: db, switch: Arc::clone(&switch) }));
+        let operated = dynamo.clone();
         let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch) });
         let key = MasterKey::from_hex(&"5a".repeat(32)).unwrap();
@@ -266,6 +268,7 @@ impl World {
             ingest: heartbeat_ingest::Ingest::new(store.clone(), credentials.clone(), cluster.clone()),
             sweep: sweep_dispatch::Sweep::new(store.clone(), credentials, cluster.clone()),
             cluster,
+            dynamo: operated,
             store,
             look,
             cloud,

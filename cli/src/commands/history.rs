@@ -1,14 +1,18 @@
-//! `history`: what happened to something, and why, newest first.
+//! `history`: what happened to something, and why.
 //!
-//! Guarantees: shows every stored event of a subject, up to `--limit`.
-//! Does not: show state changes without an event. An alloc keeps its own history (`job ID`).
+//! A job or an alloc has a story, the oldest happening first (`story`). Any other subject has its events, the newest
+//! first.
+//!
+//! Guarantees: shows everything stored about the subject, up to `--limit`.
 
 use super::show::{self, Rows, moment};
+use super::story::{self, Happening};
 use super::{Context, Outcome, Usage};
 use clap::Args;
 use model::events::{Event, Subject};
 use model::functions::{self, FUNCTIONS};
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::time::Time;
 use serde_json::Value;
 
 /// `history`
@@ -54,6 +58,15 @@ pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
 pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<Outcome> {
     let subject = subject(&args.subject)?;
     let (cluster, now) = (context.cluster().await?, context.now());
+    match &subject {
+        Subject::Job(id) => {
+            return tell(context, args, &subject, &story::of_job(&cluster, *id, args.limit).await?, now);
+        }
+        Subject::Alloc(id) => {
+            return tell(context, args, &subject, &story::of_alloc(&cluster, *id, args.limit).await?, now);
+        }
+        _ => {}
+    }
     let events = cluster.store.history(&subject.to_string(), args.limit).await?;
     if args.json {
         show::json(context.out, &events)?;
@@ -65,6 +78,36 @@ pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     let mut rows = Rows::new(&["WHEN", "ACTION", "REASON"]);
     for event in &events {
         rows.row([moment(event.at(), now), event.action.clone(), reason(event)]);
+    }
+    rows.print(context.out)?;
+    Ok(Outcome::Done)
+}
+
+/// Shows a story. Times are exact, relative to the beginning of the story, and relative to now.
+fn tell(
+    context: &mut Context<'_>,
+    args: &HistoryArgs,
+    subject: &Subject,
+    story: &[Happening],
+    now: Time,
+) -> anyhow::Result<Outcome> {
+    if args.json {
+        show::json(context.out, story)?;
+        return Ok(Outcome::Done);
+    }
+    if story.is_empty() {
+        writeln!(context.out, "nothing is stored about {subject}")?;
+    }
+    let begin = story.first().map_or(now, |h| h.at);
+    let mut rows = Rows::new(&["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"]);
+    for happening in story {
+        rows.row([
+            moment(happening.at, now),
+            happening.at.since(begin).to_string(),
+            happening.action.clone(),
+            happening.subject.clone(),
+            happening.reason.clone(),
+        ]);
     }
     rows.print(context.out)?;
     Ok(Outcome::Done)

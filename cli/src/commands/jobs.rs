@@ -3,15 +3,15 @@
 //! Guarantees: one job is read consistently; a list comes from the index and may be a moment old.
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
+use super::next;
 use super::operate::{BY_OPERATOR, retention, retried};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
-use super::{Cluster, Context, Outcome, Usage, waiting};
+use super::{Cluster, Context, Outcome, Usage};
 use clap::Args;
 use model::events::Subject;
 use model::ids::{AllocId, JobId};
 use model::time::Time;
 use model::{Alloc, Job, JobState, JobSummary};
-use runtime::observation::Observation;
 use serde::Serialize;
 use store::steps::cancel_job;
 
@@ -64,14 +64,19 @@ pub(super) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
     let (cluster, now) = (context.cluster().await?, context.now());
     if !args.all {
         let jobs = cluster.store.queue().await?;
+        let waits = jobs.iter().any(|job| waits(job.state));
+        let next = if waits { next::read_for_list(&cluster, now, context.err).await? } else { None };
+        let why = |job: &JobSummary| next.as_ref().and_then(|n| n.of_job(job.job_id)).map(str::to_owned);
         if args.json {
-            show::json(context.out, &jobs)?;
+            let listed: Vec<Listed<'_>> = jobs.iter().map(|job| Listed { job, waits_because: why(job) }).collect();
+            show::json(context.out, &listed)?;
         } else if jobs.is_empty() {
             writeln!(context.out, "no jobs are queued or placed (--all shows those that have ended)")?;
         } else {
-            let mut rows = Rows::new(&["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"]);
+            let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED", "WAITS BECAUSE"];
+            let mut rows = Rows::new(&heads);
             for job in &jobs {
-                rows.row(cells(job, now));
+                rows.row(cells(job, now).into_iter().chain([or_blank(why(job))]));
             }
             rows.print(context.out)?;
         }
@@ -121,6 +126,15 @@ fn needs(job: &JobSummary) -> String {
     needs
 }
 
+/// A job of the queue in JSON: its summary, and why it waits.
+#[derive(Serialize)]
+struct Listed<'a> {
+    #[serde(flatten)]
+    job: &'a JobSummary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_because: Option<String>,
+}
+
 /// A job in JSON: its row, its allocs, and why it waits.
 #[derive(Serialize)]
 struct Whole<'a> {
@@ -135,7 +149,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     let (cluster, now) = (context.cluster().await?, context.now());
     let job = cluster.store.job(args.job).await?.ok_or_else(|| no_job(args.job))?;
     let allocs = cluster.store.allocs_of(&job).await?;
-    let waits = waits(&cluster, &job, now).await;
+    let waits = waits_because(&cluster, &job, now).await;
     if args.json {
         show::json(context.out, &Whole { job: &job, all_allocs: &allocs, waits_because: waits.as_deref() })?;
         return Ok(Outcome::Done);
@@ -154,13 +168,19 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     Ok(Outcome::Done)
 }
 
+/// Whether a job in this state may wait. A placed job may wait for a copy.
+const fn waits(state: JobState) -> bool {
+    !state.is_ended()
+}
+
 /// Why a job waits. The job is shown even if EC2 cannot be reached.
-async fn waits(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
-    if !matches!(job.summary.state, JobState::Queued | JobState::Regrouping) {
+async fn waits_because(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
+    if !waits(job.summary.state) {
         return None;
     }
-    match Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await {
-        Ok(seen) => waiting::because(&seen, job.summary.job_id, now),
+    match cluster.next(now).await {
+        Ok(next) => next.of_job(job.summary.job_id).map(str::to_owned),
+        Err(_) if job.summary.state == JobState::Placed => None,
         Err(e) => Some(format!("not known, because the cluster cannot be read: {e}")),
     }
 }
@@ -172,7 +192,8 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("name", summary.name.as_ref());
     rows.field("state", Some(summary.state));
     rows.field("reason", job.reason.as_ref());
-    rows.field("waits because", waits);
+    // A placed job does not wait, but the next run may do something with it.
+    rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
     rows.field("latest event", latest);
     rows.field("command", Some(show::command(&work.command)));
     let env: Vec<String> = work.env.iter().map(|(name, value)| format!("{name}={value}")).collect();

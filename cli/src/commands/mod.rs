@@ -12,17 +12,19 @@ mod handles;
 mod history;
 mod init;
 mod jobs;
+mod next;
 mod nodes;
 mod operate;
 mod plan;
 mod policy;
 mod show;
 mod status;
+mod story;
 mod submit;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
+pub use next::Next;
 pub use show::Screen;
 
 use clap::Subcommand;

@@ -3,6 +3,7 @@
 //! Guarantees: an intent belongs to the current life of the slot and ends with it.
 //! Does not: shut anything down. poll-and-scale reads the intent and shuts nodes down.
 
+use super::next::{self, Next};
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
 use super::{Context, Outcome};
@@ -12,6 +13,7 @@ use model::events::Subject;
 use model::ids::Slot;
 use model::time::Time;
 use model::{Intent, NodeRecord, NodeState};
+use serde::Serialize;
 
 /// `nodes`
 #[derive(Args, Clone, Debug)]
@@ -50,18 +52,22 @@ pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow:
     let (cluster, now) = (context.cluster().await?, context.now());
     let mut records = cluster.store.nodes().await?;
     records.sort_by_key(|r| r.slot);
+    let up = records.iter().any(|r| !r.is_cleaned());
+    let next = if up { next::read_for_list(&cluster, now, context.err).await? } else { None };
     if args.json {
-        show::json(context.out, &records)?;
+        let listed = |record| Listed { record, next: said(next.as_ref(), record) };
+        show::json(context.out, &records.iter().map(listed).collect::<Vec<_>>())?;
         return Ok(Outcome::Done);
     }
     let free = records.iter().filter(|r| r.is_cleaned()).count();
     if !args.all {
         records.retain(|r| !r.is_cleaned());
     }
-    let heads = ["SLOT", "STATE", "STATUS", "SIZE", "MARKET", "INSTANCE", "INTENT", "ALLOCS", "HEARD FROM", "REASON"];
+    let heads =
+        ["SLOT", "STATE", "STATUS", "SIZE", "MARKET", "INSTANCE", "INTENT", "ALLOCS", "HEARD FROM", "REASON", "NEXT"];
     let mut rows = Rows::new(&heads);
     for record in &records {
-        rows.row(cells(record, now));
+        rows.row(cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]));
     }
     rows.print(context.out)?;
     if !args.all && free > 0 {
@@ -70,6 +76,19 @@ pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow:
         writeln!(context.out, "no nodes yet")?;
     }
     Ok(Outcome::Done)
+}
+
+/// A node record in JSON, and what the next run would do with the node, or why it would do nothing.
+#[derive(Serialize)]
+struct Listed<'a> {
+    #[serde(flatten)]
+    record: &'a NodeRecord,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+fn said(next: Option<&Next>, record: &NodeRecord) -> Option<String> {
+    next?.of_slot(record.slot).map(str::to_owned)
 }
 
 fn cells(record: &NodeRecord, now: Time) -> [String; 10] {
@@ -95,7 +114,12 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
         show::json(context.out, &record)?;
         return Ok(Outcome::Done);
     }
-    fields(&record, now).print(context.out)?;
+    let mut fields = fields(&record, now);
+    if !record.is_cleaned() {
+        let next = next::read_for_list(&cluster, now, context.err).await?;
+        fields.field("next", said(next.as_ref(), &record));
+    }
+    fields.print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {
         let mut allocs = cluster.store.allocs(ids).await?;

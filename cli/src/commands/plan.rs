@@ -90,7 +90,16 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     if let Some(policy) = policy {
         seen.policy = policy;
     }
-    let answer = args.function.plan(&seen, args.at.unwrap_or(now));
+    let at = args.at.unwrap_or(now);
+    let answer = match args.function {
+        // The run reads again before it acts, so the plan is checked by the same reads.
+        Planner::PollAndScale => {
+            let (store, cloud) = (&cluster.store, cluster.cloud.as_ref());
+            let plan = poll_and_scale::plan(&seen, at);
+            poll_and_scale::act::confirm(store, cloud, &seen, plan, at).await?.answer()
+        }
+        other => other.plan(&seen, at),
+    };
     if args.json {
         show::json(context.out, &answer)?;
         return Ok(Outcome::Done);
@@ -105,6 +114,16 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         rows.row([action.action.to_string(), format!("{}{handle}", action.subject), action.reason.clone()]);
     }
     rows.print(context.out)?;
+    let explained = &answer.explained;
+    for row in &explained.waiting {
+        writeln!(context.out, "{}", show::one_line(&row.line))?;
+    }
+    for row in &explained.staying {
+        writeln!(context.out, "slot {} stays: {}", row.slot, show::one_line(&row.reason))?;
+    }
+    for row in &explained.limits {
+        writeln!(context.out, "limit: {}", show::one_line(&row.reason))?;
+    }
     if !answer.wanted.is_empty() {
         writeln!(context.out, "wanted nodes: {}", counted(&answer.wanted))?;
     }

@@ -1,20 +1,22 @@
 //! `status`: whether all is well, and what to do if not.
 //!
 //! Guarantees: every problem is shown with what to do about it; the exit code says whether all is well.
-//! Does not: call EC2 or repair anything. The functions do both and store the results, and `status` shows the stored
-//! results.
+//! Does not: repair anything. The functions do. If EC2 or the policy cannot be read, only what the functions stored is
+//! shown, and a check says so.
 
 use super::show::{self, Rows, counted, one_line, rough, several, when};
-use super::{Context, Outcome};
+use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::control::{Control, ControlKey};
 use model::events::{Event, Subject};
+use model::explain::Waiting;
 use model::functions::{self, HEARTBEAT_INGEST};
 use model::limits::Limit;
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
 use model::{ActionName, BrakeKind};
 use model::{JobSummary, NodeRecord};
+use runtime::observation::ObserveError;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -23,6 +25,8 @@ use std::collections::BTreeMap;
 const INGEST: Span = Span::from_s(60);
 /// The age up to which warnings are shown.
 const RECENT: Span = Span::from_s(3600);
+/// How many lines about waiting jobs, and about idle nodes, are shown.
+const LINES: usize = 10;
 /// How many events of a subject are searched for warnings.
 const LOOK_BACK: i32 = 20;
 
@@ -87,6 +91,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow:
     checks.push(ingest(&control, &nodes, multiplier, now));
     checks.extend(control.limits(now).iter().map(|limit| limited(limit, now)));
     checks.extend(BrakeKind::ALL.iter().filter_map(|kind| braked(&control, *kind, now)));
+    checks.extend(next_run(&cluster, now).await);
     checks.extend(warnings(events, now));
     let status = Status {
         well: checks.iter().all(|c| c.level != Level::Wrong),
@@ -118,7 +123,10 @@ fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
     writeln!(context.out, "nodes: {}", or_none(&status.nodes))?;
     writeln!(context.out, "jobs: {}", or_none(&status.jobs))?;
     let wrong = status.checks.iter().filter(|c| c.level == Level::Wrong).count();
-    if status.well {
+    let notes = status.checks.iter().filter(|c| c.level == Level::Note).count();
+    if status.well && notes > 0 {
+        writeln!(context.out, "nothing is wrong; see the {}", several(notes, "note"))?;
+    } else if status.well {
         writeln!(context.out, "all is well")?;
     } else {
         writeln!(context.out, "not all is well: {wrong} of {} checks", status.checks.len())?;
@@ -194,6 +202,46 @@ fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -
         );
     }
     Check::new(HEARTBEAT_INGEST.name, Level::Well, said, "")
+}
+
+/// What the next run would not do, and why: caps that are reached, jobs that wait, idle nodes that stay.
+async fn next_run(cluster: &Cluster, now: Time) -> Vec<Check> {
+    let next = match cluster.next(now).await {
+        Ok(next) => next,
+        // The check of the policy says the same, and what to do about it.
+        Err(ObserveError::Policy(_)) => return Vec::new(),
+        Err(e) => {
+            let to_do = "check the credentials and the connection of this command; the functions have their own";
+            return vec![Check::new(
+                "plan",
+                Level::Wrong,
+                format!("cannot be made: {}", one_line(&e.to_string())),
+                to_do,
+            )];
+        }
+    };
+    let explained = &next.plan.explained;
+    let mut stays: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (node_id, why) in &explained.staying {
+        stays.entry(why.to_string()).or_default().push(node_id.slot().to_string());
+    }
+    let stays = stays.iter().map(|(why, slots)| format!("slot {} stays: {why}", slots.join(", ")));
+    let mut checks: Vec<Check> =
+        next.caps().map(|reason| Check::new(reason.word(), Level::Note, reason.to_string(), "")).collect();
+    checks.extend(at_most("waiting", explained.waiting.iter().map(Waiting::line)));
+    checks.extend(at_most("idle", stays));
+    checks
+}
+
+/// A note for each of the first [`LINES`] lines, and one for the rest.
+fn at_most(what: &str, lines: impl ExactSizeIterator<Item = String>) -> Vec<Check> {
+    let more = lines.len().saturating_sub(LINES);
+    let mut checks: Vec<Check> =
+        lines.take(LINES).map(|line| Check::new(what, Level::Note, one_line(&line), "")).collect();
+    if more > 0 {
+        checks.push(Check::new(what, Level::Note, format!("and {more} more: `nodekeeper plan` shows all"), ""));
+    }
+    checks
 }
 
 /// A limit that stops launches.

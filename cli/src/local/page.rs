@@ -5,12 +5,16 @@
 //! Does not: change anything; the commands do.
 
 use super::args::{Clock, LocalArgs, LocalEnv};
+use super::directory::{NO_SECRET, REGION};
 use super::machines::{LocalMachines, Metadata};
+use crate::commands::Next;
+use aws_sdk_ec2::config::{BehaviorVersion, Credentials, Region};
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, put};
+use cloud::Ec2 as Cloud;
 use ec2_stand_in::Ec2;
 use lambda_stand_in::Lambda;
 use model::cloud::{NODE_TAG, SIZE_TAG};
@@ -19,6 +23,7 @@ use model::ids::ClusterName;
 use model::{Job, NodeRecord};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{DbError, Store};
@@ -37,6 +42,8 @@ const TOKEN: &str = "local";
 /// Everything that the page reads.
 pub struct Page {
     store: Store,
+    /// EC2 as the functions see it.
+    cloud: Cloud,
     ec2: Arc<Ec2>,
     machines: LocalMachines,
     lambda: Option<Arc<Lambda>>,
@@ -49,13 +56,15 @@ impl Page {
     pub(super) fn new(
         store: Store,
         ec2: Arc<Ec2>,
+        ec2_at: SocketAddr,
         machines: LocalMachines,
         lambda: Option<Arc<Lambda>>,
         args: &LocalArgs,
         env: &LocalEnv,
     ) -> Self {
         let (cluster, clock) = (args.cluster.clone(), Arc::clone(&env.clock));
-        Self { store, ec2, machines, lambda, cluster, clock, last: Mutex::default() }
+        let cloud = Cloud::new(ec2_client(ec2_at), cluster.clone());
+        Self { store, cloud, ec2, machines, lambda, cluster, clock, last: Mutex::default() }
     }
 
     async fn state(&self) -> Result<Value, DbError> {
@@ -79,6 +88,11 @@ impl Page {
         for job in &jobs {
             *counts.entry(job.summary.state.as_str()).or_default() += 1;
         }
+        let now = (self.clock)();
+        // Without the next run, the page shows everything else.
+        let next = Next::read(&self.store, &self.cloud, now).await.ok();
+        let why = |job: &Job| next.as_ref().and_then(|n| n.of_job(job.summary.job_id));
+        let next_of = |node: &NodeRecord| next.as_ref().and_then(|n| n.of_slot(node.slot));
         let mut events = self.store.events().await?;
         events.sort_by(|a, b| b.id.cmp(&a.id));
         let events = events
@@ -92,10 +106,11 @@ impl Page {
             })
         });
         Ok(json!({
-            "cluster": self.cluster, "now": (self.clock)(),
-            "slots": nodes.iter().map(slot).collect::<Vec<_>>(),
+            "cluster": self.cluster, "now": now,
+            "slots": nodes.iter().map(|node| slot(node, next_of(node))).collect::<Vec<_>>(),
+            "explained": next.as_ref().map(|n| n.plan.explained.answer()),
             "job_counts": counts,
-            "jobs": jobs.iter().take(SHOWN).map(job).collect::<Vec<_>>(),
+            "jobs": jobs.iter().take(SHOWN).map(|j| job(j, why(j))).collect::<Vec<_>>(),
             "events": events.collect::<Vec<_>>(),
             "purposes": FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect::<BTreeMap<_, _>>(),
             "functions": self.lambda.as_ref().map(|lambda| lambda.stats()).unwrap_or_default(),
@@ -104,10 +119,10 @@ impl Page {
     }
 }
 
-fn slot(node: &NodeRecord) -> Value {
+fn slot(node: &NodeRecord, next: Option<&str>) -> Value {
     let (life, contact) = (node.life(), node.contact());
     json!({
-        "slot": node.slot, "state": node.state_name(), "reason": node.reason, "modified_at": node.modified_at,
+        "slot": node.slot, "state": node.state_name(), "reason": node.reason, "next": next, "modified_at": node.modified_at,
         "status": node.status(), "node_id": node.node_id(),
         "size": life.map(|l| &l.offering.size), "instance_id": life.and_then(|l| l.instance_id.as_ref()),
         "intent": life.map(|l| l.intent), "allocs": life.map(|l| &l.allocs),
@@ -115,14 +130,24 @@ fn slot(node: &NodeRecord) -> Value {
     })
 }
 
-fn job(job: &Job) -> Value {
+fn job(job: &Job, waits_because: Option<&str>) -> Value {
     let s = &job.summary;
     json!({
         "job_id": s.job_id, "name": s.name, "state": s.state, "priority": s.priority, "nodes": s.nodes,
-        "vcpus": s.capacity.vcpus, "memory_mib": s.capacity.memory_mib, "reason": job.reason,
+        "vcpus": s.capacity.vcpus, "memory_mib": s.capacity.memory_mib, "reason": job.reason, "waits_because": waits_because,
         "submitted_at": s.submitted_at, "finished_at": job.finished_at,
         "command": job.work.command.join(" ").chars().take(200).collect::<String>(),
     })
+}
+
+fn ec2_client(at: SocketAddr) -> aws_sdk_ec2::Client {
+    let config = aws_sdk_ec2::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(REGION))
+        .endpoint_url(format!("http://{at}"))
+        .credentials_provider(Credentials::new(NO_SECRET, NO_SECRET, None, None, "nodekeeper local"))
+        .build();
+    aws_sdk_ec2::Client::from_conf(config)
 }
 
 /// Serves the page until the listener fails or the future is dropped.

@@ -69,7 +69,7 @@ impl Stack {
                 None
             }
         };
-        let page = Page::new(store.clone(), Arc::clone(&ec2), machines.clone(), lambda.clone(), args, env);
+        let page = Page::new(store.clone(), Arc::clone(&ec2), places.ec2, machines.clone(), lambda.clone(), args, env);
         tasks.spawn(page::serve(ports.page, page));
         tasks.spawn(reap_orphans());
         let clock = Arc::clone(&env.clock);

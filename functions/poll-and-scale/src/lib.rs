@@ -55,13 +55,15 @@ pub async fn tick(
     }
     let seen = Observation::read(store, cloud, now).await?;
     let plan = plan(&seen, clock.now());
+    let explained = plan.explained.answer();
     let (actions, ran) = if dry_run {
+        let plan = act::confirm(store, cloud, &seen, plan, clock.now()).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         let run = Run::new(POLL_AND_SCALE, store, &seen, clock);
         (act::act(run, cloud, settings, &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).explaining(explained))
 }
 
 /// Whether it is this run's turn. Events start at most one run in `poll.min_gap_s`: the one that writes

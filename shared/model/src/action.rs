@@ -5,6 +5,7 @@
 //! Does not: know how an action is carried out; each function does.
 
 use crate::events::Subject;
+use crate::explain::{Explanation, ExplanationAnswer};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::reason::Reason;
 use crate::words::ActionName;
@@ -14,8 +15,8 @@ use std::collections::BTreeMap;
 /// What an action is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
-    /// A free slot, and the size to launch in it.
-    Launch(Slot, Option<String>),
+    /// A free slot, the size to launch in it, and the job that needs the node.
+    Launch(Slot, Option<String>, Option<JobId>),
     /// The record of a slot, whichever node lives in it.
     Slot(Slot),
     /// A node.
@@ -51,7 +52,7 @@ impl About {
     /// The subject of the action's event.
     pub fn subject(&self) -> Subject {
         match self {
-            Self::Launch(slot, _) | Self::Slot(slot) => Subject::Slot(*slot),
+            Self::Launch(slot, ..) | Self::Slot(slot) => Subject::Slot(*slot),
             Self::Node(node_id) | Self::Handle { node_id, .. } => Subject::Slot(node_id.slot()),
             Self::Alloc(alloc_id, _) | Self::Copies(alloc_id) => Subject::Alloc(*alloc_id),
             Self::Job(job_id, _) => Subject::Job(*job_id),
@@ -62,7 +63,7 @@ impl About {
     /// The records that no other action of the run may change at the same time.
     pub fn lanes(&self) -> Vec<Lane> {
         match self {
-            Self::Launch(slot, _) | Self::Slot(slot) => vec![Lane::Slot(*slot)],
+            Self::Launch(slot, ..) | Self::Slot(slot) => vec![Lane::Slot(*slot)],
             Self::Node(node_id) | Self::Handle { node_id, .. } => vec![Lane::Slot(node_id.slot())],
             Self::Alloc(alloc_id, node_id) => vec![Lane::Slot(node_id.slot()), Lane::Job(alloc_id.job_id)],
             Self::Copies(alloc_id) => vec![Lane::Job(alloc_id.job_id)],
@@ -88,7 +89,10 @@ impl About {
             reason: reason.to_string(),
         };
         match self {
-            Self::Launch(_, size) => row.size.clone_from(size),
+            Self::Launch(_, size, job_id) => {
+                row.size.clone_from(size);
+                row.job_id = *job_id;
+            }
             Self::Node(node_id) => row.node_id = Some(*node_id),
             Self::Alloc(alloc_id, node_id) => {
                 row.alloc_id = Some(*alloc_id);
@@ -157,15 +161,17 @@ impl<A: Describe> Planned<A> {
 pub struct Plan<A> {
     /// The actions, in order.
     pub actions: Vec<Planned<A>>,
-    /// How many nodes of each size are wanted.
+    /// How many nodes of each size are wanted, also while a limit keeps them from being launched.
     pub wanted: BTreeMap<String, u32>,
     /// Slots whose nodes are not needed.
     pub surplus: Vec<Slot>,
+    /// What is not done, and why.
+    pub explained: Explanation,
 }
 
 impl<A> Default for Plan<A> {
     fn default() -> Self {
-        Self { actions: Vec::new(), wanted: BTreeMap::new(), surplus: Vec::new() }
+        Self { actions: Vec::new(), wanted: BTreeMap::new(), surplus: Vec::new(), explained: Explanation::default() }
     }
 }
 
@@ -194,6 +200,7 @@ impl<A: Describe> Plan<A> {
             actions: shown.map(Planned::row).collect(),
             wanted: self.wanted.clone(),
             surplus: self.surplus.clone(),
+            explained: self.explained.answer(),
         }
     }
 }
@@ -224,8 +231,11 @@ pub struct PlanRow {
 pub struct PlanAnswer {
     /// What would be done, in order.
     pub actions: Vec<PlanRow>,
-    /// How many nodes of each size are wanted.
+    /// How many nodes of each size are wanted, also while a limit keeps them from being launched.
     pub wanted: BTreeMap<String, u32>,
     /// Slots whose nodes are not needed.
     pub surplus: Vec<Slot>,
+    /// What is not done, and why.
+    #[serde(flatten)]
+    pub explained: ExplanationAnswer,
 }

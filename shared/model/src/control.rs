@@ -10,6 +10,7 @@ use crate::ids::BadId;
 use crate::node::{Offering, Version};
 use crate::policy::Policy;
 use crate::time::{Span, Time};
+use crate::told::ToldRow;
 use crate::words::{BrakeKind, UnknownWord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -45,6 +46,14 @@ pub enum ControlKey {
     Ingest,
     /// `last_run`: when the last run of poll-and-scale began.
     LastRun,
+    /// `told`: what poll-and-scale has told about waiting jobs. See [`ToldRow`].
+    Told,
+}
+
+/// An offering in a key of the control table: `{market}#{type}#{place}`.
+pub(crate) fn offering_key(offering: &Offering) -> String {
+    let place = offering.subnet_id.as_deref().or(offering.zone.as_deref()).unwrap_or("any");
+    format!("{}#{}#{place}", offering.market, offering.instance_type)
 }
 
 impl ControlKey {
@@ -52,8 +61,7 @@ impl ControlKey {
     /// subnet's zone is not known until an instance has shown it. Otherwise the place is the zone, or `any` without a
     /// zone.
     pub fn shortage_of(offering: &Offering) -> Self {
-        let place = offering.subnet_id.as_deref().or(offering.zone.as_deref()).unwrap_or("any");
-        Self::Shortage(format!("{}#{}#{place}", offering.market, offering.instance_type))
+        Self::Shortage(offering_key(offering))
     }
 }
 
@@ -72,6 +80,7 @@ impl fmt::Display for ControlKey {
             Self::Release(kind) => write!(f, "release#{kind}"),
             Self::Ingest => f.write_str("ingest"),
             Self::LastRun => f.write_str("last_run"),
+            Self::Told => f.write_str("told"),
         }
     }
 }
@@ -90,6 +99,7 @@ impl FromStr for ControlKey {
                 "boot_failures" => Self::FailedStarts,
                 "ingest" => Self::Ingest,
                 "last_run" => Self::LastRun,
+                "told" => Self::Told,
                 _ => return Err(bad()),
             },
             Some(("run", function)) => Self::Run(function.to_owned()),
@@ -409,6 +419,8 @@ pub struct Control {
     pub policy: Option<PolicyRow>,
     /// The functions' last runs, by function.
     pub runs: BTreeMap<String, RunRow>,
+    /// What poll-and-scale has told about waiting jobs.
+    pub told: Option<ToldRow>,
     entries: BTreeMap<ControlKey, EntryRow>,
 }
 
@@ -431,6 +443,8 @@ impl Control {
                 Ok(ControlKey::Run(function)) => {
                     control.runs.insert(function, serde_json::from_value(row).map_err(unreadable)?);
                 }
+                // This row is for people, so a row that cannot be read stops nothing.
+                Ok(ControlKey::Told) => control.told = serde_json::from_value(row).ok(),
                 Ok(_) => control.put(serde_json::from_value(row).map_err(unreadable)?),
                 // An unknown key is no error, but its row must have the common format.
                 Err(_) => drop(serde_json::from_value::<EntryRow>(row).map_err(unreadable)?),
@@ -563,6 +577,7 @@ mod tests {
             ControlKey::Release(BrakeKind::Handles),
             ControlKey::Ingest,
             ControlKey::LastRun,
+            ControlKey::Told,
         ];
         for key in keys {
             assert_eq!(key.to_string().parse(), Ok(key));

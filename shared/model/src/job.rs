@@ -216,7 +216,12 @@ impl Job {
             _ => (&mut self.lost_count, self.retry_lost, "lost its node"),
         };
         *count = count.saturating_add(1);
-        let reason = format!("member {} {how}: time {count}, with {allowed} retries allowed ({id})", id.member);
+        let retries = match allowed.checked_sub(*count) {
+            Some(left) => format!("retry {count} of {allowed}, {left} left"),
+            None if allowed == 0 => "no retry is allowed".to_owned(),
+            None => format!("none of {allowed} retries is left"),
+        };
+        let reason = format!("member {} {how}: {retries} ({id})", id.member);
         if *count > allowed {
             self.summary.state = JobState::Failed;
             self.reason = Some(reason);

@@ -8,8 +8,8 @@
 //! | [`spec`], [`summary`] | what a user submits; what planning needs of jobs and allocs |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`] | HTTP bodies, node credentials |
-//! | [`action`], [`reason`], [`events`] | what a run can do, why, and what is kept of it |
-//! | [`control`], [`limits`], [`brake`] | entries of the control table; what limits launching; what is held back |
+//! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
+//! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
 //!
@@ -29,6 +29,7 @@ pub mod chance;
 pub mod cloud;
 pub mod control;
 pub mod events;
+pub mod explain;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 pub mod functions;
@@ -45,6 +46,7 @@ pub mod reason;
 pub mod spec;
 pub mod summary;
 pub mod time;
+pub mod told;
 pub mod wire;
 pub mod words;
 

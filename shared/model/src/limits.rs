@@ -17,9 +17,11 @@
 use crate::cloud::LaunchError;
 use crate::control::{
     Backoff, BadRequest, Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, NotAllowed, Quota, Shortage,
+    offering_key,
 };
 use crate::node::Offering;
 use crate::policy::Policy;
+use crate::reason::Reason;
 use crate::time::{Span, Time};
 use std::fmt;
 
@@ -56,6 +58,11 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// EC2 is short of this offering.
+    pub fn short_of(offering: &Offering, entry: Shortage) -> Self {
+        Self::Shortage(offering_key(offering), entry)
+    }
+
     /// Whether the limit stops every launch. If not, it stops only the launches of one offering or size.
     pub const fn stops_all(&self) -> bool {
         matches!(self, Self::Quota(_) | Self::NotAllowed(_) | Self::Backoff(_) | Self::FailedStarts(_))
@@ -70,6 +77,16 @@ impl Limit {
             Self::FailedStarts(_) => ControlKey::FailedStarts,
             Self::Shortage(offering, _) => ControlKey::Shortage(offering.clone()),
             Self::BadRequest(size, _) => ControlKey::BadRequest(size.clone()),
+        }
+    }
+
+    /// The limit as a reason, with the time that is left of it.
+    pub fn reason(&self, now: Time) -> Reason {
+        let left = self.until_at().map_or(Span::ZERO, |until| until.since(now));
+        match self {
+            Self::Shortage(offering, _) => Reason::OfferingShort { offering: offering.replace('#', " "), left },
+            Self::BadRequest(size, _) => Reason::SizeRefused { size: size.clone() },
+            _ => Reason::LaunchPaused { limit: self.to_string(), left },
         }
     }
 

@@ -137,6 +137,61 @@ reasons! {
     /// There are fewer nodes than the minimum.
     BelowMinimum "below_minimum" { min: u32 } = "nodes.min is {min}";
 
+    // What a plan does not do
+
+    /// Every slot below `nodes.max` has a node.
+    NodesMax "nodes_max" { max: u32 } = "all {max} nodes that nodes.max allows are there";
+    /// The maximum is 0.
+    ClusterPaused "cluster_paused" {} = "nodes.max is 0, which pauses the cluster";
+    /// One more node would exceed the price cap.
+    PriceCap "price_cap" { spent: Usd, price: Usd, cap: Usd } = "one more node costs {price} an hour, the nodes cost {spent}, and nodes.max_price_per_hour is {cap}";
+    /// The maximum of a size is reached.
+    SizeMaximum "size_maximum" { size: String, max: u32 } = "all {max} nodes that the maximum of size {size} allows are there";
+    /// A limit stops every launch.
+    LaunchPaused "launch_paused" { limit: String, left: Span } = "launching pauses for {left}: {limit}";
+    /// EC2 is short of an offering.
+    OfferingShort "offering_short" { offering: String, left: Span } = "EC2 is short of {offering}: the next try is in {left}";
+    /// EC2 calls the request for a size wrong.
+    SizeRefused "size_refused" { size: String } = "EC2 refuses to launch size {size} until a new policy is set";
+    /// After a shortage, a run makes few attempts.
+    AttemptsSpent "attempts_spent" { offering: String, most: u64 } = "EC2 was short of {offering}: attempts in this run are limited to {most}, and each success doubles the limit";
+    /// This run launches as many nodes as it may.
+    MaxPerRun "max_per_run" { max: u32 } = "this run makes the {max} launches that launch.max_per_run allows, and a later run makes the next ones";
+    /// This run launches nodes for the job.
+    NodesLaunched "nodes_launched" { slots: String } = "this run launches for it: {slots}";
+    /// Nodes with room for the job boot.
+    NodesBoot "nodes_boot" { slots: String } = "it waits until {slots} can take work";
+    /// Nodes with room for the job are silent or unlisted.
+    NodesDoubted "nodes_doubted" { slots: String } = "{slots} is silent or unlisted, and this run does not believe it: nothing is placed there, and nothing is launched in its place";
+    /// Other members of the job have nodes.
+    PartFound "part_found" { found: usize, of: u32 } = "{found} of the {of} nodes that it needs are kept for it";
+    /// An earlier job waits, and the room that is left is kept for that job.
+    KeptForEarlier "kept_for_earlier" { job: String } = "job {job} comes first, and the rest of the room is kept for it";
+    /// A job regroups.
+    RegroupingMembers "regrouping_members" {} = "its members that still run are stopping: it starts again after them";
+    /// An operator holds an idle node.
+    IntentIsHold "intent_is_hold" { slot: Slot } = "an operator holds it: `nodekeeper resume {slot}` ends that";
+    /// An idle node is reserved.
+    ReservedFor "reserved_for" { job: String } = "reserved for job {job}";
+    /// An idle node is kept because of `nodes.min`.
+    KeptForMinimum "kept_for_minimum" { min: u32 } = "kept for the minimum: nodes.min is {min}";
+    /// Not enough runs have seen the node idle.
+    IdleUnconfirmed "idle_unconfirmed" { seen: u32, of: u32 } = "idle, seen by {seen} of the {of} runs that idle.confirmations asks for";
+    /// A node has not been idle for long enough.
+    IdleNotLongEnough "idle_not_long_enough" { left: Span } = "idle, and idle.timeout_s is over in {left}";
+    /// No shutdown window is open.
+    WindowClosed "window_closed" { opens: Span } = "idle, and its shutdown window opens in {opens}";
+    /// A node without allocs says that it is busy.
+    AgentSaysBusy "agent_says_busy" {} = "its agent says that it is busy";
+    /// A node has not sent its complete report.
+    NotReportedYet "not_reported_yet" {} = "it has not reported yet what runs on it";
+    /// A down node has not been silent for long enough.
+    DownNotLongEnough "down_not_long_enough" { left: Span } = "down, and shutdown.down_after_s is over in {left}";
+    /// This run does not believe that the node is gone.
+    NodeDoubted "node_doubted" {} = "it is silent or unlisted, and this run does not believe it";
+    /// The allocs of a node could not all be read.
+    AllocsUnclear "allocs_unclear" {} = "its allocs could not all be read in this run";
+
     // Shutdown
 
     /// A node is drained before its first heartbeat.
@@ -240,6 +295,28 @@ reasons! {
     AllocEndedAs "alloc_ended_as" { client: ClientStatus, message: String } = "{client}{message}";
     /// The state of a job after one of its allocs ended.
     JobNow "job_now" { state: JobState, message: String } = "{state}{message}";
+}
+
+impl Reason {
+    /// Whether this is a limit on launches, and not only a reason of one job.
+    pub const fn is_limit(&self) -> bool {
+        self.is_cap()
+            || matches!(self, Self::LaunchPaused { .. } | Self::OfferingShort { .. } | Self::SizeRefused { .. })
+    }
+
+    /// Whether this is a limit on launches that no entry of the control table shows: a cap of the policy, or the few
+    /// attempts after a shortage.
+    pub const fn is_cap(&self) -> bool {
+        matches!(
+            self,
+            Self::NodesMax { .. }
+                | Self::ClusterPaused {}
+                | Self::PriceCap { .. }
+                | Self::SizeMaximum { .. }
+                | Self::AttemptsSpent { .. }
+                | Self::MaxPerRun { .. }
+        )
+    }
 }
 
 #[cfg(test)]

@@ -262,6 +262,8 @@ words! {
         Warn = "warn",
         /// Something is deliberately not done.
         HoldBack = "hold_back",
+        /// A job waits, and the reason is new.
+        Wait = "wait",
         /// The row of a slot above the maximum is deleted.
         DeleteRecord = "delete_record",
         /// An instance that no record claims is terminated.

@@ -8,6 +8,7 @@ use crate::observation::Observed;
 use model::action::{Describe, Plan, PlanRow};
 use model::cloud::{CloudError, LaunchError};
 use model::control::Tally;
+use model::explain::ExplanationAnswer;
 use model::time::Time;
 use model::{ActionName, NotPossible};
 use serde::Serialize;
@@ -126,6 +127,9 @@ pub struct RunAnswer {
     pub left_for_next_run: usize,
     /// How long the run took, in milliseconds.
     pub duration_ms: i64,
+    /// What the run did not do, and why. Only poll-and-scale says this.
+    #[serde(flatten)]
+    pub explained: ExplanationAnswer,
     #[serde(skip)]
     pub ran: Ran,
 }
@@ -151,6 +155,21 @@ impl RunAnswer {
         ran: Ran,
     ) -> Self {
         let left_for_next_run = count(&actions, Outcome::Left);
-        Self { function, observed_at, observed, actions, left_for_next_run, duration_ms: clock.elapsed().as_ms(), ran }
+        Self {
+            function,
+            observed_at,
+            observed,
+            actions,
+            left_for_next_run,
+            duration_ms: clock.elapsed().as_ms(),
+            explained: ExplanationAnswer::default(),
+            ran,
+        }
+    }
+
+    /// The answer with what the run did not do.
+    #[must_use]
+    pub fn explaining(self, explained: ExplanationAnswer) -> Self {
+        Self { explained, ..self }
     }
 }

@@ -11,6 +11,7 @@ use crate::{de, ser};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::told::ToldRow;
 use model::{Alloc, Handle, Job, JobState, NodeRecord, Version};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -200,7 +201,7 @@ macro_rules! control_record {
         }
     )*};
 }
-control_record!(EntryRow, RunRow, PolicyRow);
+control_record!(EntryRow, RunRow, PolicyRow, ToldRow);
 
 /// The key of a control row.
 pub fn control_key(key: &ControlKey) -> Key {

@@ -26,7 +26,10 @@ async fn plan_shows_the_next_run_and_changes_nothing() {
     assert!(out.contains("reject  job#"), "{out}");
     // A maximum of 0 pauses the cluster, and rejects nothing.
     let paused = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax = 0"));
-    assert_eq!(world.run(&["plan", "--policy", &paused]).await.done(), "the next run would do nothing\n");
+    let waits = format!("job {} waits: nodes.max is 0, which pauses the cluster\n", id(1));
+    let limit = "limit: nodes.max is 0, which pauses the cluster\n";
+    let out = world.run(&["plan", "--policy", &paused]).await.done();
+    assert_eq!(out, format!("the next run would do nothing\n{waits}{limit}"));
 }
 
 #[tokio::test]
@@ -68,7 +71,7 @@ async fn history_shows_the_newest_first() {
     assert_eq!(lines[2], "2027-01-15T08:16:40.000Z (2 min ago)  hold    by the operator");
     assert_eq!(world.run(&["history", "slot#7", "--limit", "1", "--json"]).await.json()[0]["action"], "resume");
     assert_eq!(world.run(&["history", "cluster"]).await.done().lines().count(), 2);
-    assert_eq!(world.run(&["history", &id(1)]).await.done(), format!("no events of job#{}\n", id(1)));
+    assert_eq!(world.run(&["history", &id(1)]).await.done(), format!("nothing is stored about job#{}\n", id(1)));
     assert!(world.run(&["history", "nonsense"]).await.result.unwrap_err().is::<Usage>());
 }
 
@@ -90,8 +93,8 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     }
     world.put_job(1).await;
     let out = world.run(&["status"]).await.done();
-    assert!(out.contains("ok  poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
-    assert!(out.ends_with("nodes: none\njobs: 1 queued\nall is well\n"), "{out}");
+    assert!(out.contains("ok    poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
+    assert!(out.ends_with("nodes: none\njobs: 1 queued\nnothing is wrong; see the 1 note\n"), "{out}");
 
     // Three checks are wrong and two are notes. Entries that have ended are not shown.
     world.put_node(&fixtures::ready(0)).await;

@@ -107,7 +107,7 @@ async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
     task.await.unwrap();
     assert_eq!((out.lines().count(), err.as_str()), (4, ""), "{out}");
     assert_eq!(out.lines().filter(|l| l.ends_with(" complete")).count(), 1, "{out}");
-    assert_eq!(out.lines().filter(|l| l.contains(" failed: member 0 failed: time 1")).count(), 1, "{out}");
+    assert_eq!(out.lines().filter(|l| l.contains(" failed: member 0 failed: no retry is allowed")).count(), 1, "{out}");
     let task = ends(vec![ClientStatus::Complete]);
     let jobs = world.run(&["submit", "--wait", "--json", "--", "true"]).await;
     task.await.unwrap();
@@ -117,7 +117,7 @@ async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
 
 #[tokio::test]
 async fn jobs_are_listed_as_a_table_and_as_json() {
-    let world = World::new().await;
+    let world = World::with_policy().await;
     assert_eq!(world.run(&["jobs"]).await.done(), "no jobs are queued or placed (--all shows those that have ended)\n");
     world.put_job(1).await;
     let ended = world.put_job(2).await;
@@ -128,8 +128,8 @@ async fn jobs_are_listed_as_a_table_and_as_json() {
     assert_eq!(
         out.lines().collect::<Vec<_>>(),
         [
-            "JOB                         NAME  STATE   PRIORITY  NEEDS   ALLOCS  SUBMITTED".to_owned(),
-            format!("{}  500       1 vCPU  0       16 min ago", line(1, "queued")),
+            "JOB                         NAME  STATE   PRIORITY  NEEDS   ALLOCS  SUBMITTED   WAITS BECAUSE".to_owned(),
+            format!("{}  500       1 vCPU  0       16 min ago  this run launches for it: slot 0", line(1, "queued")),
         ]
     );
     let out = world.run(&["jobs", "--all"]).await.done();
@@ -145,18 +145,19 @@ async fn a_job_says_why_it_waits() {
     world.put_job(1).await;
     let out = world.run(&["job", &id(1)]).await.done();
     let why = out.lines().find(|l| l.starts_with("waits because")).unwrap();
-    assert!(why.contains("no ready node has room for it; the next run would launch 1 node"), "{out}");
+    assert!(why.ends_with("this run launches for it: slot 0"), "{out}");
     world.put_node(&fixtures::ready(0)).await;
     world.now = at(100);
     let row = world.run(&["job", &id(1), "--json"]).await.json();
     assert_eq!(row["state"], "queued");
-    assert_eq!(row["waits_because"], "the next run would place: it fits on slot 0");
+    assert_eq!(row["waits_because"], "next run: place: it fits on slot 0");
     let quota = EntryRow { until_at: Some(at(160)), ..EntryRow::new(&ControlKey::Quota) };
     world.put_entry(quota).await;
     let seen = Observation::read(world.store(), &Listed(Vec::new()), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
-    let why = waiting::because(&without, fixtures::job_id(1), at(100)).unwrap();
-    assert_eq!(why, "no ready node has room for it; launching waits: the account's limit is reached, for 1 min more");
+    let next = Next::of(poll_and_scale::plan(&without, at(100)));
+    let why = next.of_job(fixtures::job_id(1)).unwrap();
+    assert_eq!(why, "launching pauses for 1 min: the account's limit is reached");
 }
 
 #[tokio::test]

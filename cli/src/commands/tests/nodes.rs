@@ -58,7 +58,10 @@ async fn nodes_are_listed_and_shown() {
     world.put_node(&free).await;
     let out = world.run(&["nodes"]).await.done();
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines[0], "SLOT  STATE   STATUS  SIZE   MARKET     INSTANCE  INTENT  ALLOCS  HEARD FROM  REASON");
+    assert_eq!(
+        lines[0],
+        "SLOT  STATE   STATUS  SIZE   MARKET     INSTANCE  INTENT  ALLOCS  HEARD FROM  REASON                               NEXT"
+    );
     assert!(
         lines[1].starts_with("0     in_use  ready   small  on_demand  i-0               1       15 min ago  runs ")
     );

@@ -5,13 +5,14 @@
 //! Does not: contain any action; the other files do.
 
 use super::pace::Pace;
+use super::reading::Reading;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState};
 use model::control::FailedStarts;
 use model::events::Subject;
-use model::ids::{AllocId, JobId, NodeId};
+use model::ids::NodeId;
 use model::launch::LaunchSettings;
 use model::reason::Reason;
-use model::{ActionName, Alloc, Job, NodeRecord};
+use model::{ActionName, NodeRecord};
 use runtime::answer::ActError;
 use runtime::run::Run;
 use std::collections::BTreeMap;
@@ -70,20 +71,9 @@ impl<'a> Acting<'a> {
         Ok(())
     }
 
-    /// An alloc, read again. A conflict if its version differs: then the index was behind, and the plan saw an older
-    /// state.
-    pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
-        let alloc = self.run.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
-        let read = self.run.seen.allocs.iter().find(|a| a.alloc_id == id).map(|a| a.version);
-        let changed = alloc.summary.client.is_final() || read != Some(alloc.summary.version);
-        if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
-    }
-
-    /// A job, read again. A conflict if its version differs: then the plan saw an older state.
-    pub(super) async fn job(&self, id: JobId) -> Result<Job, ActError> {
-        let job = self.run.store.job(id).await?.ok_or(ActError::CONFLICT)?;
-        let read = self.run.seen.jobs.iter().find(|j| j.job_id == id).map(|j| j.version);
-        if read == Some(job.summary.version) { Ok(job) } else { Err(ActError::CONFLICT) }
+    /// What this run reads again.
+    pub(super) fn reading(&self) -> Reading<'_> {
+        Reading { store: self.run.store, cloud: self.cloud, seen: self.run.seen }
     }
 
     /// Queues the instance of a node for termination. All queued instances are terminated together, after the other

@@ -5,22 +5,16 @@
 //! Does not: decide; the plan does.
 
 use super::acting::Acting;
-use crate::plan::window_over;
 use model::ids::{AllocId, JobId, NodeId};
 use model::time::Time;
-use model::{Alloc, ClientStatus, Desired, Ending, Job, JobState, NodeRecord, NodeStatus, ResolvedCopy};
+use model::{Desired, Ending, NodeRecord, ResolvedCopy};
 use runtime::answer::ActError;
 use store::{Write, change, no_job, steps, unchanged};
 
 impl Acting<'_> {
     pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
-        let alloc = self.alloc(id).await?;
         let record = self.run.lanes.record_of(node_id);
-        // The scan of the nodes may be older than the alloc that was just read. In that case the node is new, not gone.
-        if record.is_none() && self.run.store.node(node_id.slot()).await?.and_then(|r| r.node_id()) == Some(node_id) {
-            return Err(ActError::CONFLICT);
-        }
-        self.nobody_waits_for(&alloc, record.as_ref()).await?;
+        let alloc = self.reading().lost(id, node_id, record.as_ref(), self.run.now()).await?;
         let ending = Ending::lost(reason);
         let written = steps::end_alloc(self.run.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
         if let Some(written) = written {
@@ -30,7 +24,7 @@ impl Acting<'_> {
     }
 
     pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
-        let alloc = self.alloc(id).await?;
+        let alloc = self.reading().alloc(id).await?;
         let record = self.record(node_id)?;
         let after = alloc.unknown(reason, now).ok_or(ActError::CONFLICT)?;
         // The node must still be disconnected or down: its record must still have the version that was read.
@@ -40,7 +34,7 @@ impl Acting<'_> {
     }
 
     pub(super) async fn place(&self, job_id: JobId, on: &[(u32, NodeId)], now: Time) -> Result<(), ActError> {
-        let job = self.job(job_id).await?;
+        let job = self.reading().job(job_id).await?;
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
         for written in steps::place(self.run.store, &job, &members, None, self.keep, now).await? {
@@ -50,7 +44,8 @@ impl Acting<'_> {
     }
 
     pub(super) async fn replace(&self, original: AllocId, on: NodeId, now: Time) -> Result<(), ActError> {
-        let (alloc, job) = (self.alloc(original).await?, self.job(original.job_id).await?);
+        let reading = self.reading();
+        let (alloc, job) = (reading.alloc(original).await?, reading.job(original.job_id).await?);
         let record = self.record(on)?;
         let members = [(original.member, &record)];
         for written in steps::place(self.run.store, &job, &members, Some(&alloc), self.keep, now).await? {
@@ -66,37 +61,16 @@ impl Acting<'_> {
         reason: &str,
         now: Time,
     ) -> Result<(), ActError> {
-        let (alloc, record) = (self.alloc(id).await?, self.record(node_id)?);
+        let (alloc, record) = (self.reading().alloc(id).await?, self.record(node_id)?);
         let written = steps::stop_and_count_lost(self.run.store, &record, &alloc, reason, self.keep, now).await?;
         self.run.lanes.wrote(written);
-        Ok(())
-    }
-
-    /// Refuses to lose an alloc whose job regroups, because such a job waits until its stopped allocs have really
-    /// ended. The job is read again, because the queue index may be behind.
-    async fn nobody_waits_for(&self, alloc: &Alloc, record: Option<&NodeRecord>) -> Result<(), ActError> {
-        let silent = matches!(record.and_then(NodeRecord::status), Some(NodeStatus::Disconnected | NodeStatus::Down));
-        let might_run = matches!(alloc.summary.client, ClientStatus::Running | ClientStatus::Unknown);
-        let told = alloc.summary.desired == Desired::Stop;
-        let waits = alloc.summary.failure_policy.lost_after_s > 0 && !window_over(&alloc.summary, self.run.now());
-        if silent && might_run && told && waits {
-            let job = self.run.store.job(alloc.id().job_id).await?;
-            if job.is_some_and(|j| j.summary.state == JobState::Regrouping) {
-                return Err(ActError::CONFLICT);
-            }
-        }
         Ok(())
     }
 
     /// Tells an alloc to stop. The queue index may be behind, so the job is read again. The job must no longer want the
     /// alloc, and the transaction checks that the job does not change.
     pub(super) async fn stop(&self, id: AllocId, node_id: NodeId, reason: &str) -> Result<(), ActError> {
-        let (alloc, record) = (self.alloc(id).await?, self.record(node_id)?);
-        let job = self.run.store.job(id.job_id).await?;
-        let wanted = |j: &Job| j.summary.state == JobState::Placed && !j.summary.done.contains(&id.member);
-        if job.as_ref().is_some_and(wanted) {
-            return Err(ActError::CONFLICT);
-        }
+        let ((alloc, job), record) = (self.reading().stopped(id).await?, self.record(node_id)?);
         let now = self.run.now();
         let stopped = alloc.stop(reason, now).ok_or(ActError::CONFLICT)?;
         let (write, told) = change(Some(&record), &record.bump_seq(now)?);
@@ -110,15 +84,12 @@ impl Acting<'_> {
     /// version of the job shows that there are no other such copies.
     pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId], reason: &str) -> Result<(), ActError> {
         let now = self.run.now();
-        let mut writes = vec![unchanged(&self.job(keep.job_id).await?)];
+        let (job, copies) = self.reading().resolved(keep, stop).await?;
+        let mut writes = vec![unchanged(&job)];
         let mut told: Vec<(NodeRecord, NodeRecord)> = Vec::new();
-        for id in std::iter::once(&keep).chain(stop) {
-            let alloc = self.alloc(*id).await?;
-            if alloc.summary.client == ClientStatus::Unknown {
-                return Err(ActError::CONFLICT);
-            }
-            let after =
-                alloc.resolved(if *id == keep { ResolvedCopy::Stays } else { ResolvedCopy::Stops }, reason, now);
+        for alloc in copies {
+            let copy = if alloc.id() == keep { ResolvedCopy::Stays } else { ResolvedCopy::Stops };
+            let after = alloc.resolved(copy, reason, now);
             writes.push(change(Some(&alloc), &after).0);
             if alloc.summary.desired == Desired::Run && after.summary.desired == Desired::Stop {
                 let record = self.record(alloc.summary.node_id)?;

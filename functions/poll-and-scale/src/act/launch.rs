@@ -10,7 +10,7 @@
 //!
 //! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering, in a
 //! write of its own before the next call.
-//! Does not: choose what to launch; the plan does.
+//! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
 use super::acting::Acting;
 use model::cloud::{Instance, LaunchError};
@@ -33,21 +33,10 @@ impl Acting<'_> {
         self.pace.wait(self.run.latest_start()).await && !self.pace.is_stopped() && self.run.may_begin()
     }
 
-    fn attempts(&self, offering: &Offering) -> Option<u64> {
-        self.run.seen.control.shortage(offering).attempts(self.run.seen.observed_at)
-    }
-
-    /// Whether an offering may be tried now. For an offering that was recently short, this counts as one of its
-    /// attempts in this run.
-    fn may_try(&self, offering: &Offering) -> bool {
-        !self.pace.is_refused(offering)
-            && self.attempts(offering).is_none_or(|most| self.pace.try_again(ControlKey::shortage_of(offering), most))
-    }
-
     /// Notes that a launch of an offering that was short succeeded: the next run may try this offering twice as often.
     async fn note_launch(&self, offering: &Offering) {
-        let Some(attempts) = self.attempts(offering) else { return };
         let before = self.run.seen.control.shortage(offering);
+        let Some(attempts) = before.attempts(self.run.seen.observed_at) else { return };
         let after = before.succeeded(attempts, self.run.seen.policy.launch.max_per_run, self.run.now());
         if let Err(e) = self.run.store.write_entry(&before, &after).await
             && !e.is_conflict()
@@ -63,7 +52,7 @@ impl Acting<'_> {
         if !in_time {
             return Ok(Outcome::Left);
         }
-        let Some(first) = rest.find(|o| self.may_try(o)) else { return Ok(Outcome::Left) };
+        let Some(first) = rest.find(|o| !self.pace.is_refused(o)) else { return Ok(Outcome::Left) };
         let now = self.run.now();
         let node_id = NodeId::new(slot, self.run.store.chance().ulid(now));
         let request = self.render(node_id, first);
@@ -86,7 +75,7 @@ impl Acting<'_> {
             };
             self.note_refusal(&record, &error).await;
             let capacity = matches!(error, LaunchError::Capacity(_));
-            let next = if capacity { rest.find(|o| self.may_try(o)) } else { None };
+            let next = if capacity { rest.find(|o| !self.pace.is_refused(o)) } else { None };
             if let Some(next) = next {
                 // Wait for the turn before the claim is renewed: the claim is for the call, not for the wait.
                 if !self.may_call().await {

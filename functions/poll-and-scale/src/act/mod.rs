@@ -9,7 +9,11 @@ mod allocs;
 mod launch;
 mod nodes;
 mod pace;
+mod reading;
 mod starts;
+mod telling;
+
+pub use reading::confirm;
 
 use crate::plan::{Action, Plan, Planned};
 use acting::Acting;
@@ -40,6 +44,7 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
         }
     }
     answers.extend(acting.run.at_once(&acting, launches, AT_ONCE).await);
+    acting.tell_news(plan).await;
     let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();
     acting.run.finish(answers, Some(in_use as u64)).await
 }
@@ -53,7 +58,7 @@ impl Perform<Action> for Acting<'_> {
     async fn perform(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
         let reason = &planned.reason.to_string();
         match &planned.action {
-            Action::Launch { slot, offerings } => return self.launch(*slot, offerings, reason).await,
+            Action::Launch { slot, offerings, .. } => return self.launch(*slot, offerings, reason).await,
             Action::Relaunch(node_id) => return self.relaunch(*node_id).await,
             Action::BindInstance { node_id, instance_id, zone } => {
                 self.bind(&self.record(*node_id)?, instance_id, zone.as_deref()).await?;
@@ -74,10 +79,10 @@ impl Perform<Action> for Acting<'_> {
             Action::Place { job_id, on } => self.place(*job_id, on, now).await?,
             Action::Replace { original, on } => self.replace(*original, *on, now).await?,
             Action::Reject(job_id) => {
-                steps::reject_job(self.run.store, &self.job(*job_id).await?, reason, self.keep, now).await?;
+                steps::reject_job(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now).await?;
             }
             Action::Requeue(job_id) => {
-                steps::requeue_job(self.run.store, &self.job(*job_id).await?, reason).await?;
+                steps::requeue_job(self.run.store, &self.reading().job(*job_id).await?, reason).await?;
             }
             Action::SetIdle(node_id, seen) => {
                 let record = self.record(*node_id)?;

@@ -5,7 +5,6 @@
 
 use super::acting::Acting;
 use crate::plan::{Because, Note};
-use model::cloud::InstanceState;
 use model::ids::NodeId;
 use model::time::Time;
 use model::{NodeRecord, NodeState, NodeStatus};
@@ -57,8 +56,7 @@ impl Acting<'_> {
     }
 
     /// Frees a slot. `unlisted` is the instance, if EC2 does not list it. EC2 is then asked for this id as the last
-    /// proof: the slot is freed only if EC2 does not know the instance, or knows it as terminated. (EC2 may know a
-    /// terminated instance for an hour after its tags are gone.)
+    /// proof: the slot is freed only if EC2 does not know the instance, or knows it as terminated.
     pub(super) async fn clean_node(
         &self,
         node_id: NodeId,
@@ -69,10 +67,7 @@ impl Acting<'_> {
         let record = self.record(node_id)?;
         let mut conditions = Vec::new();
         if let Some(instance_id) = unlisted {
-            let known = self.cloud.instance(instance_id).await?;
-            if known.is_some_and(|i| i.state != InstanceState::Terminated) {
-                return Err(ActError::CONFLICT);
-            }
+            self.reading().is_gone(instance_id).await?;
             conditions.push(silent_since(&record));
         }
         // An instance that was terminated before its first heartbeat is a failed start, whoever terminated it.

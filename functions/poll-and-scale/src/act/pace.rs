@@ -6,7 +6,7 @@
 
 use model::Offering;
 use model::control::ControlKey;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,20 +20,12 @@ pub(crate) struct Pace {
     stopped: AtomicBool,
     /// The offerings and sizes that EC2 refused in this run: they are not tried again.
     refused: std::sync::Mutex<BTreeSet<ControlKey>>,
-    /// How often each offering that was recently short was tried in this run.
-    tried: std::sync::Mutex<BTreeMap<ControlKey, u64>>,
 }
 
 impl Pace {
     pub(super) fn new(calls_per_second: f64) -> Self {
         let gap = Duration::from_secs_f64(1.0 / calls_per_second.max(0.01));
-        Self {
-            gap,
-            next: Mutex::new(None),
-            stopped: AtomicBool::new(false),
-            refused: std::sync::Mutex::default(),
-            tried: std::sync::Mutex::default(),
-        }
+        Self { gap, next: Mutex::new(None), stopped: AtomicBool::new(false), refused: std::sync::Mutex::default() }
     }
 
     /// Waits for the turn of a call. Returns `false` at once, without taking the turn, if the turn would come after
@@ -58,16 +50,6 @@ impl Pace {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.contains(&ControlKey::shortage_of(offering))
             || refused.contains(&ControlKey::BadRequest(offering.size.clone()))
-    }
-
-    /// Counts an attempt at an offering that was recently short. `false` if this run has made its `most` attempts
-    /// already.
-    pub(super) fn try_again(&self, key: ControlKey, most: u64) -> bool {
-        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        let n = tried.entry(key).or_default();
-        let may = *n < most;
-        *n += u64::from(may);
-        may
     }
 
     pub(super) fn stop(&self) {

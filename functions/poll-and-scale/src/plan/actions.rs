@@ -20,6 +20,8 @@ pub enum Action {
         slot: Slot,
         /// The offerings, in the order to try.
         offerings: Vec<Offering>,
+        /// The job that needs the node; `None` if the node is for the minimum.
+        job_id: Option<JobId>,
     },
     /// Repeat a launch whose answer never came.
     Relaunch(NodeId),
@@ -106,6 +108,17 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// The nodes that this action places an alloc on.
+    pub(crate) fn placed_on(&self) -> Vec<NodeId> {
+        match self {
+            Self::Place { on, .. } => on.iter().map(|(_, node_id)| *node_id).collect(),
+            Self::Replace { on, .. } => vec![*on],
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// What the decision to shut a node down is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Because {
@@ -157,7 +170,9 @@ impl Describe for Action {
 
     fn about(&self) -> About {
         match self {
-            Self::Launch { slot, offerings } => About::Launch(*slot, offerings.first().map(|o| o.size.clone())),
+            Self::Launch { slot, offerings, job_id } => {
+                About::Launch(*slot, offerings.first().map(|o| o.size.clone()), *job_id)
+            }
             Self::Relaunch(node_id)
             | Self::Abandon(node_id)
             | Self::Disconnect(node_id)

@@ -14,6 +14,9 @@ use model::events::Subject;
 pub(super) fn decide(view: &View<'_>, plan: &mut Plan, trouble: Trouble) -> Hold {
     let (control, kind) = (&view.seen.control, trouble.kind);
     let decision = trouble.decide(&control.brake(kind), &control.release(kind), view.now);
+    if decision.hold == Hold::Held {
+        plan.explained.limits(decision.reason.clone());
+    }
     if let Some(entry) = decision.entry {
         let action = Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(kind, entry) };
         plan.tell(action, decision.reason, Telling::of_news(decision.news));

@@ -21,7 +21,8 @@ use super::allocs::stuck_syncing;
 use super::demand::Needs;
 use super::view::View;
 use model::events::Subject;
-use model::ids::NodeId;
+use model::explain::name_of;
+use model::ids::{JobId, NodeId};
 use model::node::Seen;
 use model::reason::Reason;
 use model::time::{Span, Time};
@@ -31,17 +32,28 @@ use std::collections::BTreeSet;
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
     let surplus = surplus(view, needs);
     let lives: Vec<_> = view.lives().collect();
+    let placed: BTreeSet<NodeId> = plan.actions.iter().flat_map(|p| p.action.placed_on()).collect();
     for (record, life) in lives {
-        if view.decided.contains(&life.node_id) || view.is_unclear(life.node_id) {
-            continue;
+        let node_id = life.node_id;
+        let stays = if view.is_unclear(node_id) {
+            Some(Reason::AllocsUnclear {})
+        } else if view.is_doubted(node_id) && !(view.belief.is_doubted(node_id) && drain_is_over(view, life)) {
+            // The last report of a doubted node may be old: the node may be busy by now. Only a drain's deadline ends it.
+            Some(Reason::NodeDoubted {})
+        } else if view.decided.contains(&node_id) {
+            None
+        } else {
+            let need = if surplus.contains(&node_id) {
+                Need::Surplus
+            } else {
+                Need::Needed(needs.used.get(&node_id).copied().flatten())
+            };
+            one(view, plan, record, life, need)
+        };
+        let has_work = !life.allocs.is_empty() || !matches!(record.state, NodeState::InUse(_));
+        if let Some(why) = stays.filter(|_| !has_work && !placed.contains(&node_id)) {
+            plan.explained.stays(node_id, why);
         }
-        // The last report of a doubted node may be old: the node may be busy by now. Only a drain's deadline ends it.
-        let deadline = life.drain_by_at.is_some_and(|by| view.now >= by);
-        if view.belief.is_doubted(life.node_id) && !deadline {
-            continue;
-        }
-        let need = if surplus.contains(&life.node_id) { Need::Surplus } else { Need::Needed };
-        one(view, plan, record, life, need);
     }
     plan.surplus = surplus.iter().map(|n| n.slot()).collect();
     plan.surplus.sort_unstable();
@@ -55,7 +67,7 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
         .filter(|(r, l)| r.takes_work() && is_idle(r, l, view.now))
         .map(|(_, l)| l)
         .filter(|l| {
-            !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id) && !view.is_unclear(l.node_id)
+            !needs.used.contains_key(&l.node_id) && !view.decided.contains(&l.node_id) && !view.is_unclear(l.node_id)
         })
         .collect();
     // Nodes that are shut down in any case come first, because they make room too.
@@ -109,18 +121,28 @@ fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
 /// Whether a node is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
+    /// The node is not needed.
     Surplus,
-    Needed,
+    /// The node is needed for this job. `None`: it is needed for the minimum.
+    Needed(Option<JobId>),
 }
 
-fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, need: Need) {
+fn drain_is_over(view: &View<'_>, life: &Life) -> bool {
+    life.drain_by_at.is_some_and(|by| view.now >= by)
+}
+
+/// Decides about one node. Returns why the node is not shut down; `None` if it is, or if it has work or boots.
+fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, need: Need) -> Option<Reason> {
     if life.intent == Intent::Hold {
-        return;
+        return Some(Reason::IntentIsHold { slot: record.slot });
     }
     match &record.state {
-        NodeState::Assigned(_) if life.instance_id.is_some() => unheard(view, plan, record, life),
+        NodeState::Assigned(_) if life.instance_id.is_some() => {
+            unheard(view, plan, record, life);
+            None
+        }
         NodeState::InUse(node) => in_use(view, plan, record, life, &node.contact, need),
-        _ => {}
+        _ => None,
     }
 }
 
@@ -141,51 +163,78 @@ fn unheard(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
     }
 }
 
-fn in_use(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, contact: &Contact, need: Need) {
+fn in_use(
+    view: &View<'_>,
+    plan: &mut Plan,
+    record: &NodeRecord,
+    life: &Life,
+    contact: &Contact,
+    need: Need,
+) -> Option<Reason> {
     let size = &life.offering.size;
     let idle = is_idle(record, life, view.now);
-    let deadline = life.drain_by_at.is_some_and(|by| view.now >= by);
+    let deadline = drain_is_over(view, life);
     let size_left = view.seen.policy.size_named(size).is_none();
     if life.intent == Intent::Drain && (idle || deadline) {
         let reason = if idle { Reason::DrainedAndIdle {} } else { Reason::DrainDeadlineOver {} };
         shut_down(plan, life, Because::NotNeeded, reason);
     } else if !idle {
         count_idle(plan, life, contact, Seen::Needed);
+        return contact.busy.then_some(Reason::AgentSaysBusy {});
     } else if contact.status == NodeStatus::Down {
-        down(view, plan, life, contact);
+        return down(view, plan, life, contact);
     } else if stuck_syncing(view, record) {
         shut_down(plan, life, Because::NotNeeded, Reason::StuckSyncing {});
     } else if matches!(contact.status, NodeStatus::Ready | NodeStatus::Syncing) && size_left {
         shut_down(plan, life, Because::NotNeeded, Reason::SizeLeftPolicy { size: size.clone() });
     } else if contact.status == NodeStatus::Ready {
-        idle_node(view, plan, life, contact, need);
+        return idle_node(view, plan, life, contact, need);
+    } else if contact.status == NodeStatus::Syncing {
+        return Some(Reason::NotReportedYet {});
     }
+    None
 }
 
-fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) {
-    let silent = view.now.since(contact.last_ping_at);
-    let policy = &view.seen.policy.shutdown;
-    if silent >= Span::from_s(policy.down_after_s) && window_open(&policy.windows_min, view.launched_at(life), view.now)
-    {
+fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) -> Option<Reason> {
+    let until = contact.last_ping_at + Span::from_s(view.seen.policy.shutdown.down_after_s);
+    let stays = too_early(view, life, until, |left| Reason::DownNotLongEnough { left });
+    if stays.is_none() {
+        let silent = view.now.since(contact.last_ping_at);
         shut_down(plan, life, Because::Silent, Reason::DownTooLong { silent });
     }
+    stays
 }
 
-fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, need: Need) {
-    if need == Need::Needed {
+fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, need: Need) -> Option<Reason> {
+    if let Need::Needed(job) = need {
         count_idle(plan, life, contact, Seen::Needed);
-        return;
+        let job = job.and_then(|id| view.jobs.get(&id)).map(|job| name_of(job));
+        let min = view.seen.policy.nodes.min;
+        return Some(job.map_or(Reason::KeptForMinimum { min }, |job| Reason::ReservedFor { job }));
     }
-    let policy = &view.seen.policy;
-    let Some(since) = contact.idle_since_at.filter(|_| contact.idle_seen >= policy.idle.confirmations) else {
+    let policy = &view.seen.policy.idle;
+    let Some(since) = contact.idle_since_at.filter(|_| contact.idle_seen >= policy.confirmations) else {
         count_idle(plan, life, contact, Seen::Idle);
-        return;
+        let seen = contact.idle_seen.saturating_add(1);
+        return Some(Reason::IdleUnconfirmed { seen, of: policy.confirmations });
     };
-    let idle = view.now.since(since);
-    let long = idle >= Span::from_s(policy.idle.timeout_s);
-    if long && window_open(&policy.shutdown.windows_min, view.launched_at(life), view.now) {
-        shut_down(plan, life, Because::NotNeeded, Reason::IdleTooLong { idle });
+    let until = since + Span::from_s(policy.timeout_s);
+    let stays = too_early(view, life, until, |left| Reason::IdleNotLongEnough { left });
+    if stays.is_none() {
+        shut_down(plan, life, Because::NotNeeded, Reason::IdleTooLong { idle: view.now.since(since) });
     }
+    stays
+}
+
+/// Why a node is not shut down yet that stays at least `until`: that time has not come, or then no shutdown window is
+/// open. `None` if the node may be shut down now.
+fn too_early(view: &View<'_>, life: &Life, until: Time, wait: impl FnOnce(Span) -> Reason) -> Option<Reason> {
+    let at = until.max(view.now);
+    let closed = closed_for(&view.seen.policy.shutdown.windows_min, view.launched_at(life), at);
+    if closed > Span::ZERO {
+        return Some(Reason::WindowClosed { opens: (at + closed).since(view.now) });
+    }
+    (at > view.now).then(|| wait(at.since(view.now)))
 }
 
 /// Counts the runs that see a node idle, and resets the count when the node is needed.
@@ -198,23 +247,30 @@ fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Seen) {
     plan.add_quietly(Action::SetIdle(life.node_id, seen), reason);
 }
 
-/// Whether a shutdown window is open. The minutes are alternately closed and open, and repeat from `launched_at` on,
+/// The shutdown windows. The minutes are alternately closed and open, and repeat from `launched_at` on,
 /// which is when the node was assigned: `[54, 5, 1]` is open from minute 54 to 59 of every hour. An empty list is
 /// always open.
-pub(crate) fn window_open(windows_min: &[u32], launched_at: Time, now: Time) -> bool {
+///
+/// Returns how long no window will be open; zero if one is open now. The time is never negative.
+fn closed_for(windows_min: &[u32], launched_at: Time, now: Time) -> Span {
     let total: i64 = windows_min.iter().map(|m| i64::from(*m)).sum();
     if total == 0 {
-        return true;
+        return Span::ZERO;
     }
-    let mut phase = now.since(launched_at).as_ms().rem_euclid(total.saturating_mul(60_000));
-    for (n, minutes) in windows_min.iter().enumerate() {
-        let length = i64::from(*minutes).saturating_mul(60_000);
-        if phase < length {
-            return n % 2 == 1;
+    let total = total.saturating_mul(60_000);
+    let phase = now.since(launched_at).as_ms().rem_euclid(total);
+    // The lengths repeat, so the first open length of the second round is as far as this must look.
+    let (mut from, mut wait) = (0, total);
+    for (n, minutes) in windows_min.iter().chain(windows_min).enumerate() {
+        let until = from + i64::from(*minutes).saturating_mul(60_000);
+        let is_window = (n % windows_min.len()) % 2 == 1;
+        if is_window && phase < until {
+            wait = (from - phase).max(0);
+            break;
         }
-        phase -= length;
+        from = until;
     }
-    false
+    Span::from_ms(wait)
 }
 
 #[cfg(test)]
@@ -224,10 +280,10 @@ mod tests {
     #[test]
     fn w01_windows_alternate_from_the_launch() {
         let launch = Time::from_ms(1000);
-        let at = |s: i64| window_open(&[8, 2], launch, launch + Span::from_s(s));
-        assert!(!at(0) && !at(479) && at(480) && at(599) && !at(600) && at(1080) && !at(1200));
-        assert!(window_open(&[], launch, launch));
-        let hour = |m: i64| window_open(&[54, 5, 1], launch, launch + Span::from_s(60 * m));
-        assert!(!hour(53) && hour(54) && hour(58) && !hour(59) && !hour(60) && hour(114));
+        let closed = |s: i64| closed_for(&[8, 2], launch, launch + Span::from_s(s)).as_ms() / 1000;
+        assert_eq!([0, 479, 480, 599, 600, 1080, 1200].map(closed), [480, 1, 0, 0, 480, 0, 480]);
+        assert_eq!(closed_for(&[], launch, launch), Span::ZERO);
+        let hour = |m: i64| closed_for(&[54, 5, 1], launch, launch + Span::from_s(60 * m)).as_ms() / 60_000;
+        assert_eq!([53, 54, 58, 59, 60, 114].map(hour), [1, 0, 0, 55, 54, 0]);
     }
 }

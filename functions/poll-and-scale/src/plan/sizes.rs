@@ -4,7 +4,9 @@
 //! Does not: count nodes or prices; the packing does.
 
 use super::view::View;
+use model::limits::Limit;
 use model::policy::{Fallback, Policy, Size};
+use model::reason::Reason;
 use model::{Capacity, JobSummary, Market, Offering};
 
 /// The capacity of a machine that jobs get. A share of its memory is for the system.
@@ -39,15 +41,35 @@ pub(super) fn order(size: &Size) -> impl Ord + use<> {
     (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.clone())
 }
 
-/// The offerings of a size that may be launched now: in each subnet, and then on demand if the size may fall back.
-/// `asked` is the market that the job asks for; a size never falls back for a job that asks for spot. Offerings that
-/// EC2 is short of are left out.
+/// The offerings of a size that may be launched now: those of [`every_offering`] that EC2 does not refuse.
 pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Offering> {
-    let policy = &view.seen.policy;
     let control = &view.seen.control;
     if control.bad_request(&size.name).applies_to(view.seen.policy_version) {
         return Vec::new();
     }
+    let mut offerings = every_offering(view, size, asked);
+    offerings.retain(|o| !control.shortage(o).applies(view.now));
+    offerings
+}
+
+/// Why EC2 refuses offerings of a size now: one reason for each.
+pub(super) fn refusals(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Reason> {
+    let control = &view.seen.control;
+    let bad_request = control.bad_request(&size.name);
+    if bad_request.applies_to(view.seen.policy_version) {
+        return vec![Limit::BadRequest(size.name.clone(), bad_request).reason(view.now)];
+    }
+    let short = |o: &Offering| {
+        let shortage = Some(control.shortage(o)).filter(|s| s.applies(view.now))?;
+        Some(Limit::short_of(o, shortage).reason(view.now))
+    };
+    every_offering(view, size, asked).iter().filter_map(short).collect()
+}
+
+/// The offerings of a size: in each subnet, and then on demand if the size may fall back. `asked` is the market that the
+/// job asks for; a size never falls back for a job that asks for spot.
+pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Offering> {
+    let policy = &view.seen.policy;
     let mut markets = vec![size.market];
     if size.market == Market::Spot && size.fallback == Fallback::OnDemand && asked != Some(Market::Spot) {
         markets.push(Market::OnDemand);
@@ -59,7 +81,7 @@ pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> 
     let mut found = Vec::new();
     for market in markets {
         for subnet in &subnets {
-            let offering = Offering {
+            found.push(Offering {
                 size: size.name.clone(),
                 instance_type: size.instance_type.clone(),
                 market,
@@ -69,10 +91,7 @@ pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> 
                 template_version: version,
                 price_per_hour: size.price_per_hour,
                 capacity: size.capacity,
-            };
-            if !control.shortage(&offering).applies(view.now) {
-                found.push(offering);
-            }
+            });
         }
     }
     found

@@ -4,6 +4,7 @@
 
 mod believed;
 mod caps;
+mod explained;
 mod outage;
 mod silence;
 

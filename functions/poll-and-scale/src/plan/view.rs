@@ -109,6 +109,11 @@ impl<'a> View<'a> {
         self.held.insert(node_id);
     }
 
+    /// Whether this run does not believe that a silent or unlisted node is gone.
+    pub(crate) fn is_doubted(&self, node_id: NodeId) -> bool {
+        self.belief.is_doubted(node_id) || self.held.contains(&node_id)
+    }
+
     pub(crate) fn is_unclear(&self, node_id: NodeId) -> bool {
         self.seen.unclear.contains(&node_id)
     }

@@ -21,6 +21,8 @@ pub(super) struct Bin {
     pub(super) taken: bool,
     /// Whether this bin is kept for the first job that cannot be placed.
     pub(super) blocked: bool,
+    /// The first job that this run places here or reserves this bin for.
+    pub(super) for_job: Option<JobId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,9 +74,4 @@ pub(super) const fn minus(have: Capacity, taken: Capacity) -> Capacity {
         scratch_gib: have.scratch_gib.saturating_sub(taken.scratch_gib),
         gpus: have.gpus.saturating_sub(taken.gpus),
     }
-}
-
-pub(super) fn name(job: &JobSummary) -> String {
-    let id: JobId = job.job_id;
-    job.name.as_ref().map_or_else(|| id.to_string(), |n| format!("{n} ({id})"))
 }

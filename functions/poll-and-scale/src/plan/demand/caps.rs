@@ -18,7 +18,8 @@ impl Packing<'_, '_> {
     /// Reserves for the first job that cannot be placed. The job keeps the found nodes with which the caps still allow
     /// nodes for the rest of its members, and room for that rest is reserved. The job's launches, from the bin
     /// `first_new` on, are taken back: otherwise the new nodes would cost money while they wait for the rest.
-    pub(super) fn block(&mut self, job: &JobSummary, found: &[usize], members: u32, first_new: usize) {
+    /// Returns how many nodes the job keeps.
+    pub(super) fn block(&mut self, job: &JobSummary, found: &[usize], members: u32, first_new: usize) -> usize {
         self.undo_launches(first_new);
         let found: Vec<usize> = found.iter().copied().filter(|n| *n < self.bins.len()).collect();
         let policy = &self.view.seen.policy;
@@ -34,6 +35,7 @@ impl Packing<'_, '_> {
             self.reserve(&now, lacking, self.price(&kept));
         }
         self.keep_free(job, &found, members);
+        kept.len()
     }
 
     /// Reserves room for `lacking` nodes of these sizes. `beside` is the price of the nodes that the job keeps. If
@@ -56,12 +58,15 @@ impl Packing<'_, '_> {
                 self.room = Some(self.missing_room(mix.nodes, mix.price));
             }
         }
-        self.reserved = mix.nodes > 0;
+        self.reserved.nodes = mix.nodes;
+        self.reserved.price = mix.price;
         self.records = self.records.saturating_add(mix.nodes);
         self.spent = self.spent + mix.price;
         for (size, some) in mix.of {
-            let there = self.by_size.entry(size.name.clone()).or_default();
-            *there = there.saturating_add(some);
+            for counts in [&mut self.by_size, &mut self.reserved.by_size] {
+                let there = counts.entry(size.name.clone()).or_default();
+                *there = there.saturating_add(some);
+            }
         }
     }
 
@@ -150,7 +155,7 @@ impl Packing<'_, '_> {
     }
 
     /// How many nodes of this size there are, including launches and reserved ones.
-    fn of_size(&self, size: &Size) -> u32 {
+    pub(super) fn of_size(&self, size: &Size) -> u32 {
         self.by_size.get(&size.name).copied().unwrap_or(0)
     }
 

@@ -12,6 +12,7 @@
 
 mod bins;
 mod caps;
+mod explain;
 mod packing;
 mod prices;
 
@@ -25,7 +26,7 @@ use model::reason::Reason;
 use model::{ClientStatus, Desired, JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
 pub(super) use packing::Needs;
 
-use packing::{Packing, Queue};
+use packing::{Heed, Packing, Queue};
 use prices::{cheapest, is_within_cap};
 use std::collections::BTreeSet;
 
@@ -36,31 +37,61 @@ enum Want<'a> {
 }
 
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
-    let mut packing = Packing::new(view);
-    let actions = serve(view, &mut packing);
+    let mut packing = Packing::new(view, Heed::Everything);
+    let served = pack(view, &mut packing);
+    for (action, reason) in served.actions {
+        plan.add(action, reason);
+    }
+    // Launches beyond `launch.max_per_run` were counted and reserved too. The next runs make them.
+    let mut slots = free_slots(view);
+    slots.truncate(view.seen.policy.launch.max_per_run as usize);
+    explain::waiting(view, &packing, &served.waiting, &slots, &mut plan.explained);
+    plan.wanted = if packing.held_up {
+        // What would be launched without the pause is wanted too.
+        let mut without_pause = Packing::new(view, Heed::Caps);
+        pack(view, &mut without_pause);
+        without_pause.wanted()
+    } else {
+        packing.wanted()
+    };
+    let needs = packing.needs();
+    for (launch, slot) in packing.new.into_iter().zip(slots) {
+        let action = Action::Launch { slot, offerings: launch.offerings, job_id: launch.job_id };
+        plan.add(action, launch.reason);
+    }
+    needs
+}
+
+/// What the queue leads to.
+#[derive(Default)]
+struct Served<'a> {
+    /// The placements and rejections of this run.
+    actions: Vec<(Action, Reason)>,
+    /// The demands that this run does not place, in the order of the queue.
+    waiting: Vec<(Want<'a>, Waits)>,
+}
+
+/// What a demand waits for.
+enum Waits {
+    /// The nodes of these bins, which boot or are launched.
+    For(Vec<usize>),
+    /// Something else.
+    Because(Vec<Reason>),
+}
+
+/// Packs the queue and the minimum.
+fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
+    let served = serve(view, packing);
     // Jobs come before the minimum: otherwise new nodes for the minimum would take the room that is made for a job.
     if packing.room.is_none() {
         packing.fill_minimum();
     }
-    let needs = packing.needs();
-    let (new, wanted) = packing.result();
-    for (action, reason) in actions {
-        plan.add(action, reason);
-    }
-    let mut free: Vec<Slot> = free_slots(view);
-    free.reverse();
-    // Launches beyond `launch.max_per_run` were counted and reserved too. The next runs make them.
-    for launch in new.into_iter().take(view.seen.policy.launch.max_per_run as usize) {
-        let Some(slot) = free.pop() else { break };
-        plan.add(Action::Launch { slot, offerings: launch.offerings }, launch.reason);
-    }
-    plan.wanted = wanted;
-    needs
+    served
 }
 
-/// Serves the queue in its order. Returns the placements and rejections of this run. Every other demand only reserves.
-fn serve(view: &View<'_>, packing: &mut Packing<'_, '_>) -> Vec<(Action, Reason)> {
-    let mut actions = Vec::new();
+/// Serves the queue in its order.
+fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
+    let mut served = Served::default();
     let mut queue = Queue::Served;
     for want in wants(view) {
         let job = want.job();
@@ -68,22 +99,28 @@ fn serve(view: &View<'_>, packing: &mut Packing<'_, '_>) -> Vec<(Action, Reason)
             // The policy may have changed, so that no size fits a wanted copy. The copy then reserves nothing, and the
             // job of the copy is not rejected.
             if let Want::Job(job) = want {
-                actions.push((Action::Reject(job.job_id), reason));
+                served.actions.push((Action::Reject(job.job_id), reason));
             }
             continue;
         }
         let members = want.members();
-        let Some(found) = packing.find(job, members, queue) else {
-            queue = Queue::SomeoneWaits;
-            continue;
+        let found = match packing.find(job, members, queue) {
+            Ok(found) => found,
+            Err(why) => {
+                queue = Queue::SomeoneWaits;
+                served.waiting.push((want, Waits::Because(why)));
+                continue;
+            }
         };
         let ready = packing.ready_of(&found);
         packing.take(job, &found);
         if ready.len() == members as usize {
-            actions.extend(want.place(&ready));
+            served.actions.extend(want.place(&ready));
+        } else {
+            served.waiting.push((want, Waits::For(found)));
         }
     }
-    actions
+    served
 }
 
 /// The queued jobs and the wanted copies, in the order of the queue.

@@ -5,11 +5,13 @@
 //! Does not: know the order of the queue; `demand` does.
 
 use super::super::shutdown::gives_up;
-use super::super::sizes::{fitting, offerings, order, usable};
+use super::super::sizes::{every_offering, fitting, offerings, order, refusals, usable};
 use super::super::view::View;
-use super::bins::{At, Bin, alone, minus, name};
+use super::bins::{At, Bin, alone, minus};
 use super::prices::{Room, is_within_cap};
-use model::ids::NodeId;
+use model::control::ControlKey;
+use model::explain::name_of;
+use model::ids::{JobId, NodeId};
 use model::limits::Limit;
 use model::policy::Size;
 use model::reason::Reason;
@@ -19,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What the queue needs of the existing nodes. The `shutdown` stage uses it.
 #[derive(Debug, Default)]
 pub(in crate::plan) struct Needs {
-    /// Nodes on which something is placed or reserved.
-    pub(in crate::plan) used: BTreeSet<NodeId>,
+    /// Nodes on which something is placed or reserved, and the first job that this run reserves the node for.
+    pub(in crate::plan) used: BTreeMap<NodeId, Option<JobId>>,
     /// How many nodes count for `nodes.min`, including the launches of this plan.
     pub(in crate::plan) usable: u32,
     /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.
@@ -34,7 +36,25 @@ pub(in crate::plan) struct Needs {
 pub(super) struct New {
     pub(super) size: String,
     pub(super) offerings: Vec<Offering>,
+    pub(super) job_id: Option<JobId>,
     pub(super) reason: Reason,
+}
+
+/// Which limits a packing heeds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heed {
+    /// The caps of the policy, and what EC2 refuses.
+    Everything,
+    /// The caps. Where EC2 refuses all that would do, the packing counts what is wanted.
+    Caps,
+}
+
+/// What is reserved for the first job that waits.
+#[derive(Default)]
+pub(super) struct Reserved {
+    pub(super) nodes: u32,
+    pub(super) price: Usd,
+    pub(super) by_size: BTreeMap<String, u32>,
 }
 
 pub(super) struct Packing<'v, 'a> {
@@ -45,11 +65,20 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) spent: Usd,
     pub(super) by_size: BTreeMap<String, u32>,
     pub(super) paused: Option<Limit>,
+    heed: Heed,
+    /// Whether a job, or the minimum, waits for the end of a pause or a shortage.
+    pub(super) held_up: bool,
+    /// How often this plan tries each offering that EC2 was short of.
+    tried: BTreeMap<ControlKey, u64>,
+    /// The first job that waits.
+    pub(super) first: Option<&'a JobSummary>,
     /// The records that are shutting down: how many, and their price.
     pub(super) leaving: (u32, Usd),
     pub(super) leaving_by_size: BTreeMap<String, u32>,
-    /// Whether room is kept for the first job that cannot be placed.
-    pub(super) reserved: bool,
+    /// What is reserved for the first job that cannot be placed.
+    pub(super) reserved: Reserved,
+    /// Why the minimum is not filled; empty if it is.
+    pub(super) below_minimum: Vec<Reason>,
     /// The room that is missing for the first job that cannot be placed, or for the minimum, because of a cap.
     pub(super) room: Option<Room>,
     pub(super) outgrown: BTreeSet<NodeId>,
@@ -73,8 +102,25 @@ pub(super) enum Wait {
     Pause,
 }
 
+/// Why a node cannot be launched now.
+pub(super) struct Blocked {
+    wait: Wait,
+    why: Vec<Reason>,
+}
+
+impl Blocked {
+    /// Adds a reason, once. Of several sizes that the price cap does not allow, only the first is named.
+    fn add(&mut self, reason: Reason) {
+        let price = |r: &Reason| matches!(r, Reason::PriceCap { .. });
+        let known = if price(&reason) { self.why.iter().any(price) } else { self.why.contains(&reason) };
+        if !known {
+            self.why.push(reason);
+        }
+    }
+}
+
 impl<'v, 'a> Packing<'v, 'a> {
-    pub(super) fn new(view: &'v View<'a>) -> Self {
+    pub(super) fn new(view: &'v View<'a>, heed: Heed) -> Self {
         let control = &view.seen.control;
         let mut packing = Self {
             view,
@@ -84,9 +130,14 @@ impl<'v, 'a> Packing<'v, 'a> {
             spent: Usd::ZERO,
             by_size: BTreeMap::new(),
             paused: control.launch_pause(view.now),
+            heed,
+            held_up: false,
+            tried: BTreeMap::new(),
+            first: None,
             leaving: (0, Usd::ZERO),
             leaving_by_size: BTreeMap::new(),
-            reserved: false,
+            reserved: Reserved::default(),
+            below_minimum: Vec::new(),
             room: None,
             outgrown: BTreeSet::new(),
         };
@@ -100,7 +151,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             }
             // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place.
             // It gets no work.
-            let doubted = view.belief.is_doubted(life.node_id) || view.held.contains(&life.node_id);
+            let doubted = view.is_doubted(life.node_id);
             let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
             if (silent && !doubted)
                 || view.is_leaving(life)
@@ -148,13 +199,14 @@ impl<'v, 'a> Packing<'v, 'a> {
             empty,
             taken,
             blocked: false,
+            for_job: None,
         }
     }
 
-    /// Finds a bin for each member, in the order of [`Bin::preference`], and launches nodes for the rest. `None` if the
-    /// job must wait. The first such job keeps nodes that it found, and other nodes that it needs are kept free for it.
-    /// If the job waits because of a cap, room for new nodes is reserved too.
-    pub(super) fn find(&mut self, job: &JobSummary, members: u32, queue: Queue) -> Option<Vec<usize>> {
+    /// Finds a bin for each member, in the order of [`Bin::preference`], and launches nodes for the rest. If the job must
+    /// wait, the error says why. The first such job keeps nodes that it found, and other nodes that it needs are kept
+    /// free for it. If the job waits because of a cap, room for new nodes is reserved too.
+    pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, queue: Queue) -> Result<Vec<usize>, Vec<Reason>> {
         let mut fitting: Vec<usize> =
             (0..self.bins.len()).filter(|n| self.bins.get(*n).is_some_and(|b| b.fits(job))).collect();
         fitting.sort_by_key(|n| self.bins.get(*n).map(Bin::preference));
@@ -163,21 +215,30 @@ impl<'v, 'a> Packing<'v, 'a> {
         while fitting.len() < members as usize {
             match self.launch(job) {
                 Ok(n) => fitting.push(n),
-                Err(wait) => {
-                    match wait {
+                Err(Blocked { wait, mut why }) => {
+                    self.held_up |= wait == Wait::Pause;
+                    let kept = match wait {
                         // An earlier job waits already, so nothing is kept for this one.
-                        _ if queue == Queue::SomeoneWaits => self.undo_launches(before),
+                        _ if queue == Queue::SomeoneWaits => {
+                            self.undo_launches(before);
+                            0
+                        }
                         Wait::Room => self.block(job, &fitting, members, before),
                         Wait::Pause => {
                             self.keep(job, &fitting);
                             self.keep_free(job, &fitting, members);
+                            fitting.len()
                         }
+                    };
+                    self.first = self.first.or(Some(job));
+                    if kept > 0 && members > 1 {
+                        why.insert(0, Reason::PartFound { found: kept, of: members });
                     }
-                    return None;
+                    return Err(why);
                 }
             }
         }
-        Some(fitting)
+        Ok(fitting)
     }
 
     /// Takes back the launches of the bins from `first` on. New bins are always the last.
@@ -186,6 +247,11 @@ impl<'v, 'a> Packing<'v, 'a> {
         self.bins.truncate(first);
         let left = self.new.len().saturating_sub(undone);
         for new in self.new.drain(left..) {
+            for offering in &new.offerings {
+                if let Some(tried) = self.tried.get_mut(&ControlKey::shortage_of(offering)) {
+                    *tried = tried.saturating_sub(1);
+                }
+            }
             let price = new.offerings.first().map_or(Usd::ZERO, |o| o.price_per_hour);
             self.records -= 1;
             self.spent = self.spent.saturating_sub(price);
@@ -196,38 +262,43 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     /// Launches one more node for this job, of the cheapest fitting size that may be launched now.
-    pub(super) fn launch(&mut self, job: &JobSummary) -> Result<usize, Wait> {
+    fn launch(&mut self, job: &JobSummary) -> Result<usize, Blocked> {
         let sizes = fitting(&self.view.seen.policy, job);
-        let reason = Reason::JobNeedsNode { job: name(job) };
-        self.launch_one_of(&sizes, job.market, reason)
+        let reason = Reason::JobNeedsNode { job: name_of(job) };
+        self.launch_one_of(&sizes, job.market, Some(job.job_id), reason)
     }
 
     pub(super) fn launch_one_of(
         &mut self,
         sizes: &[&Size],
         asked: Option<Market>,
+        job_id: Option<JobId>,
         reason: Reason,
-    ) -> Result<usize, Wait> {
-        let policy = &self.view.seen.policy;
-        if self.paused.is_some() {
-            return Err(Wait::Pause);
-        }
+    ) -> Result<usize, Blocked> {
+        let (policy, now) = (&self.view.seen.policy, self.view.now);
+        let mut blocked = Blocked { wait: Wait::Pause, why: Vec::new() };
         let mut ways: Vec<Offering> = Vec::new();
-        let mut wait = Wait::Pause;
-        for size in sizes {
-            // Room does not help a size for which EC2 has no capacity now.
-            let of_size = offerings(self.view, size, asked);
-            if of_size.is_empty() {
-                continue;
+        if let Some(limit) = &self.paused {
+            blocked.add(limit.reason(now));
+        } else {
+            for size in sizes {
+                // Room does not help a size for which EC2 has no capacity now.
+                let (of_size, refused) = self.attempts(size, asked);
+                if of_size.is_empty() {
+                    refused.into_iter().for_each(|reason| blocked.add(reason));
+                } else if let Some(cap) = self.cap_on(size) {
+                    blocked.wait = Wait::Room;
+                    blocked.add(cap);
+                } else {
+                    ways.extend(of_size);
+                }
             }
-            let dear = !is_within_cap(policy, self.spent + size.price_per_hour);
-            if self.records >= policy.nodes.max || self.is_full(size) || dear {
-                wait = Wait::Room;
-                continue;
-            }
-            ways.extend(of_size);
         }
-        let Some(first) = ways.first().cloned() else { return Err(wait) };
+        if ways.is_empty() && blocked.wait == Wait::Pause && self.heed == Heed::Caps {
+            let within = sizes.iter().find(|size| self.cap_on(size).is_none());
+            ways = within.map(|size| every_offering(self.view, size, asked)).unwrap_or_default();
+        }
+        let Some(first) = ways.first().cloned() else { return Err(blocked) };
         self.records += 1;
         // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
         // applies to them.
@@ -235,12 +306,64 @@ impl<'v, 'a> Packing<'v, 'a> {
             !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
         };
         ways.retain(|o| o.size == first.size || !capped(o));
+        for offering in &ways {
+            if self.attempts_allowed(offering).is_some() {
+                *self.tried.entry(ControlKey::shortage_of(offering)).or_default() += 1;
+            }
+        }
         self.spent = self.spent + first.price_per_hour;
         *self.by_size.entry(first.size.clone()).or_default() += 1;
         let bin = self.bin(At::New(self.new.len()), &first);
-        self.new.push(New { size: first.size, offerings: ways, reason });
+        self.new.push(New { size: first.size, offerings: ways, job_id, reason });
         self.bins.push(bin);
         Ok(self.bins.len() - 1)
+    }
+
+    /// How often this run may try an offering; `None` if EC2 was not short of it recently.
+    fn attempts_allowed(&self, offering: &Offering) -> Option<u64> {
+        self.view.seen.control.shortage(offering).attempts(self.view.seen.observed_at)
+    }
+
+    /// The offerings of a size that one more launch may try; if there is none, also why.
+    fn attempts(&self, size: &Size, asked: Option<Market>) -> (Vec<Offering>, Vec<Reason>) {
+        let mut spent = Vec::new();
+        let mut ways = offerings(self.view, size, asked);
+        ways.retain(|offering| {
+            let key = ControlKey::shortage_of(offering);
+            let over = |most: &u64| self.tried.get(&key).is_some_and(|tried| tried >= most);
+            let Some(most) = self.attempts_allowed(offering).filter(over) else { return true };
+            let offering = format!("{} {}", offering.market, offering.instance_type);
+            spent.push(Reason::AttemptsSpent { offering, most });
+            false
+        });
+        if ways.is_empty() {
+            spent.extend(refusals(self.view, size, asked));
+        }
+        (ways, spent)
+    }
+
+    /// Which cap does not allow one more node of this size. A cap that is reached only with what is reserved for the
+    /// first job is explained by that job.
+    fn cap_on(&self, size: &Size) -> Option<Reason> {
+        let policy = &self.view.seen.policy;
+        let (max, cap, price) = (policy.nodes.max, policy.nodes.max_price_per_hour, size.price_per_hour);
+        let (of_size, reserved) = (self.of_size(size), &self.reserved);
+        let (cap, without_reserved) = if self.records >= max {
+            let cap = if max == 0 { Reason::ClusterPaused {} } else { Reason::NodesMax { max } };
+            (cap, self.records.saturating_sub(reserved.nodes) < max)
+        } else if let Some(most) = size.max.filter(|most| of_size >= *most) {
+            let there = of_size.saturating_sub(reserved.by_size.get(&size.name).copied().unwrap_or(0));
+            (Reason::SizeMaximum { size: size.name.clone(), max: most }, there < most)
+        } else if !is_within_cap(policy, self.spent + price) {
+            let spent = self.spent.saturating_sub(reserved.price);
+            (Reason::PriceCap { spent, price, cap }, is_within_cap(policy, spent + price))
+        } else {
+            return None;
+        };
+        match self.first {
+            Some(job) if without_reserved => Some(Reason::KeptForEarlier { job: name_of(job) }),
+            _ => Some(cap),
+        }
     }
 
     /// Keeps the found bins for the first job that cannot be placed.
@@ -259,6 +382,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 bin.free = minus(bin.free, job.capacity);
                 bin.empty = false;
                 bin.taken |= alone(job);
+                bin.for_job = bin.for_job.or(Some(job.job_id));
             }
         }
     }
@@ -284,12 +408,16 @@ impl<'v, 'a> Packing<'v, 'a> {
         sizes.sort_by_key(|s| order(s));
         while self.usable_nodes() < policy.nodes.min {
             let reason = Reason::BelowMinimum { min: policy.nodes.min };
-            match self.launch_one_of(&sizes, None, reason) {
-                Ok(_) => {}
-                Err(Wait::Pause) => break,
+            let Err(Blocked { wait, why }) = self.launch_one_of(&sizes, None, None, reason) else { continue };
+            self.below_minimum = why;
+            match wait {
+                Wait::Pause => {
+                    self.held_up = true;
+                    break;
+                }
                 // The room is reserved for a job, and jobs come before the minimum.
-                Err(Wait::Room) if self.reserved => break,
-                Err(Wait::Room) => {
+                Wait::Room if self.reserved.nodes > 0 => break,
+                Wait::Room => {
                     // Expensive idle nodes must make room, if a cheaper size may be launched now.
                     let to_be_had = |s: &&&Size| !self.is_full(s) && !offerings(self.view, s, None).is_empty();
                     let Some(size) = sizes.iter().find(to_be_had) else { break };
@@ -304,7 +432,7 @@ impl<'v, 'a> Packing<'v, 'a> {
 
     pub(super) fn needs(&self) -> Needs {
         let used = self.bins.iter().filter(|b| !b.empty).filter_map(|b| match b.at {
-            At::Ready(node) | At::Booting(node) => Some(node),
+            At::Ready(node) | At::Booting(node) => Some((node, b.for_job)),
             At::New(_) => None,
         });
         Needs {
@@ -315,8 +443,8 @@ impl<'v, 'a> Packing<'v, 'a> {
         }
     }
 
-    /// The launches, and the number of wanted nodes of each size: nodes with work placed or reserved, and launches.
-    pub(super) fn result(self) -> (Vec<New>, BTreeMap<String, u32>) {
+    /// The number of wanted nodes of each size: nodes with work placed or reserved, and launches.
+    pub(super) fn wanted(&self) -> BTreeMap<String, u32> {
         let mut wanted: BTreeMap<String, u32> = BTreeMap::new();
         for bin in &self.bins {
             let size = match bin.at {
@@ -330,6 +458,6 @@ impl<'v, 'a> Packing<'v, 'a> {
                 *wanted.entry(size).or_default() += 1;
             }
         }
-        (self.new, wanted)
+        wanted
     }
 }

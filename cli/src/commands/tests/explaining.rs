@@ -1,0 +1,89 @@
+//! Why a job waits, why a node stays, and which limit applies: every command says the same.
+
+use super::*;
+
+/// A world in which job 1 waits, because its only node is held. `policy` is added to the policy, `small` to its size.
+async fn waiting(nodes: &str, small: &str, entry: Option<EntryRow>) -> World {
+    let mut world = World::new().await;
+    world.now = at(100);
+    let dir = tempfile::tempdir().unwrap();
+    let policy = POLICY.replace("max = 4", nodes) + small;
+    world.run(&["policy", "set", &file(&dir, "p.toml", &policy)]).await.done();
+    world.put_job(1).await;
+    world.put_node(&fixtures::ready(0).with_intent(Intent::Hold, None, at(95)).unwrap()).await;
+    if let Some(entry) = entry {
+        world.put_entry(entry).await;
+    }
+    world
+}
+
+#[tokio::test]
+async fn each_limit_is_said_the_same_everywhere() {
+    let entry = |key: &str| {
+        let key: ControlKey = key.parse().unwrap();
+        Some(EntryRow { until_at: Some(at(280)), wait_s: Some(180), ..EntryRow::new(&key) })
+    };
+    let refused = entry("bad_request#small").map(|row| EntryRow { policy_version: Some(1), until_at: None, ..row });
+    let failed = entry("boot_failures").map(|row| EntryRow { count: Some(12), ..row });
+    for (nodes, small, entry, why) in [
+        ("max = 0", "", None, "nodes.max is 0, which pauses the cluster"),
+        ("max = 1", "", None, "all 1 nodes that nodes.max allows are there"),
+        (
+            "max_price_per_hour = 0.2",
+            "",
+            None,
+            "one more node costs $0.116 an hour, the nodes cost $0.10, and nodes.max_price_per_hour is $0.20",
+        ),
+        ("max = 4", "max = 1", None, "all 1 nodes that the maximum of size small allows are there"),
+        ("max = 4", "", entry("quota"), "launching pauses for 3 min: the account's limit is reached"),
+        ("max = 4", "", entry("backoff"), "launching pauses for 3 min: EC2 throttles launches"),
+        (
+            "max = 4",
+            "",
+            entry("not_allowed"),
+            "launching pauses for 3 min: EC2 does not accept our credentials or permissions",
+        ),
+        ("max = 4", "", failed, "launching pauses for 3 min: 12 starts failed in a row"),
+        (
+            "max = 4",
+            "",
+            entry("shortage#on_demand#m7a.large#any"),
+            "EC2 is short of on_demand m7a.large any: the next try is in 3 min",
+        ),
+        ("max = 4", "", refused, "EC2 refuses to launch size small until a new policy is set"),
+    ] {
+        let world = waiting(nodes, small, entry).await;
+        let line = format!("job {} waits: {why}", id(1));
+        let plan = world.run(&["plan"]).await.done();
+        assert!(plan.contains(&format!("{line}\n")) && plan.contains(&format!("limit: {why}\n")), "{plan}");
+        let jobs = world.run(&["jobs"]).await.done();
+        assert!(jobs.lines().nth(1).unwrap().ends_with(&format!("  {why}")), "{jobs}");
+        assert_eq!(world.run(&["jobs", "--json"]).await.json()[0]["waits_because"], why);
+        let job = world.run(&["job", &id(1)]).await.done();
+        assert!(job.contains(&format!("waits because  {why}\n")), "{job}");
+        let status = world.run(&["status"]).await.out;
+        assert!(status.contains(&line), "{status}");
+        // The page reads the same.
+        let (store, cloud) = (world.store(), world.cluster.cloud.as_ref());
+        let next = Next::read(store, cloud, world.now).await.unwrap();
+        assert_eq!(next.of_job(fixtures::job_id(1)), Some(why));
+        assert_eq!(next.plan.explained.answer().waiting[0].line, line);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_stays_says_why_in_every_list() {
+    let world = waiting("max = 1", "", None).await;
+    let why = "an operator holds it: `nodekeeper resume 0` ends that";
+    let nodes = world.run(&["nodes"]).await.done();
+    assert!(nodes.lines().nth(1).unwrap().ends_with(why), "{nodes}");
+    assert_eq!(world.run(&["nodes", "--json"]).await.json()[0]["next"], why);
+    for (command, line) in [
+        (&["node", "0"][..], format!("next              {why}\n")),
+        (&["plan"], format!("slot 0 stays: {why}\n")),
+        (&["status"], format!("slot 0 stays: {why}\n")),
+    ] {
+        let out = world.run(command).await.out;
+        assert!(out.contains(&line), "{out}");
+    }
+}

@@ -1,0 +1,146 @@
+//! What an action reads again before it writes.
+//!
+//! The indexes that the plan was made from may be behind the tables. So an action reads its alloc and its job again. A
+//! plan that is only shown is checked by the same reads (`confirm`), so that it announces nothing that a run would not
+//! do.
+//!
+//! Guarantees: an action that would find another state is a conflict.
+//! Does not: write.
+
+use crate::plan::{Action, Plan, window_over};
+use model::cloud::{Cloud, InstanceState};
+use model::ids::{AllocId, JobId, NodeId};
+use model::time::Time;
+use model::{Alloc, ClientStatus, Desired, Job, JobState, NodeRecord, NodeStatus};
+use runtime::answer::ActError;
+use runtime::observation::{Observation, ObserveError};
+use store::{Store, WriteError};
+
+/// Reads rows again that the plan was made from.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'a> {
+    pub(super) store: &'a Store,
+    pub(super) cloud: &'a dyn Cloud,
+    pub(super) seen: &'a Observation,
+}
+
+impl Reading<'_> {
+    /// An alloc, read again. A conflict if its version differs: then the index was behind, and the plan saw an older
+    /// state.
+    pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
+        let alloc = self.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
+        let read = self.seen.allocs.iter().find(|a| a.alloc_id == id).map(|a| a.version);
+        let changed = alloc.summary.client.is_final() || read != Some(alloc.summary.version);
+        if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
+    }
+
+    /// A job, read again. A conflict if its version differs: then the plan saw an older state.
+    pub(super) async fn job(&self, id: JobId) -> Result<Job, ActError> {
+        let job = self.store.job(id).await?.ok_or(ActError::CONFLICT)?;
+        let read = self.seen.jobs.iter().find(|j| j.job_id == id).map(|j| j.version);
+        if read == Some(job.summary.version) { Ok(job) } else { Err(ActError::CONFLICT) }
+    }
+
+    /// An alloc that is to be lost, read again. `record` is the record of its node as this run knows it.
+    pub(super) async fn lost(
+        &self,
+        id: AllocId,
+        node_id: NodeId,
+        record: Option<&NodeRecord>,
+        now: Time,
+    ) -> Result<Alloc, ActError> {
+        let alloc = self.alloc(id).await?;
+        // The scan of the nodes may be older than the alloc that was just read. In that case the node is new, not gone.
+        if record.is_none() && self.store.node(node_id.slot()).await?.and_then(|r| r.node_id()) == Some(node_id) {
+            return Err(ActError::CONFLICT);
+        }
+        self.nobody_waits_for(&alloc, record, now).await?;
+        Ok(alloc)
+    }
+
+    /// Refuses to lose an alloc whose job regroups, because such a job waits until its stopped allocs have really
+    /// ended.
+    async fn nobody_waits_for(&self, alloc: &Alloc, record: Option<&NodeRecord>, now: Time) -> Result<(), ActError> {
+        let silent = matches!(record.and_then(NodeRecord::status), Some(NodeStatus::Disconnected | NodeStatus::Down));
+        let might_run = matches!(alloc.summary.client, ClientStatus::Running | ClientStatus::Unknown);
+        let told = alloc.summary.desired == Desired::Stop;
+        let waits = alloc.summary.failure_policy.lost_after_s > 0 && !window_over(&alloc.summary, now);
+        if silent && might_run && told && waits {
+            let job = self.store.job(alloc.id().job_id).await?;
+            if job.is_some_and(|j| j.summary.state == JobState::Regrouping) {
+                return Err(ActError::CONFLICT);
+            }
+        }
+        Ok(())
+    }
+
+    /// An alloc that is to be stopped, and its job, both read again. A conflict if the job wants the alloc.
+    pub(super) async fn stopped(&self, id: AllocId) -> Result<(Alloc, Option<Job>), ActError> {
+        let alloc = self.alloc(id).await?;
+        let job = self.store.job(id.job_id).await?;
+        let wants = |j: &Job| j.summary.state == JobState::Placed && !j.summary.done.contains(&id.member);
+        if job.as_ref().is_some_and(wants) { Err(ActError::CONFLICT) } else { Ok((alloc, job)) }
+    }
+
+    /// The copies of a reconnect that is to be resolved, and their job, all read again.
+    pub(super) async fn resolved(&self, keep: AllocId, stop: &[AllocId]) -> Result<(Job, Vec<Alloc>), ActError> {
+        let job = self.job(keep.job_id).await?;
+        let mut copies = Vec::new();
+        for id in std::iter::once(&keep).chain(stop) {
+            let alloc = self.alloc(*id).await?;
+            if alloc.summary.client == ClientStatus::Unknown {
+                return Err(ActError::CONFLICT);
+            }
+            copies.push(alloc);
+        }
+        Ok((job, copies))
+    }
+
+    /// Asks EC2 by id for an instance that it does not list. A conflict if EC2 knows the instance, except as
+    /// terminated: EC2 may know a terminated instance for an hour after its tags are gone.
+    pub(super) async fn is_gone(&self, instance_id: &str) -> Result<(), ActError> {
+        let known = self.cloud.instance(instance_id).await?;
+        if known.is_some_and(|i| i.state != InstanceState::Terminated) { Err(ActError::CONFLICT) } else { Ok(()) }
+    }
+
+    /// Makes the reads of one action.
+    async fn check(&self, action: &Action, now: Time) -> Result<(), ActError> {
+        let record = |node_id: NodeId| self.seen.nodes.iter().find(|r| r.node_id() == Some(node_id));
+        match action {
+            Action::Clean { unlisted: Some(instance_id), .. } => self.is_gone(instance_id).await?,
+            Action::LoseAlloc(id, node_id) => drop(self.lost(*id, *node_id, record(*node_id), now).await?),
+            Action::StopAlloc(id, _) => drop(self.stopped(*id).await?),
+            Action::UnknownAlloc(id, _) | Action::Drain(id, _) => drop(self.alloc(*id).await?),
+            Action::Replace { original, .. } => {
+                self.alloc(*original).await?;
+                self.job(original.job_id).await?;
+            }
+            Action::ResolveReconnect { keep, stop } => drop(self.resolved(*keep, stop).await?),
+            Action::Place { job_id, .. } | Action::Reject(job_id) | Action::Requeue(job_id) => {
+                self.job(*job_id).await?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The plan without the actions that would be conflicts if a run carried the plan out now.
+pub async fn confirm(
+    store: &Store,
+    cloud: &dyn Cloud,
+    seen: &Observation,
+    mut plan: Plan,
+    now: Time,
+) -> Result<Plan, ObserveError> {
+    let reading = Reading { store, cloud, seen };
+    for planned in std::mem::take(&mut plan.actions) {
+        match reading.check(&planned.action, now).await {
+            Ok(()) => plan.actions.push(planned),
+            Err(ActError::Write(WriteError::Db(e))) => return Err(e.into()),
+            Err(ActError::Cloud(e)) => return Err(e.into()),
+            Err(_) => {}
+        }
+    }
+    Ok(plan)
+}

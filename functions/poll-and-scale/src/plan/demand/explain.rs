@@ -1,0 +1,77 @@
+//! Why a demand of the queue is not placed in this run.
+//!
+//! Guarantees: every job that waits gets at least one reason. Does not: decide; the packing did.
+
+use super::super::view::View;
+use super::bins::At;
+use super::packing::Packing;
+use super::{Waits, Want};
+use model::JobState;
+use model::explain::Explanation;
+use model::ids::Slot;
+use model::reason::Reason;
+
+/// Notes why each of these demands waits. `slots` are the slots of the launches of this run, in their order.
+pub(super) fn waiting(
+    view: &View<'_>,
+    packing: &Packing<'_, '_>,
+    waiting: &[(Want<'_>, Waits)],
+    slots: &[Slot],
+    explained: &mut Explanation,
+) {
+    for limit in view.seen.control.limits(view.now) {
+        explained.limits(limit.reason(view.now));
+    }
+    let minimum = packing.below_minimum.iter();
+    minimum.filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason.clone()));
+    for (want, waits) in waiting {
+        let mut why = match waits {
+            Waits::For(bins) => nodes(view, packing, bins, slots),
+            Waits::Because(why) => why.clone(),
+        };
+        why.iter().filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason.clone()));
+        if let Want::Copy { original, .. } = want {
+            why.insert(0, Reason::CopyWanted { original: *original });
+        }
+        explained.waits(want.job(), why);
+    }
+    for job in view.seen.jobs.iter().filter(|job| job.state == JobState::Regrouping) {
+        explained.waits(job, vec![Reason::RegroupingMembers {}]);
+    }
+}
+
+/// The reasons of a job that waits for the nodes of these bins.
+fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Slot]) -> Vec<Reason> {
+    let (mut launched, mut boot, mut doubted, mut later) = (Vec::new(), Vec::new(), Vec::new(), false);
+    for bin in bins.iter().filter_map(|n| packing.bins.get(*n)) {
+        match bin.at {
+            At::Ready(_) => {}
+            At::Booting(node_id) if view.is_doubted(node_id) => doubted.push(node_id.slot()),
+            At::Booting(node_id) => boot.push(node_id.slot()),
+            At::New(n) => match slots.get(n) {
+                Some(slot) => launched.push(*slot),
+                None => later = true,
+            },
+        }
+    }
+    let mut why = Vec::new();
+    if !launched.is_empty() {
+        why.push(Reason::NodesLaunched { slots: listed(launched) });
+    }
+    if !boot.is_empty() {
+        why.push(Reason::NodesBoot { slots: listed(boot) });
+    }
+    if !doubted.is_empty() {
+        why.push(Reason::NodesDoubted { slots: listed(doubted) });
+    }
+    if later {
+        why.push(Reason::MaxPerRun { max: view.seen.policy.launch.max_per_run });
+    }
+    why
+}
+
+/// `slot 3, slot 4`
+fn listed(mut slots: Vec<Slot>) -> String {
+    slots.sort_unstable();
+    slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(", ")
+}

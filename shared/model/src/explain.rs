@@ -1,0 +1,195 @@
+//! What a plan does not do, and why: waiting jobs, idle nodes that stay, and the limits that apply.
+//!
+//! Guarantees: `plan`, `job`, `jobs`, `nodes`, `status`, the page and the events of a run take their text from here, so
+//! that they say the same (`docs/rules.md#R11`).
+//! Does not: decide. The plan does, and notes its reasons here while it decides.
+
+use crate::ids::{JobId, NodeId, Slot};
+use crate::reason::Reason;
+use crate::summary::JobSummary;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// What a plan does not do, and why.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Explanation {
+    /// Jobs that wait: one entry for all jobs that wait for the same reasons, in the order of the queue.
+    pub waiting: Vec<Waiting>,
+    /// Idle nodes that this plan does not shut down.
+    pub staying: BTreeMap<NodeId, Reason>,
+    /// What limits this plan: pauses, caps that are reached, and brakes that hold.
+    pub limits: Vec<Reason>,
+    /// The group of each text of reasons.
+    groups: HashMap<String, usize>,
+}
+
+/// Jobs that wait for the same reasons.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    /// The jobs, in the order of the queue. There is at least one.
+    pub jobs: Vec<JobId>,
+    /// What a person calls the first of them.
+    pub first: String,
+    /// The reasons. There is at least one.
+    pub why: Vec<Reason>,
+}
+
+impl Waiting {
+    /// The reasons in one line.
+    pub fn reason(&self) -> String {
+        joined(&self.why)
+    }
+
+    /// The jobs and their reasons in one line.
+    pub fn line(&self) -> String {
+        match self.jobs.len() {
+            0 | 1 => format!("job {} waits: {}", self.first, self.reason()),
+            n => format!("{n} jobs like {} wait: {}", self.first, self.reason()),
+        }
+    }
+}
+
+fn joined(why: &[Reason]) -> String {
+    why.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// What a person calls a job: its name and its id, or only its id.
+pub fn name_of(job: &JobSummary) -> String {
+    job.name.as_ref().map_or_else(|| job.job_id.to_string(), |name| format!("{name} ({})", job.job_id))
+}
+
+impl Explanation {
+    /// Notes that a job waits, and why. `why` must not be empty.
+    pub fn waits(&mut self, job: &JobSummary, why: Vec<Reason>) {
+        // Jobs next to each other in the queue mostly wait for the same reasons.
+        let last = self.waiting.len().checked_sub(1);
+        let same = last.filter(|n| self.waiting.get(*n).is_some_and(|w| w.why == why));
+        let group = same.or_else(|| self.groups.get(&joined(&why)).copied());
+        match group.and_then(|n| self.waiting.get_mut(n)) {
+            Some(waiting) => waiting.jobs.push(job.job_id),
+            None => {
+                self.groups.insert(joined(&why), self.waiting.len());
+                self.waiting.push(Waiting { jobs: vec![job.job_id], first: name_of(job), why });
+            }
+        }
+    }
+
+    /// Notes that an idle node stays, and why.
+    pub fn stays(&mut self, node_id: NodeId, why: Reason) {
+        self.staying.insert(node_id, why);
+    }
+
+    /// Notes a limit, once.
+    pub fn limits(&mut self, limit: Reason) {
+        if !self.limits.contains(&limit) {
+            self.limits.push(limit);
+        }
+    }
+
+    /// Why each waiting job waits.
+    pub fn by_job(&self) -> BTreeMap<JobId, &Waiting> {
+        self.waiting.iter().flat_map(|w| w.jobs.iter().map(move |id| (*id, w))).collect()
+    }
+
+    /// The explanation as plans and answers show it.
+    pub fn answer(&self) -> ExplanationAnswer {
+        let waiting = |w: &Waiting| {
+            Some(WaitingRow {
+                job_id: *w.jobs.first()?,
+                jobs: w.jobs.len(),
+                words: w.why.iter().map(Reason::word).collect(),
+                reason: w.reason(),
+                line: w.line(),
+            })
+        };
+        let staying = |(node_id, why): (&NodeId, &Reason)| StayingRow {
+            slot: node_id.slot(),
+            node_id: *node_id,
+            word: why.word(),
+            reason: why.to_string(),
+        };
+        let limit = |why: &Reason| LimitRow { word: why.word(), reason: why.to_string() };
+        ExplanationAnswer {
+            waiting: self.waiting.iter().filter_map(waiting).collect(),
+            staying: self.staying.iter().map(staying).collect(),
+            limits: self.limits.iter().map(limit).collect(),
+        }
+    }
+}
+
+/// An [`Explanation`] in JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ExplanationAnswer {
+    /// One row for all jobs that wait for the same reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<WaitingRow>,
+    /// One row for each idle node that stays.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub staying: Vec<StayingRow>,
+    /// One row for each limit that applies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitRow>,
+}
+
+/// Jobs that wait for the same reasons, in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitingRow {
+    /// The first of the jobs.
+    pub job_id: JobId,
+    /// How many jobs there are.
+    pub jobs: usize,
+    /// The word of each reason.
+    pub words: Vec<&'static str>,
+    /// The reasons in one line.
+    pub reason: String,
+    /// The jobs and the reasons in one line.
+    pub line: String,
+}
+
+/// An idle node that stays, in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct StayingRow {
+    pub slot: Slot,
+    pub node_id: NodeId,
+    /// The word of the reason.
+    pub word: &'static str,
+    pub reason: String,
+}
+
+/// A limit that applies, in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct LimitRow {
+    /// The word of the reason.
+    pub word: &'static str,
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn jobs_that_wait_for_the_same_reasons_share_a_line() {
+        let mut explained = Explanation::default();
+        let jobs: Vec<JobSummary> = (0..4).map(|n| fixtures::job(n).summary).collect();
+        let max = || vec![Reason::NodesMax { max: 6 }];
+        explained.waits(&jobs[0], max());
+        explained.waits(&jobs[1], vec![Reason::RegroupingMembers {}]);
+        explained.waits(&jobs[2], max());
+        explained.waits(&jobs[3], max());
+        let lines: Vec<String> = explained.waiting.iter().map(Waiting::line).collect();
+        let [first, second] = [&jobs[0], &jobs[1]].map(|j| j.job_id);
+        assert_eq!(
+            lines,
+            [
+                format!("3 jobs like {first} wait: all 6 nodes that nodes.max allows are there"),
+                format!("job {second} waits: its members that still run are stopping: it starts again after them"),
+            ]
+        );
+        let by_job = explained.by_job();
+        assert_eq!((by_job.len(), by_job[&jobs[3].job_id].why.clone()), (4, max()));
+    }
+}

@@ -1,0 +1,136 @@
+//! What poll-and-scale has told about waiting jobs and caps, so that an event is written when something changes and
+//! not in every run.
+//!
+//! Guarantees: a job near the head of the queue gets an event when the kind of its reasons changes; a cap gets one when
+//! it begins to bind. One run writes few events, and the next runs write the rest.
+//! Does not: hold anything that a decision needs. If the row is lost, events are repeated.
+
+use crate::control::ControlKey;
+use crate::events::Subject;
+use crate::explain::{Explanation, Waiting};
+use crate::ids::JobId;
+use crate::node::Version;
+use crate::reason::Reason;
+use crate::words::ActionName;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many waiting jobs are remembered, from the head of the queue on. A row of so many has about 6 KiB.
+const REMEMBERED: usize = 100;
+/// How many events one run writes at most.
+const NEWS: usize = 20;
+
+/// The row `told` of the control table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldRow {
+    /// `told`.
+    pub key: String,
+    /// Raised by every write.
+    pub version: Version,
+    /// The words of the reasons that were told for each job.
+    #[serde(default)]
+    pub jobs: BTreeMap<JobId, String>,
+    /// The words of the caps that bind.
+    #[serde(default)]
+    pub caps: BTreeSet<String>,
+}
+
+/// One thing to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct News {
+    pub subject: Subject,
+    pub action: ActionName,
+    pub reason: String,
+}
+
+impl ToldRow {
+    /// The row before anything was told.
+    pub fn new() -> Self {
+        let key = ControlKey::Told.to_string();
+        Self { key, version: Version::UNWRITTEN, jobs: BTreeMap::new(), caps: BTreeSet::new() }
+    }
+
+    /// What is new in this explanation, and the row after it was told. `queue` is the jobs in the order of the queue.
+    pub fn news(&self, explained: &Explanation, queue: impl Iterator<Item = JobId>) -> (Vec<News>, Self) {
+        let mut after = Self { jobs: BTreeMap::new(), caps: BTreeSet::new(), ..self.clone() };
+        let mut news = Vec::new();
+        for cap in explained.limits.iter().filter(|reason| reason.is_cap()) {
+            let word = cap.word().to_owned();
+            if after.caps.insert(word.clone()) && !self.caps.contains(&word) {
+                news.push(News { subject: Subject::Cluster, action: ActionName::HoldBack, reason: cap.to_string() });
+            }
+        }
+        let waiting = explained.by_job();
+        for (id, waits) in queue.filter_map(|id| Some((id, *waiting.get(&id)?))).take(REMEMBERED) {
+            let (words, told) = (words(waits), self.jobs.get(&id));
+            if told != Some(&words) && !is_expected(told, &words) {
+                if news.len() >= NEWS {
+                    after.jobs.extend(told.map(|told| (id, told.clone())));
+                    continue;
+                }
+                news.push(News { subject: Subject::Job(id), action: ActionName::Wait, reason: waits.reason() });
+            }
+            after.jobs.insert(id, words);
+        }
+        (news, after)
+    }
+}
+
+impl Default for ToldRow {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn words(waits: &Waiting) -> String {
+    waits.why.iter().map(Reason::word).collect::<Vec<_>>().join(",")
+}
+
+/// Whether these reasons only say that what was told goes on: a node that was launched boots.
+fn is_expected(told: Option<&String>, words: &str) -> bool {
+    let (launched, boot) = (Reason::NodesLaunched { slots: String::new() }, Reason::NodesBoot { slots: String::new() });
+    words == boot.word() && told.is_some_and(|told| told == launched.word())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+    use crate::summary::JobSummary;
+
+    fn jobs(n: u32) -> Vec<JobSummary> {
+        (0..n).map(|n| fixtures::job(n).summary).collect()
+    }
+
+    fn explained(jobs: &[JobSummary], why: &Reason) -> Explanation {
+        let mut explained = Explanation::default();
+        jobs.iter().for_each(|job| explained.waits(job, vec![why.clone()]));
+        if why.is_cap() {
+            explained.limits(why.clone());
+        }
+        explained
+    }
+
+    #[test]
+    fn a_wait_is_told_when_its_reason_changes_and_a_few_at_a_time() {
+        let jobs = jobs(50);
+        let ids = || jobs.iter().map(|j| j.job_id);
+        let max = explained(&jobs, &Reason::NodesMax { max: 6 });
+        let mut told = ToldRow::new();
+        let mut numbers = Vec::new();
+        for _ in 0..4 {
+            let (news, after) = told.news(&max, ids());
+            numbers.push(news.len());
+            told = after;
+        }
+        assert_eq!(numbers, [20, 20, 11, 0], "50 jobs and one cap");
+        let (news, after) = told.news(&explained(&jobs[..1], &Reason::NodesLaunched { slots: "slot 3".into() }), ids());
+        assert_eq!(news.len(), 1);
+        assert_eq!((news[0].reason.as_str(), news[0].action), ("this run launches for it: slot 3", ActionName::Wait));
+        assert_eq!((after.jobs.len(), after.caps.len()), (1, 0), "what no longer waits is forgotten");
+        let (news, after) = after.news(&explained(&jobs[..1], &Reason::NodesBoot { slots: "slot 3".into() }), ids());
+        assert_eq!((news.len(), after.jobs.len()), (0, 1), "the launched node boots");
+        assert_eq!(after.news(&max, ids()).0[1].subject, Subject::Job(jobs[0].job_id));
+    }
+}

@@ -1,0 +1,134 @@
+//! What an operator sees: the whole story of a job, told by one command.
+
+use crate::world::{World, quick_policy};
+use clap::Parser;
+use model::ids::{AllocId, JobId};
+use model::{ClientStatus, NodeStatus};
+use nodekeeper_agent::protocol::{Ended, Seen};
+use nodekeeper_cli::commands::{self, Cluster, Command, Context, Screen};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+#[derive(Parser)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+impl World {
+    /// Runs a command as an operator does. Returns what it printed.
+    async fn operate(&self, line: &[&str]) -> String {
+        let command = Line::try_parse_from(std::iter::once(&"nodekeeper").chain(line)).unwrap().command;
+        let (store, dynamo, cloud) = (self.look.clone(), self.dynamo.clone(), Arc::clone(&self.cloud));
+        let cluster = Cluster { store, dynamo, cloud };
+        let now = self.now();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut context = Context {
+            connect: Box::new(move || {
+                let cluster = cluster.clone();
+                Box::pin(async move { Ok(cluster) })
+            }),
+            clock: Arc::new(move || now),
+            screen: Screen::Pipe,
+            input: &mut std::io::empty(),
+            out: &mut out,
+            err: &mut err,
+        };
+        commands::run(command, &mut context).await.unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Steps until the alloc is in this state and as many nodes are ready.
+    async fn until(&mut self, alloc: AllocId, client: ClientStatus, ready: usize) {
+        for _ in 0..100 {
+            self.step().await;
+            let nodes = self.look.nodes().await.unwrap();
+            let is_ready = nodes.iter().filter(|n| n.status() == Some(NodeStatus::Ready)).count();
+            let alloc = self.look.alloc(alloc).await.unwrap();
+            if is_ready == ready && alloc.is_some_and(|a| a.summary.client == client) {
+                return;
+            }
+        }
+        panic!("{alloc} was never {client} beside {ready} ready nodes");
+    }
+
+    /// Ends the process of an alloc with this exit code, wherever the alloc runs.
+    fn end_process(&mut self, alloc: AllocId, exit_code: i32) {
+        for node in self.nodes.values_mut() {
+            if node.protocol.unfinished().contains(&alloc) {
+                let ended = Ended { exit_code: Some(exit_code), message: None, log_tail: None };
+                node.protocol.observe(alloc, Seen::Ended(ended));
+            }
+        }
+    }
+}
+
+/// The happenings of a story: what happened to what, without ids, and with its reason.
+fn told(story: &Value, id: JobId) -> Vec<String> {
+    let text = |row: &Value, name: &str| row[name].as_str().unwrap().replace(&id.to_string(), "J");
+    let rows = story.as_array().unwrap();
+    rows.iter()
+        .map(|row| format!("{} {}: {}", text(row, "subject"), text(row, "action"), text(row, "reason")))
+        .collect()
+}
+
+#[tokio::test]
+async fn history_of_a_job_is_its_whole_story() {
+    let mut policy = quick_policy();
+    policy["nodes"] = json!({"max": 2, "min": 2});
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    let submit = ["submit", "--exclusive", "--replace", "--retry-failed", "1", "--", "forever"];
+    let id: JobId = world.operate(&submit).await.trim().parse().unwrap();
+    let copy = |copy| AllocId { job_id: id, member: 0, copy };
+    world.until(copy(0), ClientStatus::Running, 2).await;
+
+    // The node is cut off, a copy is placed, and the node comes back. The original started first, so it stays.
+    let on = world.look.alloc(copy(0)).await.unwrap().unwrap().summary.node_id;
+    let cut_off = |world: &mut World, silent| {
+        world.nodes.values_mut().filter(|n| n.file.node_id == on).for_each(|n| n.silent = silent);
+    };
+    cut_off(&mut world, true);
+    world.until(copy(1), ClientStatus::Running, 1).await;
+    cut_off(&mut world, false);
+    world.until(copy(1), ClientStatus::Failed, 2).await;
+    // It fails once, is tried again, and completes.
+    world.end_process(copy(0), 3);
+    world.until(copy(2), ClientStatus::Running, 2).await;
+    world.end_process(copy(2), 0);
+    world.until(copy(2), ClientStatus::Complete, 2).await;
+
+    let story = told(&serde_json::from_str(&world.operate(&["history", "--json", &id.to_string()]).await).unwrap(), id);
+    let mut rest = story.iter();
+    for (begins, holds) in [
+        ("job#J submit: ", "priority 500, 1 node(s)"),
+        ("job#J wait: ", "this run launches for it: slot 0"),
+        ("alloc#J.0.0 place: on slot 0", "it fits on slot 0"),
+        ("alloc#J.0.0 start: ", "reported by its node"),
+        ("alloc#J.0.0 lost_contact: ", "its node is disconnected; its job waits 600 s for it"),
+        ("alloc#J.0.1 place: a copy on slot 1", "J.0.0 is unknown, and its job wants a copy meanwhile"),
+        ("alloc#J.0.1 start: ", "reported by its node"),
+        ("alloc#J.0.0 back: ", "reported by its node"),
+        ("alloc#J.0.0 stay: ", "its node is back: J.0.0 stays of 2 copies, by best"),
+        ("alloc#J.0.1 stop: ", "J.0.0 stays of 2 copies, by best"),
+        ("alloc#J.0.1 failed: ", "exit code 143: reported by its node"),
+        ("alloc#J.0.0 failed: ", "exit code 3: reported by its node"),
+        ("job#J end_job: ", "queued: member 0 failed: retry 1 of 1, 0 left (J.0.0)"),
+        ("alloc#J.0.2 place: on slot ", "it fits on slot "),
+        ("alloc#J.0.2 start: ", "reported by its node"),
+        ("alloc#J.0.2 complete: ", "exit code 0: reported by its node"),
+        ("job#J end_job: ", "complete"),
+    ] {
+        let line = rest.next().unwrap_or_else(|| panic!("{begins} is not told: {story:#?}"));
+        assert!(line.starts_with(begins) && line.contains(holds), "{begins}…{holds} is not {line}: {story:#?}");
+    }
+    assert_eq!(rest.next(), None, "{story:#?}");
+
+    // The table has exact times, times since the submission, and times before now.
+    let table = world.operate(&["history", &id.to_string()]).await;
+    println!("{table}");
+    let first = table.lines().nth(1).unwrap();
+    assert!(first.starts_with("2027-01-15T08:00:00.000Z (") && first.contains(" ago)  0 ms"), "{table}");
+    // The copy has its own story.
+    let copys = world.operate(&["history", &copy(1).to_string()]).await;
+    assert_eq!(copys.lines().count(), 5, "{copys}");
+}
