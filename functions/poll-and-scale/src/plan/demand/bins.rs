@@ -4,17 +4,22 @@
 //! Does not: know the queue or the caps.
 
 use super::super::sizes::fits;
-use model::ids::{JobId, NodeId, Slot};
+use model::ids::{JobId, NodeId};
+use model::time::Time;
 use model::{Capacity, JobSummary, Market, Usd};
 
 /// Room for members: on a node that takes work, on one that boots, or on one that would be launched.
 pub(super) struct Bin {
     pub(super) at: At,
+    /// The capacity of the node for jobs, as if it were empty.
+    pub(super) capacity: Capacity,
     pub(super) free: Capacity,
     pub(super) size: String,
     pub(super) instance_type: String,
     pub(super) market: Market,
     pub(super) price_per_hour: Usd,
+    /// When the node was assigned; for a new node, now.
+    pub(super) assigned_at: Time,
     /// Whether nothing is placed or reserved in this bin.
     pub(super) empty: bool,
     /// Whether nothing more may be placed in this bin: one member has the node alone, or the agent says busy.
@@ -51,14 +56,24 @@ impl Bin {
             && fits(job.capacity, self.free)
     }
 
-    /// The order to fill bins: ready nodes, then booting nodes, then new nodes; among these, the fullest first.
-    pub(super) fn preference(&self) -> (u8, u32, u64, Option<Slot>) {
-        let (rank, slot) = match self.at {
-            At::Ready(node) => (0, Some(node.slot())),
-            At::Booting(node) => (1, Some(node.slot())),
-            At::New(_) => (2, None),
-        };
-        (rank, self.free.vcpus, self.free.memory_mib, slot)
+    /// Whether the node would fit a member of the job if nothing were on it.
+    pub(super) fn would_fit(&self, job: &JobSummary) -> bool {
+        fits(job.capacity, self.capacity) && self.is_kind(job)
+    }
+
+    /// The order to fill bins: ready nodes, the fullest first; then booting nodes in the order of their launches; then
+    /// new nodes in the order of their launches.
+    ///
+    /// Nodes that boot are filled in the order of their launches because they were launched for the queue in this order.
+    /// So the next run gives each of them to the job that it was launched for. Otherwise an earlier job could take a
+    /// node that only a later job needs, and the later job would ask for another node.
+    pub(super) fn preference(&self) -> impl Ord + use<> {
+        let fullest = (self.free.vcpus, self.free.memory_mib);
+        match self.at {
+            At::Ready(node) => (0, Time::from_ms(0), fullest, node.slot().number() as usize),
+            At::Booting(node) => (1, self.assigned_at, (0, 0), node.slot().number() as usize),
+            At::New(n) => (2, Time::from_ms(0), (0, 0), n),
+        }
     }
 }
 

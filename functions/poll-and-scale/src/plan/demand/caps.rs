@@ -6,7 +6,7 @@
 //! that are already shutting down; if the maximum of a size is reached, idle nodes of that size must make room.
 //! Does not: launch (the packing does) or shut down (`shutdown` does, by its own rules).
 
-use super::super::sizes::{fits, fitting, offerings, usable};
+use super::super::sizes::{fitting, offerings};
 use super::bins::{At, Bin};
 use super::packing::Packing;
 use super::prices::{Room, cheapest, is_within_cap, mix};
@@ -92,14 +92,12 @@ impl Packing<'_, '_> {
         let helps = |b: &Bin| {
             let makes_way = self.room.is_some() || matches!(b.at, At::Ready(node) if self.outgrown.contains(&node));
             let foreign = b.taken && b.empty;
-            !foreign && (makes_way || self.would_fit(b, job))
+            !foreign && (makes_way || b.would_fit(job))
         };
         let is_other = |n: &usize| !found.contains(n) && self.bins.get(*n).is_some_and(helps);
         let mut others: Vec<usize> = (0..self.bins.len()).filter(is_other).collect();
         others.sort_by_key(|n| {
-            self.bins
-                .get(*n)
-                .map(|b| (!self.would_fit(b, job), !b.empty, std::cmp::Reverse(b.free.vcpus), b.preference()))
+            self.bins.get(*n).map(|b| (!b.would_fit(job), !b.empty, std::cmp::Reverse(b.free.vcpus), b.preference()))
         });
         let lacking = (members as usize).saturating_sub(found.len());
         let room = self.room.unwrap_or_default();
@@ -119,14 +117,6 @@ impl Packing<'_, '_> {
                 price = price + bin.price_per_hour;
             }
         }
-    }
-
-    /// Whether a node would fit a member of the job if nothing were on it.
-    fn would_fit(&self, bin: &Bin, job: &JobSummary) -> bool {
-        let (At::Ready(node) | At::Booting(node)) = bin.at else { return false };
-        let share = self.view.seen.policy.nodes.memory_usable;
-        let life = self.view.node(node).and_then(|r| r.life());
-        life.is_some_and(|l| fits(job.capacity, usable(l.offering.capacity, share)) && bin.is_kind(job))
     }
 
     /// Of the nodes found, the cheapest that leave enough of the price cap for the rest of the members. A job of many

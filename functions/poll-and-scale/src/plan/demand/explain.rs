@@ -24,6 +24,9 @@ pub(super) fn waiting(
     }
     let minimum = packing.below_minimum.iter();
     minimum.filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason.clone()));
+    if packing.new.len() > slots.len() {
+        explained.limits(later(view));
+    }
     for (want, waits) in waiting {
         let mut why = match waits {
             Waits::For(bins) => nodes(view, packing, bins, slots),
@@ -42,7 +45,7 @@ pub(super) fn waiting(
 
 /// The reasons of a job that waits for the nodes of these bins.
 fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Slot]) -> Vec<Reason> {
-    let (mut launched, mut boot, mut doubted, mut later) = (Vec::new(), Vec::new(), Vec::new(), false);
+    let (mut launched, mut boot, mut doubted, mut is_later) = (Vec::new(), Vec::new(), Vec::new(), false);
     for bin in bins.iter().filter_map(|n| packing.bins.get(*n)) {
         match bin.at {
             At::Ready(_) => {}
@@ -50,7 +53,7 @@ fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Sl
             At::Booting(node_id) => boot.push(node_id.slot()),
             At::New(n) => match slots.get(n) {
                 Some(slot) => launched.push(*slot),
-                None => later = true,
+                None => is_later = true,
             },
         }
     }
@@ -64,10 +67,14 @@ fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Sl
     if !doubted.is_empty() {
         why.push(Reason::NodesDoubted { slots: listed(doubted) });
     }
-    if later {
-        why.push(Reason::MaxPerRun { max: view.seen.policy.launch.max_per_run });
+    if is_later {
+        why.push(later(view));
     }
     why
+}
+
+fn later(view: &View<'_>) -> Reason {
+    Reason::MaxPerRun { max: view.seen.policy.launch.max_per_run }
 }
 
 /// `slot 3, slot 4`

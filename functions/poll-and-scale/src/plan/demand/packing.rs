@@ -178,24 +178,29 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     pub(super) fn bin(&self, at: At, offering: &Offering) -> Bin {
-        let mut free = usable(offering.capacity, self.view.seen.policy.nodes.memory_usable);
-        let (mut empty, mut taken) = (true, false);
+        let capacity = usable(offering.capacity, self.view.seen.policy.nodes.memory_usable);
+        let mut free = capacity;
+        let (mut empty, mut taken, mut assigned_at) = (true, false, self.view.now);
         if let At::Ready(node) | At::Booting(node) = at {
+            let record = self.view.node(node);
+            assigned_at = record.and_then(|r| r.life()).map_or(assigned_at, |l| l.assigned_at);
             for alloc in self.view.allocs_on(node) {
                 free = minus(free, alloc.capacity);
                 empty = false;
                 taken |= alloc.exclusive || alloc.capacity.gpus > 0;
             }
             // The agent says busy: another scheduler uses the machine.
-            taken |= self.view.node(node).and_then(|r| r.contact()).is_some_and(|c| c.busy);
+            taken |= record.and_then(|r| r.contact()).is_some_and(|c| c.busy);
         }
         Bin {
             at,
+            capacity,
             free,
             size: offering.size.clone(),
             instance_type: offering.instance_type.clone(),
             market: offering.market,
             price_per_hour: offering.price_per_hour,
+            assigned_at,
             empty,
             taken,
             blocked: false,
