@@ -5,6 +5,7 @@
 
 use crate::core::{START, lock};
 use model::Offering;
+use model::cloud::LaunchError;
 use model::ids::{NodeId, Slot};
 use model::time::Time;
 use std::collections::{HashMap, HashSet};
@@ -56,8 +57,10 @@ pub struct Caller {
     wrote: Mutex<HashSet<Slot>>,
     /// The nodes whose launches EC2 refused for good.
     refused: Mutex<HashSet<NodeId>>,
-    /// The shortages that EC2 reported to the caller: the control key and the time of each.
-    short: Mutex<HashMap<String, Time>>,
+    /// The refusals that EC2 told the caller and that start a limit: the control key and the time of each.
+    told: Mutex<HashMap<String, Time>>,
+    /// The instances that a list showed to the caller in a state in which they do not work.
+    leaving: Mutex<HashSet<String>>,
     /// The instances whose records were shutting down when the caller read or wrote them.
     shut_down: Mutex<HashSet<String>>,
 }
@@ -82,7 +85,8 @@ impl Caller {
             heard: AtomicBool::new(false),
             wrote: Mutex::default(),
             refused: Mutex::default(),
-            short: Mutex::default(),
+            told: Mutex::default(),
+            leaving: Mutex::default(),
             shut_down: Mutex::default(),
         })
     }
@@ -171,14 +175,31 @@ impl Caller {
         lock(&self.refused).contains(&node)
     }
 
-    /// Notes that EC2 is short of this offering.
-    pub fn was_short(&self, offering: &Offering, now: Time) {
-        lock(&self.short).insert(shortage_key(offering), now);
+    /// Notes that EC2 refused a launch of this offering.
+    pub fn was_told(&self, offering: &Offering, error: &LaunchError, now: Time) {
+        let key = match error {
+            LaunchError::Capacity(_) => shortage_key(offering),
+            LaunchError::Quota(_) => "quota".to_owned(),
+            LaunchError::Throttled(_) => "backoff".to_owned(),
+            LaunchError::NotAllowed(_) => "not_allowed".to_owned(),
+            LaunchError::BadRequest(_) | LaunchError::Spent(_) | LaunchError::Lost(_) => return,
+        };
+        lock(&self.told).insert(key, now);
     }
 
-    /// The shortages that EC2 reported to the caller: the control key and the time of each.
-    pub fn shortages(&self) -> Vec<(String, Time)> {
-        lock(&self.short).iter().map(|(key, at)| (key.clone(), *at)).collect()
+    /// The refusals that EC2 told the caller and that start a limit: the control key and the time of each.
+    pub fn refusals(&self) -> Vec<(String, Time)> {
+        lock(&self.told).iter().map(|(key, at)| (key.clone(), *at)).collect()
+    }
+
+    /// Notes that a list showed this instance in a state in which it does not work.
+    pub fn lists_as_leaving(&self, instance_id: &str) {
+        lock(&self.leaving).insert(instance_id.to_owned());
+    }
+
+    /// Whether a list showed this instance to the caller in a state in which it does not work.
+    pub fn has_listed_as_leaving(&self, instance_id: &str) -> bool {
+        lock(&self.leaving).contains(instance_id)
     }
 
     /// Notes that the caller read or wrote the record of this instance as shutting down.

@@ -200,6 +200,11 @@ faults! {
     DbSentTwice = 0.003,
     /// the requests of a node arrive and all answers are lost, for up to an hour
     Deaf = 0.001,
+    /// a list shows an instance in the state that it had up to two minutes ago (small fleets, and `--fault`)
+    ListsOlderState = 0.0,
+    /// EC2 does not accept the caller of launches for some minutes: credentials, clock or permissions (small fleets, and
+    /// `--fault`)
+    LaunchNotAllowed = 0.0,
 }
 
 impl Fault {

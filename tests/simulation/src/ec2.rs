@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
+/// How long after a change a list may show the state before.
+const OLDER_STATE: Span = Span::from_s(120);
 /// How long a terminated instance is listed at most, in milliseconds (EC2: about an hour).
 const LISTED_MS: i64 = 3_600_000;
 
@@ -41,6 +43,8 @@ pub struct Real {
     forgotten_at: Option<Time>,
     /// When EC2 will take the instance back, if EC2 gave a warning.
     pub taken_at: Option<Time>,
+    /// The state before the last change, and the time of the change.
+    before: Option<(InstanceState, Time)>,
     machine: Option<AbortHandle>,
 }
 
@@ -86,6 +90,7 @@ struct Region {
     tokens: BTreeMap<(String, String), (LaunchRequest, String)>,
     shortages: BTreeMap<(String, String, Market), Time>,
     quota_until: Option<Time>,
+    not_allowed_until: Option<Time>,
     collapse_until: Option<Time>,
     launched: u64,
     /// Spot warnings that are not passed on yet.
@@ -152,6 +157,7 @@ impl Ec2 {
         let mut region = lock(&self.region);
         region.shortages.clear();
         region.quota_until = None;
+        region.not_allowed_until = None;
         region.collapse_until = None;
         for real in region.instances.values_mut() {
             real.hidden_until = real.hidden_until.map(|until| until.min(now));
@@ -211,6 +217,12 @@ impl Ec2 {
         if self.core.happens(Fault::BadRequest) {
             return Err(LaunchError::BadRequest("InvalidParameterValue (simulated)".into()));
         }
+        if self.core.happens(Fault::LaunchNotAllowed) {
+            region.not_allowed_until = Some(now + Span::from_s(self.core.of(Fault::LaunchNotAllowed, 30, 900)));
+        }
+        if region.not_allowed_until.is_some_and(|until| now < until) {
+            return Err(LaunchError::NotAllowed("AuthFailure (simulated)".into()));
+        }
         if self.core.happens(Fault::Quota) {
             region.quota_until = Some(now + Span::from_s(self.core.of(Fault::Quota, 30, 900)));
         }
@@ -249,6 +261,7 @@ impl Ec2 {
             untagged_at: None,
             forgotten_at: None,
             taken_at: None,
+            before: None,
             machine: None,
         };
         self.core.count("an instance was launched");
@@ -326,8 +339,24 @@ impl Ec2 {
 
     fn change(&self, instance_id: &str, change: impl FnOnce(&mut Real)) {
         if let Some(real) = lock(&self.region).instances.get_mut(instance_id) {
+            let before = real.instance.state;
             change(real);
+            if real.instance.state != before {
+                real.before = Some((before, self.core.now()));
+            }
         }
+    }
+
+    /// The instance as a list shows it: perhaps in an older state.
+    fn listed(&self, real: &Real) -> Instance {
+        let mut instance = real.instance.clone();
+        let recent = real.before.filter(|(_, changed_at)| self.core.now().since(*changed_at) < OLDER_STATE);
+        if let Some((state, _)) = recent
+            && self.core.happens(Fault::ListsOlderState)
+        {
+            instance.state = state;
+        }
+        instance
     }
 
     /// Stops everything that runs on the machine.
@@ -408,9 +437,11 @@ impl Cloud for Seen {
             let shown = region.instances.values().filter(|r| r.is_listed(now)).enumerate();
             shown
                 .filter(|(n, _)| (!collapsed || n % 4 == 0) && !core.happens(Fault::ListForgets))
-                .map(|(_, r)| r.instance.clone())
+                .map(|(_, r)| ec2.listed(r))
                 .collect()
         };
+        let works = |i: &&Instance| matches!(i.state, InstanceState::Pending | InstanceState::Running);
+        shown.iter().filter(|i| !works(i)).for_each(|i| caller.lists_as_leaving(&i.instance_id));
         caller.point().await;
         Ok(shown)
     }
@@ -431,7 +462,9 @@ impl Cloud for Seen {
         let caller = Caller::current();
         caller.point().await;
         if core.happens(Fault::LaunchThrottled) {
-            return Err(LaunchError::Throttled("RequestLimitExceeded (simulated)".into()));
+            let error = LaunchError::Throttled("RequestLimitExceeded (simulated)".into());
+            caller.was_told(&request.offering, &error, core.now());
+            return Err(error);
         }
         // The client gives up after 25 s. A call that is under way then may still be carried out.
         let slow = core.happens(Fault::LaunchSlow);
@@ -464,8 +497,8 @@ impl Cloud for Seen {
         {
             caller.was_refused(node);
         }
-        if let Err(LaunchError::Capacity(_)) = &result {
-            caller.was_short(&offering, core.now());
+        if let Err(error) = &result {
+            caller.was_told(&offering, error, core.now());
         }
         caller.point().await;
         if result.is_ok() && core.happens(Fault::LaunchAnswerLost) {

@@ -323,7 +323,7 @@ impl Functions {
             let done = answer.is_ok();
             self.ran(function, answer);
             if done {
-                self.check.invariant_a_shortage_is_remembered(&caller);
+                self.check.invariant_a_refusal_is_remembered(&caller);
             }
         };
         let work = core.invariant_nothing_panics(function, caller.run(self.until_stopped(work)));

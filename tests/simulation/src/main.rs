@@ -38,6 +38,9 @@ struct Args {
     /// Run the reference's chaos instead (see `Scenario::chaos`)
     #[arg(long)]
     chaos: bool,
+    /// Run worlds with small fleets, of 3 to 8 nodes (see `Scenario::small`)
+    #[arg(long, conflicts_with = "chaos")]
+    small: bool,
     /// How many worlds run at once
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -176,7 +179,11 @@ fn main() -> ExitCode {
 }
 
 fn scenario(seed: u64, args: &Args) -> Scenario {
-    let mut scenario = if args.chaos { Scenario::chaos(seed) } else { Scenario::of(seed, args.hours) };
+    let mut scenario = match (args.chaos, args.small) {
+        (true, _) => Scenario::chaos(seed),
+        (false, true) => Scenario::small(seed, args.hours),
+        (false, false) => Scenario::of(seed, args.hours),
+    };
     for (fault, chance) in &args.fault {
         scenario.set_chance(*fault, *chance);
     }

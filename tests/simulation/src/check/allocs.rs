@@ -39,6 +39,7 @@ impl Check {
             }
         }
         self.invariant_a_final_alloc_never_changes(before, after);
+        self.invariant_no_work_for_a_machine_that_stops(caller, model, before, after);
         self.invariant_both_sets_have_the_live_allocs(model, id, before, after);
         self.invariant_what_is_lost_for_its_absence_is_absent(caller, id, before, after);
         self.invariant_a_silent_nodes_work_is_waited_for(caller, model, before, after);
@@ -82,6 +83,26 @@ impl Check {
                     self.broken(rule, format!("{name} changed: {before:?} → {after:?}"));
                 }
             }
+        }
+    }
+
+    /// No run places an alloc on a node whose instance EC2 listed to this run as stopping, stopped, shutting down or
+    /// terminated.
+    fn invariant_no_work_for_a_machine_that_stops(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let (None, Some(after)) = (before, after) else { return };
+        let Some(node) = node_id(after) else { return };
+        let record = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node));
+        if let Some(instance) = record.and_then(|r| text(r, "instance_id"))
+            && caller.has_listed_as_leaving(instance)
+        {
+            let what = format!("{} places {after:?} on {instance}, which stops", caller.name());
+            self.broken("invariant_no_work_for_a_machine_that_stops", what);
         }
     }
 

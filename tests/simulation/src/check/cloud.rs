@@ -34,8 +34,8 @@ impl Check {
         self.invariant_a_launch_names_its_node(request)
     }
 
-    /// No launch is made while a quota, throttling, failed starts, a shortage, or a refusal of its size forbids it, if
-    /// the run could know. (An earlier call may still be repeated, to learn its outcome.)
+    /// No launch is made while a quota, throttling, a refusal of the caller, failed starts, a shortage, or a refusal of
+    /// its size forbids it, if the run could know. (An earlier call may still be repeated, to learn its outcome.)
     fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
@@ -55,7 +55,9 @@ impl Check {
             let Some(key) = text(row, "key") else { continue };
             let known = time(row, "since_at").is_some_and(|since| could_know(caller, since));
             let holds = match key {
-                "quota" | "backoff" | "boot_failures" => time(row, "until_at").is_some_and(|until| now + SLACK < until),
+                "quota" | "not_allowed" | "backoff" | "boot_failures" => {
+                    time(row, "until_at").is_some_and(|until| now + SLACK < until)
+                }
                 _ if key == shortage => time(row, "until_at").is_some_and(|until| now + SLACK < until),
                 _ if key == bad => version.is_some() && number(row, "policy_version") == version,
                 _ => false,
@@ -69,19 +71,24 @@ impl Check {
         }
     }
 
-    /// At the end of a run, every shortage that EC2 reported to the run is in the control table, whatever else the run
-    /// wrote there. (Not checked in worlds where writes fail. There, only the next refusal may be stored.)
-    pub fn invariant_a_shortage_is_remembered(&self, caller: &Caller) {
+    /// At the end of a run, every shortage, quota, throttling and refusal of the caller that EC2 told the run is in the
+    /// control table, whatever else the run wrote there. (Not checked in worlds where writes fail. There, only the next
+    /// refusal may be stored.)
+    pub fn invariant_a_refusal_is_remembered(&self, caller: &Caller) {
         let may_fail = [Fault::DbThrottles, Fault::DbFails, Fault::DbContended, Fault::DbAnswerLost, Fault::Restored];
         if may_fail.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
             return;
         }
-        for (key, told_at) in caller.shortages() {
+        for (key, told_at) in caller.refusals() {
             let Ok(control) = key.parse() else { continue };
-            let until = self.row(&control_key(&control)).and_then(|row| time(&row, "until_at"));
-            if until.is_none_or(|until| until <= told_at + SLACK) {
-                let what = format!("{} was told at {told_at} of {key}, until {until:?}", caller.name());
-                self.broken("invariant_a_shortage_is_remembered", what);
+            let row = self.row(&control_key(&control));
+            let of = |name| row.as_deref().and_then(|row| time(row, name));
+            // A quota pause may have ended by now, because something terminated. Then the row still says when it began.
+            let lasts = of("until_at").is_some_and(|until| until > told_at + SLACK);
+            let noted = !key.starts_with("shortage#") && of("since_at").is_some_and(|since| since + SLACK >= told_at);
+            if !lasts && !noted {
+                let what = format!("{} was told at {told_at} of {key}: {row:?}", caller.name());
+                self.broken("invariant_a_refusal_is_remembered", what);
             }
         }
     }
