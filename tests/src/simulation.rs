@@ -67,6 +67,13 @@ fn every_invariant_holds_in_a_few_worlds() {
 }
 
 #[test]
+fn every_invariant_holds_in_a_few_small_fleets() {
+    for seed in 1..=8 {
+        hold(&Scenario::small(seed, 1.0), How::default());
+    }
+}
+
+#[test]
 fn every_invariant_holds_on_the_real_store() {
     for seed in [2, 5] {
         hold(&Scenario::of(seed, 0.5), How { real_store: true, ..How::default() });
