@@ -39,10 +39,11 @@ const KEPT: &[(&str, u64)] = &[
 
 /// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.
 fn world(seed: u64, options: &str) -> Scenario {
-    let words: Vec<&str> = options.split_whitespace().collect();
+    let small = options.split_whitespace().any(|word| word == "--small");
+    let words: Vec<&str> = options.split_whitespace().filter(|word| *word != "--small").collect();
     let given = |name: &str| words.chunks(2).filter(|pair| pair[0] == name).map(|pair| pair[1]).collect::<Vec<_>>();
     let hours = given("--hours").first().map_or(4.0, |h| h.parse().unwrap());
-    let mut scenario = Scenario::of(seed, hours);
+    let mut scenario = if small { Scenario::small(seed, hours) } else { Scenario::of(seed, hours) };
     for fault in given("--fault") {
         let (name, chance) = fault.split_once('=').unwrap();
         let fault = Fault::ALL.iter().find(|f| format!("{f:?}") == name).unwrap();

@@ -18,7 +18,7 @@ mod nodes;
 mod shutdown;
 
 use crate::caller::{Caller, Kind};
-use crate::core::{Core, lock};
+use crate::core::{Core, Fault, lock};
 use crate::database::{Change, Model};
 use crate::ec2::Ec2;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -41,6 +41,10 @@ const RUN: Span = Span::from_s(90);
 
 /// How long a run may act on what an index shows, which may lag as well.
 const INDEX: Span = Span::from_s(180);
+
+/// The faults that keep a run from writing what it decided.
+const WRITES_FAIL: [Fault; 5] =
+    [Fault::DbThrottles, Fault::DbFails, Fault::DbContended, Fault::DbAnswerLost, Fault::Restored];
 
 /// What an observer of a machine sees.
 #[derive(Debug)]

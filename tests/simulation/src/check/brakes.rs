@@ -124,7 +124,11 @@ impl Check {
             // Nodes that were shut down recently were still up when the run counted the nodes.
             let lately = |r: &Item| time(r, "modified_at").is_some_and(|at| self.core.now().since(at) < RUN);
             let was_up = |r: &Item| up(r) || (text(r, "state") == Some("shutting_down") && lately(r));
-            let all = model.rows(Table::Nodes).filter(|r| was_up(r)).count();
+            // Nodes that were launched since the brake began to hold do not make the share smaller.
+            let since = self.held_since(caller, model, "missing");
+            let was_there =
+                |r: &Item| since.is_none_or(|since| time(r, "assigned_at").is_none_or(|at| at <= since + SLACK));
+            let all = model.rows(Table::Nodes).filter(|r| was_up(r) && was_there(r)).count();
             let stale = &policy.stale;
             let floor = stale.brake_min as usize;
             let hold_s = Some(stale.brake_hold_s);

@@ -2,7 +2,7 @@
 
 use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
 use crate::caller::{Caller, Kind, shortage_key};
-use crate::core::{Fault, lock};
+use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
 use model::cloud::{CLUSTER_TAG, InstanceState, NODE_TAG};
@@ -75,8 +75,7 @@ impl Check {
     /// control table, whatever else the run wrote there. (Not checked in worlds where writes fail. There, only the next
     /// refusal may be stored.)
     pub fn invariant_a_refusal_is_remembered(&self, caller: &Caller) {
-        let may_fail = [Fault::DbThrottles, Fault::DbFails, Fault::DbContended, Fault::DbAnswerLost, Fault::Restored];
-        if may_fail.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
+        if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
             return;
         }
         for (key, told_at) in caller.refusals() {

@@ -49,6 +49,7 @@ impl Check {
         self.invariant_a_size_stays_below_its_maximum(&up, after);
         self.invariant_no_more_is_launched_than_work_can_use(model, after);
         self.invariant_what_boots_is_counted(caller, model, after);
+        self.invariant_a_doubted_node_counts_for_the_minimum(caller, model, after);
         if let (Some(node), Some(job)) = (node_id(after), wanted_for(after)) {
             lock(&self.seen).launched_for.insert(node, job);
         }
@@ -165,6 +166,39 @@ impl Check {
         if booting >= queued.max(1) + copies {
             let what = format!("{booting} boot, {queued} members queued, {copies} copies: {after:?}");
             self.broken("invariant_what_boots_is_counted", what);
+        }
+    }
+
+    /// No node is launched for `nodes.min` while enough nodes are ready, as their records say, and their instances run
+    /// and are listed. This holds also if their leases are over: a silent node is either still ready, because its
+    /// silence is not believed, or no longer ready. (Counts only nodes that did not change shortly before the run. Not
+    /// checked where a run may fail to write that a node is no longer ready.)
+    fn invariant_a_doubted_node_counts_for_the_minimum(&self, caller: &Caller, model: &Model, after: &Item) {
+        let Some(ec2) = self.ec2().filter(|_| text(after, "reason").is_some_and(|r| r.starts_with("nodes.min"))) else {
+            return;
+        };
+        if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
+            return;
+        }
+        let now = self.core.now();
+        let runs = |row: &Row| {
+            let real = text(row, "instance_id").and_then(|id| ec2.one(id));
+            real.is_some_and(|r| r.is_up() && r.is_listed(caller.began - RUN) && r.is_listed(now))
+        };
+        let is_ready = |row: &&Row| {
+            text(row, "state") == Some("in_use")
+                && text(row, "status") == Some("ready")
+                && matches!(text(row, "intent"), None | Some("run"))
+                && time(row, "modified_at").is_some_and(|at| at + SETTLED < caller.began)
+                && node_id(row).is_some_and(|n| caller.knows(n))
+                && runs(row)
+        };
+        let ready: Vec<&Row> = model.rows(Table::Nodes).filter(is_ready).collect();
+        if self.policies(RUN).iter().all(|p| ready.len() >= p.nodes.min as usize) {
+            let over = ready.iter().filter(|r| time(r, "lease_expires_at").is_some_and(|at| at < now)).count();
+            let what =
+                format!("{} launches {after:?}: {} are ready, {over} of them silent", caller.name(), ready.len());
+            self.broken("invariant_a_doubted_node_counts_for_the_minimum", what);
         }
     }
 

@@ -206,8 +206,9 @@ impl Check {
                 self.broken("invariant_waiting_has_an_end", format!("{id} is back since {since}"));
             }
         }
-        // An ended job keeps no live allocs.
-        let long_ago = now - Span::from_s(20 * 60);
+        // An ended job keeps no live allocs. If the instance of an alloc was terminated and EC2 does not list it, the
+        // record waits until the node's lease is over.
+        let long_ago = now - Span::from_s(20 * 60) - policy.heartbeat.lease(model.rows(Table::Nodes).count() as u64);
         for job in model.rows(Table::Jobs) {
             let ended = is_ended(job) && time(job, "finished_at").is_none_or(|at| at < long_ago);
             if ended && !set(job).is_empty() {
