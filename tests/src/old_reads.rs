@@ -165,3 +165,29 @@ async fn a_plan_that_is_shown_announces_only_what_a_run_would_do() {
     let cleans = plan(&unlisted, world.now()).actions.iter().any(|p| matches!(p.action, Action::Clean { .. }));
     assert!(cleans && !shown(&world, &unlisted).await.contains(&ActionName::Clean));
 }
+
+#[tokio::test]
+async fn a_plan_of_clean_stale_records_that_is_shown_announces_only_what_a_run_would_do() {
+    let (world, alloc) = running().await;
+    let node_id = world.look.alloc(alloc).await.unwrap().unwrap().summary.node_id;
+    world.pass(1000);
+    let shown = async |seen: &Observation| {
+        let plan = clean_stale_records::plan(seen, world.now());
+        // The other rows are about functions, which have not run for a while.
+        let of_slots = |plan: &clean_stale_records::Plan| -> Vec<String> {
+            plan.actions.iter().map(|p| p.row().subject).filter(|s| s.starts_with("slot#")).collect()
+        };
+        let planned = of_slots(&plan);
+        let confirmed = clean_stale_records::act::confirm(&world.look, &*world.cloud, seen, plan).await.unwrap();
+        (planned, of_slots(&confirmed))
+    };
+    let subject = format!("slot#{}", node_id.slot());
+    // The scan of the records is behind: it does not show the record of the node, so the instance looks orphaned.
+    let mut behind = world.observe().await;
+    behind.nodes.retain(|n| n.node_id() != Some(node_id));
+    assert_eq!(shown(&behind).await, (vec![subject.clone()], vec![]));
+    // EC2's list is behind: it does not show the instance, which EC2 knows by its id.
+    let mut unlisted = world.observe().await;
+    unlisted.instances.retain(|i| i.node_id() != Some(node_id));
+    assert_eq!(shown(&unlisted).await, (vec![subject], vec![]));
+}

@@ -35,6 +35,7 @@ const KEPT: &[(&str, u64)] = &[
     ("regrouping_waits_for_what_does_not_wait", 46),
     ("success_told_by_its_time", 133),
     ("missing_while_it_is_stopped", 121),
+    ("fleet_shrinks_as_its_instances_end", 15),
 ];
 
 /// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.

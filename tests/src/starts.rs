@@ -3,7 +3,8 @@
 use crate::world::{World, job, quick_policy};
 use model::ActionName;
 use model::JobSpec;
-use model::control::{ControlKey, Entry, EntryRow, FailedStarts};
+use model::control::{ControlKey, Entry, EntryRow, FailedStarts, Quota};
+use model::time::Span;
 use runtime::answer::{Outcome, RunAnswer};
 use serde_json::json;
 
@@ -124,4 +125,29 @@ async fn after_a_shortage_launches_double_with_each_success() {
         assert_eq!(launches().await, (most, 0));
         world.pass(60);
     }
+}
+
+#[tokio::test]
+async fn a_quota_pause_ends_when_clean_stale_records_sees_that_an_instance_terminated() {
+    let world = World::new().await;
+    world.submit(alone()).await;
+    world.poll().await.unwrap();
+    let quota = async || world.look.entry::<Quota>(&ControlKey::Quota).await.unwrap();
+    let never = quota().await;
+    let until_at = Some(world.now() + Span::from_s(3600));
+    let paused = EntryRow { since_at: Some(world.now()), until_at, ..never.row().clone() };
+    world.look.write_entry(&never, &Quota::from_row(paused)).await.unwrap();
+    world.clean().await.unwrap();
+    assert!(quota().await.applies(world.now()), "nothing has terminated");
+    for instance in world.ec2.instances() {
+        world.ec2.terminate_by_cloud(&instance.instance_id);
+    }
+    for _ in 0..10 {
+        world.pass(5);
+        world.ec2.advance();
+    }
+    world.clean().await.unwrap();
+    // The pause ended at the time of the action, which is a little later than the start of the run.
+    world.pass(1);
+    assert!(!quota().await.applies(world.now()));
 }

@@ -91,14 +91,18 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         seen.policy = policy;
     }
     let at = args.at.unwrap_or(now);
+    // A run reads again before it acts, so the plan is checked by the same reads. sweep-dispatch makes none.
+    let (store, cloud) = (&cluster.store, cluster.cloud.as_ref());
     let answer = match args.function {
-        // The run reads again before it acts, so the plan is checked by the same reads.
         Planner::PollAndScale => {
-            let (store, cloud) = (&cluster.store, cluster.cloud.as_ref());
             let plan = poll_and_scale::plan(&seen, at);
             poll_and_scale::act::confirm(store, cloud, &seen, plan, at).await?.answer()
         }
-        other => other.plan(&seen, at),
+        Planner::CleanStaleRecords => {
+            let plan = clean_stale_records::plan(&seen, at);
+            clean_stale_records::act::confirm(store, cloud, &seen, plan).await?.answer()
+        }
+        Planner::SweepDispatch => args.function.plan(&seen, at),
     };
     if args.json {
         show::json(context.out, &answer)?;

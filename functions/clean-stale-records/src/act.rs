@@ -6,23 +6,27 @@
 use crate::actions::{Action, Proof};
 use crate::plan::{Plan, is_orphan};
 use async_trait::async_trait;
+use model::NodeRecord;
 use model::action::Planned;
 use model::cloud::{Cloud, InstanceState};
 use model::ids::NodeId;
 use model::time::Time;
 use runtime::answer::{ActError, ActionAnswer, Outcome};
+use runtime::confirm::{Confirm, confirmed};
+use runtime::observation::{Observation, ObserveError};
 use runtime::run::{Perform, Run};
 use store::steps::{self, Retention};
-use store::{delete_node, silent_since};
+use store::{Store, delete_node, silent_since};
 
 struct Acting<'a> {
     run: Run<'a>,
-    cloud: &'a dyn Cloud,
+    reading: Reading<'a>,
 }
 
 /// Carries out the plan, one action after the other.
 pub(crate) async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnswer> {
-    let acting = Acting { run, cloud };
+    let reading = Reading { store: run.store, cloud, seen: run.seen };
+    let acting = Acting { run, reading };
     let answers = acting.run.one_by_one(&acting, &plan.actions).await;
     acting.run.finish(answers, None).await
 }
@@ -54,27 +58,61 @@ impl Acting<'_> {
         let record = self.run.lanes.record_of(node_id).ok_or(ActError::CONFLICT)?;
         let mut conditions = Vec::new();
         if proof == Proof::Silence {
-            // The record stays if a heartbeat has arrived since, or if EC2 knows a live instance by this id. A
-            // terminated instance does not count: EC2 knows it by id for an hour after its tags are gone.
             conditions.push(silent_since(&record));
-            if let Some(id) = record.life().and_then(|l| l.instance_id.as_deref())
-                && self.cloud.instance(id).await?.is_some_and(|i| i.state != InstanceState::Terminated)
-            {
-                return Err(ActError::CONFLICT);
-            }
+            self.reading.is_gone(&record).await?;
         }
         let keep = Retention::of(&self.run.seen.policy);
         steps::clean_node(self.run.store, &record, reason, conditions, keep, now).await?;
+        steps::end_quota_pause(self.run.store, &self.run.seen.control, now).await;
         Ok(())
     }
 
-    /// Terminates an orphan, after a consistent read of its slot has confirmed that the instance is one.
     async fn terminate_orphan(&self, instance_id: &String, node_id: NodeId) -> Result<(), ActError> {
-        let record = self.run.store.node(node_id.slot()).await?;
-        if !is_orphan(record.as_ref(), node_id, instance_id) {
-            return Err(ActError::CONFLICT);
-        }
-        self.cloud.terminate(std::slice::from_ref(instance_id)).await?;
+        self.reading.orphan(instance_id, node_id).await?;
+        self.reading.cloud.terminate(std::slice::from_ref(instance_id)).await?;
         Ok(())
     }
+}
+
+/// Reads again what the plan was made from.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    store: &'a Store,
+    cloud: &'a dyn Cloud,
+    seen: &'a Observation,
+}
+
+impl Reading<'_> {
+    /// A conflict if EC2 knows a live instance by the id that the record names. A terminated instance does not count:
+    /// EC2 knows it by id for an hour after its tags are gone.
+    async fn is_gone(&self, record: &NodeRecord) -> Result<(), ActError> {
+        let Some(id) = record.life().and_then(|l| l.instance_id.as_deref()) else { return Ok(()) };
+        let known = self.cloud.instance(id).await?;
+        if known.is_some_and(|i| i.state != InstanceState::Terminated) { Err(ActError::CONFLICT) } else { Ok(()) }
+    }
+
+    /// A conflict unless a consistent read of the slot confirms that the instance is an orphan.
+    async fn orphan(&self, instance_id: &str, node_id: NodeId) -> Result<(), ActError> {
+        let record = self.store.node(node_id.slot()).await?;
+        if is_orphan(record.as_ref(), node_id, instance_id) { Ok(()) } else { Err(ActError::CONFLICT) }
+    }
+}
+
+#[async_trait]
+impl Confirm<Action> for Reading<'_> {
+    async fn confirm(&self, planned: &Planned<Action>) -> Result<(), ActError> {
+        match &planned.action {
+            Action::Clean { node_id, proof: Proof::Silence } => {
+                let record = self.seen.nodes.iter().find(|r| r.node_id() == Some(*node_id));
+                self.is_gone(record.ok_or(ActError::CONFLICT)?).await
+            }
+            Action::TerminateOrphan { instance_id, node_id } => self.orphan(instance_id, *node_id).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The plan without the actions that would be conflicts if a run carried the plan out now.
+pub async fn confirm(store: &Store, cloud: &dyn Cloud, seen: &Observation, plan: Plan) -> Result<Plan, ObserveError> {
+    confirmed(&Reading { store, cloud, seen }, plan).await
 }

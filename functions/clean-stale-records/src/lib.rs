@@ -6,7 +6,7 @@
 //! Does not: launch or place anything, or restart an overdue function: Lambda ends a function that hangs.
 //! Sources: Arvados #12073 (stale records), #8236 (watchdog).
 
-mod act;
+pub mod act;
 mod actions;
 mod plan;
 
@@ -31,6 +31,7 @@ pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClo
     let seen = Observation::read(store, cloud, clock.now()).await?;
     let plan = plan(&seen, clock.now());
     let (actions, ran) = if dry_run {
+        let plan = act::confirm(store, cloud, &seen, plan).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         (act::act(Run::new(CLEAN_STALE_RECORDS, store, &seen, clock), cloud, &plan).await, Ran::Whole)

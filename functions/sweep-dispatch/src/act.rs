@@ -39,6 +39,10 @@ impl Perform<Action> for Acting<'_> {
                 store.transact(&writes).await?;
             }
             Action::ForgetHandle(handle) | Action::Purge(handle) => store.apply(&delete_handle(handle)).await?,
+            Action::Warn(subject) => {
+                tracing::warn!(%subject, "{}", planned.reason);
+                return Ok(Outcome::Said);
+            }
         }
         Ok(Outcome::Done)
     }

@@ -4,6 +4,7 @@
 //! Does not: decide (`plan` does) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
+use model::events::Subject;
 use model::{ActionName, Handle};
 
 /// One thing that a run can do.
@@ -17,15 +18,8 @@ pub enum Action {
     ForgetHandle(Handle),
     /// Delete the row of a handle, because the life of its node is over.
     Purge(Handle),
-}
-
-impl Action {
-    /// The handle, as read.
-    pub const fn handle(&self) -> &Handle {
-        match self {
-            Self::MarkDestroying(h) | Self::LookLater(h, _) | Self::ForgetHandle(h) | Self::Purge(h) => h,
-        }
-    }
+    /// Tell a person.
+    Warn(Subject),
 }
 
 impl Describe for Action {
@@ -35,11 +29,15 @@ impl Describe for Action {
             Self::LookLater(..) => ActionName::LookLater,
             Self::ForgetHandle(_) => ActionName::ForgetHandle,
             Self::Purge(_) => ActionName::Purge,
+            Self::Warn(_) => ActionName::Warn,
         }
     }
 
     fn about(&self) -> About {
-        let handle = self.handle();
+        let handle = match self {
+            Self::MarkDestroying(h) | Self::LookLater(h, _) | Self::ForgetHandle(h) | Self::Purge(h) => h,
+            Self::Warn(subject) => return About::Said(subject.clone()),
+        };
         About::Handle { node_id: handle.node_id, handle: handle.handle.clone(), alloc_id: handle.alloc_id }
     }
 }

@@ -5,8 +5,10 @@
 //! Does not: contain the rule for one handle (`model::handle` does), or apply reports (`report` does).
 
 use crate::actions::Action;
+use model::action::Telling;
 use model::handle::{AllocFact, Due, NodeFact, WorkFact};
 use model::ids::{NodeId, Slot};
+use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
@@ -21,7 +23,12 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     let working: BTreeSet<NodeId> = seen.allocs.iter().map(|a| a.node_id).collect();
     let cache_unused = Span::from_s(seen.policy.sweep.cache_unused_s);
     let mut plan = Plan::default();
-    for handle in seen.handles.iter().filter(|h| h.due_at <= now) {
+    for row in &seen.aside.rows {
+        plan.tell(Action::Warn(row.subject.clone()), Reason::RowUnsound { what: row.what.clone() }, Telling::Quiet);
+    }
+    // Nobody knows which node holds a slot whose record was set aside, so nothing is decided about its handles.
+    let is_known = |handle: &&Handle| !seen.aside.slots.contains(&handle.node_id.slot());
+    for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known) {
         let record = records.get(&handle.node_id.slot()).copied();
         let handle = handle.clone();
         match handle.due(node_fact(&handle, record, &working), cache_unused, now) {

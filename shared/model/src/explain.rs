@@ -175,7 +175,7 @@ mod tests {
     fn jobs_that_wait_for_the_same_reasons_share_a_line() {
         let mut explained = Explanation::default();
         let jobs: Vec<JobSummary> = (0..4).map(|n| fixtures::job(n).summary).collect();
-        let max = || vec![Reason::NodesMax { max: 6 }];
+        let max = || vec![Reason::NodesMax { max: 6, there: 6 }];
         explained.waits(&jobs[0], max());
         explained.waits(&jobs[1], vec![Reason::RegroupingMembers {}]);
         explained.waits(&jobs[2], max());

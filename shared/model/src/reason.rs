@@ -81,7 +81,7 @@ reasons! {
     /// An unusual share of the leases expired.
     ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
     /// No heartbeat was accepted since the silent nodes should have called.
-    IngestUnproven "ingest_unproven" { nodes: usize } = "{nodes} nodes are silent, and heartbeat-ingest has not shown since then that it works: they keep their status until it does";
+    IngestUnproven "ingest_unproven" { nodes: usize } = "{} silent, and heartbeat-ingest has not shown since then that it works: no status changes until it does", are(*nodes);
     /// The lease expired, and some alloc may wait for the node.
     SilentWithWaitingAllocs "silent_with_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; allocs wait for it";
     /// The lease expired, and no alloc waits for the node.
@@ -140,13 +140,13 @@ reasons! {
     // What a plan does not do
 
     /// Every slot below `nodes.max` has a node.
-    NodesMax "nodes_max" { max: u32 } = "all {max} nodes that nodes.max allows are there";
+    NodesMax "nodes_max" { max: u32, there: u32 } = "{}", allowed("nodes.max", *max, *there);
     /// The maximum is 0.
     ClusterPaused "cluster_paused" {} = "nodes.max is 0, which pauses the cluster";
     /// One more node would exceed the price cap.
     PriceCap "price_cap" { spent: Usd, price: Usd, cap: Usd } = "one more node costs {price} an hour, the nodes cost {spent}, and nodes.max_price_per_hour is {cap}";
     /// The maximum of a size is reached.
-    SizeMaximum "size_maximum" { size: String, max: u32 } = "all {max} nodes that the maximum of size {size} allows are there";
+    SizeMaximum "size_maximum" { size: String, max: u32, there: u32 } = "{}", allowed(&format!("the maximum of size {size}"), *max, *there);
     /// A limit stops every launch.
     LaunchPaused "launch_paused" { limit: String, left: Span } = "launching pauses for {left}: {limit}";
     /// EC2 is short of an offering.
@@ -156,7 +156,7 @@ reasons! {
     /// After a shortage, a run makes few attempts.
     AttemptsSpent "attempts_spent" { offering: String, most: u64 } = "EC2 was short of {offering}: attempts in this run are limited to {most}, and each success doubles the limit";
     /// This run launches as many nodes as it may.
-    MaxPerRun "max_per_run" { max: u32 } = "this run makes the {max} launches that launch.max_per_run allows, and a later run makes the next ones";
+    MaxPerRun "max_per_run" { max: u32 } = "launch.max_per_run is {max}: a later run makes the other launches";
     /// This run launches nodes for the job.
     NodesLaunched "nodes_launched" { slots: String } = "this run launches for it: {slots}";
     /// Nodes with room for the job boot.
@@ -164,7 +164,7 @@ reasons! {
     /// Nodes with room for the job are silent or unlisted.
     NodesDoubted "nodes_doubted" { slots: String } = "{slots} is silent or unlisted, and this run does not believe it: nothing is placed there, and nothing is launched in its place";
     /// Other members of the job have nodes.
-    PartFound "part_found" { found: usize, of: u32 } = "{found} of the {of} nodes that it needs are kept for it";
+    PartFound "part_found" { found: usize, of: u32 } = "it keeps {found} of the {of} nodes that it needs";
     /// An earlier job waits, and the room that is left is kept for that job.
     KeptForEarlier "kept_for_earlier" { job: String } = "job {job} comes first, and the rest of the room is kept for it";
     /// A job regroups.
@@ -295,6 +295,20 @@ reasons! {
     AllocEndedAs "alloc_ended_as" { client: ClientStatus, message: String } = "{client}{message}";
     /// The state of a job after one of its allocs ended.
     JobNow "job_now" { state: JobState, message: String } = "{state}{message}";
+}
+
+/// What a maximum allows, and how much of it is used.
+fn allowed(maximum: &str, max: u32, there: u32) -> String {
+    match max {
+        _ if there < max => format!("{maximum} allows {max} nodes, and {there} of them are there"),
+        1 => format!("the 1 node that {maximum} allows is there"),
+        _ => format!("all {max} nodes that {maximum} allows are there"),
+    }
+}
+
+/// So many nodes are something.
+fn are(nodes: usize) -> String {
+    if nodes == 1 { "1 node is".to_owned() } else { format!("{nodes} nodes are") }
 }
 
 impl Reason {

@@ -116,7 +116,7 @@ mod tests {
     fn a_wait_is_told_when_its_reason_changes_and_a_few_at_a_time() {
         let jobs = jobs(50);
         let ids = || jobs.iter().map(|j| j.job_id);
-        let max = explained(&jobs, &Reason::NodesMax { max: 6 });
+        let max = explained(&jobs, &Reason::NodesMax { max: 6, there: 6 });
         let mut told = ToldRow::new();
         let mut numbers = Vec::new();
         for _ in 0..4 {

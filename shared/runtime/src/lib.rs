@@ -5,6 +5,7 @@
 //! | [`observation`] | everything that one run reads, in a safe order |
 //! | [`run`] | the one run loop: lanes, freshness, deadline, outcome, event |
 //! | [`clock`], [`lanes`], [`answer`], [`metrics`] | its parts |
+//! | [`confirm`] | checks a plan that is only shown |
 //! | [`http`] | what all requests of nodes have in common |
 //! | [`mod@env`], [`lambda`] | the environment, the start and the Lambda loop |
 //!
@@ -13,6 +14,7 @@
 
 pub mod answer;
 pub mod clock;
+pub mod confirm;
 pub mod env;
 pub mod http;
 pub mod lambda;

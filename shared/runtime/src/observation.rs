@@ -61,7 +61,7 @@ pub struct Observation {
     pub handles: Vec<Handle>,
     /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
     pub unclear: BTreeSet<NodeId>,
-    /// The rows that contradict the contract: no decision uses them. sweep-dispatch sets none aside.
+    /// The rows that contradict the contract: no decision uses them.
     pub aside: SetAside,
     pub control: Control,
     pub policy: Policy,
@@ -134,6 +134,7 @@ impl Observation {
             policy,
             policy_version,
         };
+        seen.set_aside();
         seen.sort();
         Ok(seen)
     }
@@ -174,7 +175,7 @@ impl Observation {
     }
 
     fn set_aside(&mut self) {
-        self.aside = soundness::set_aside(&mut self.nodes, &mut self.jobs, &mut self.allocs);
+        self.aside = soundness::set_aside(&mut self.nodes, &mut self.jobs, &mut self.allocs, &mut self.handles);
     }
 
     fn sort(&mut self) {

@@ -5,8 +5,8 @@
 //! Does not: read rows whose attributes cannot be read; the store refuses them.
 
 use model::events::Subject;
-use model::ids::Slot;
-use model::{AllocSummary, JobSummary, NodeRecord};
+use model::ids::{NodeId, Slot};
+use model::{AllocSummary, Handle, JobSummary, NodeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A row that was set aside.
@@ -28,7 +28,12 @@ pub struct SetAside {
 }
 
 /// Takes the unsound rows out of these lists.
-pub fn set_aside(nodes: &mut Vec<NodeRecord>, jobs: &mut Vec<JobSummary>, allocs: &mut Vec<AllocSummary>) -> SetAside {
+pub fn set_aside(
+    nodes: &mut Vec<NodeRecord>,
+    jobs: &mut Vec<JobSummary>,
+    allocs: &mut Vec<AllocSummary>,
+    handles: &mut Vec<Handle>,
+) -> SetAside {
     let mut aside = SetAside::default();
     let slots = counts(nodes.iter().map(|n| n.slot));
     nodes.retain(|node| {
@@ -62,8 +67,21 @@ pub fn set_aside(nodes: &mut Vec<NodeRecord>, jobs: &mut Vec<JobSummary>, allocs
         }
         true
     });
+    let ids = counts(handles.iter().map(key_of));
+    handles.retain(|handle| {
+        if is_twice(&ids, &key_of(handle)) {
+            let what = format!("handle {} is in the table twice", handle.handle);
+            aside.rows.push(Unsound { subject: Subject::Slot(handle.node_id.slot()), what });
+            return false;
+        }
+        true
+    });
     aside.rows.dedup();
     aside
+}
+
+fn key_of(handle: &Handle) -> (NodeId, String) {
+    (handle.node_id, handle.handle.clone())
 }
 
 fn counts<K: Ord>(keys: impl Iterator<Item = K>) -> BTreeMap<K, usize> {

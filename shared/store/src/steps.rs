@@ -1,5 +1,4 @@
-//! Sequences of writes that more than one function performs: placing, ending and stopping allocs,
-//! cleaning a node.
+//! Writes that more than one function performs: placing, ending and stopping allocs, cleaning a node, ending a pause.
 //!
 //! Jobs and allocs end only here: whoever ends one calls a function of this module.
 //!
@@ -15,6 +14,7 @@ use crate::db::WriteError;
 use crate::rows::{change, unchanged};
 use crate::store::Store;
 use crate::write::{Cond, Write};
+use model::control::Control;
 use model::events::{Event, Subject};
 use model::ids::{AllocId, NodeId};
 use model::policy::Policy;
@@ -302,6 +302,19 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -
         });
     }
     Ok(writes)
+}
+
+/// Ends the pause after a quota answer, because an instance has terminated. A failure is only logged, because the pause
+/// also ends by itself.
+pub async fn end_quota_pause(store: &Store, control: &Control, now: Time) {
+    let quota = control.quota();
+    let Some(after) = quota.after_termination(now) else { return };
+    // A conflict is fine: another action of this run, or another run, wrote the entry.
+    if let Err(e) = store.write_entry(&quota, &after).await
+        && !e.is_conflict()
+    {
+        tracing::warn!(error = %e, "the end of a quota pause was not noted");
+    }
 }
 
 /// Cleans a record: first its allocs end as lost, then its handles' rows are deleted, then the slot is freed. Each of

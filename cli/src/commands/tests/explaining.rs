@@ -27,14 +27,14 @@ async fn each_limit_is_said_the_same_everywhere() {
     let failed = entry("boot_failures").map(|row| EntryRow { count: Some(12), ..row });
     for (nodes, small, entry, why) in [
         ("max = 0", "", None, "nodes.max is 0, which pauses the cluster"),
-        ("max = 1", "", None, "all 1 nodes that nodes.max allows are there"),
+        ("max = 1", "", None, "the 1 node that nodes.max allows is there"),
         (
             "max_price_per_hour = 0.2",
             "",
             None,
             "one more node costs $0.116 an hour, the nodes cost $0.10, and nodes.max_price_per_hour is $0.20",
         ),
-        ("max = 4", "max = 1", None, "all 1 nodes that the maximum of size small allows are there"),
+        ("max = 4", "max = 1", None, "the 1 node that the maximum of size small allows is there"),
         ("max = 4", "", entry("quota"), "launching pauses for 3 min: the account's limit is reached"),
         ("max = 4", "", entry("backoff"), "launching pauses for 3 min: EC2 throttles launches"),
         (

@@ -9,6 +9,7 @@ use model::ids::NodeId;
 use model::time::Time;
 use model::{NodeRecord, NodeState, NodeStatus};
 use runtime::answer::ActError;
+use store::steps;
 use store::{Cond, no_live_allocs, silent_since};
 
 impl Acting<'_> {
@@ -76,20 +77,8 @@ impl Acting<'_> {
         if failed_start {
             self.count_failed_start(&record, now).await;
         }
-        self.end_quota_pause(now).await;
+        steps::end_quota_pause(self.run.store, &self.run.seen.control, now).await;
         Ok(())
-    }
-
-    /// Ends the pause after a quota answer, because an instance has terminated.
-    async fn end_quota_pause(&self, now: Time) {
-        let quota = self.run.seen.control.quota();
-        let Some(after) = quota.after_termination(now) else { return };
-        // A conflict is fine: another action of this run, or another run, wrote the entry.
-        if let Err(e) = self.run.store.write_entry(&quota, &after).await
-            && !e.is_conflict()
-        {
-            tracing::warn!(error = %e, "the end of a quota pause was not noted");
-        }
     }
 
     /// Expires a lease, unless a heartbeat has arrived since the record was read.

@@ -7,14 +7,16 @@
 //! Guarantees: an action that would find another state is a conflict.
 //! Does not: write.
 
-use crate::plan::{Action, Plan, window_over};
+use crate::plan::{Action, Plan, Planned, window_over};
+use async_trait::async_trait;
 use model::cloud::{Cloud, InstanceState};
 use model::ids::{AllocId, JobId, NodeId};
 use model::time::Time;
 use model::{Alloc, ClientStatus, Desired, Job, JobState, NodeRecord, NodeStatus};
 use runtime::answer::ActError;
+use runtime::confirm::{Confirm, confirmed};
 use runtime::observation::{Observation, ObserveError};
-use store::{Store, WriteError};
+use store::Store;
 
 /// Reads rows again that the plan was made from.
 #[derive(Clone, Copy)]
@@ -125,22 +127,23 @@ impl Reading<'_> {
     }
 }
 
+/// The reads of a plan that is only shown, at this time.
+struct Shown<'a>(Reading<'a>, Time);
+
+#[async_trait]
+impl Confirm<Action> for Shown<'_> {
+    async fn confirm(&self, planned: &Planned) -> Result<(), ActError> {
+        self.0.check(&planned.action, self.1).await
+    }
+}
+
 /// The plan without the actions that would be conflicts if a run carried the plan out now.
 pub async fn confirm(
     store: &Store,
     cloud: &dyn Cloud,
     seen: &Observation,
-    mut plan: Plan,
+    plan: Plan,
     now: Time,
 ) -> Result<Plan, ObserveError> {
-    let reading = Reading { store, cloud, seen };
-    for planned in std::mem::take(&mut plan.actions) {
-        match reading.check(&planned.action, now).await {
-            Ok(()) => plan.actions.push(planned),
-            Err(ActError::Write(WriteError::Db(e))) => return Err(e.into()),
-            Err(ActError::Cloud(e)) => return Err(e.into()),
-            Err(_) => {}
-        }
-    }
-    Ok(plan)
+    confirmed(&Shown(Reading { store, cloud, seen }, now), plan).await
 }

@@ -77,6 +77,8 @@ struct Silent<'a> {
 struct Fleet<'a> {
     /// How many of them there are.
     nodes: usize,
+    /// How many more there are whose instances EC2 lists as stopping, stopped, shutting down or terminated.
+    leaving: usize,
     /// How many of them are silent, also those whose status says so already.
     fell_silent: usize,
     /// The silent nodes whose status does not say so yet, the longest silent first.
@@ -109,6 +111,7 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
     let lease = policy.lease(contacts.len() as u64);
     let mut fleet = Fleet {
         nodes: 0,
+        leaving: 0,
         fell_silent: 0,
         open: Vec::new(),
         explained: BTreeSet::new(),
@@ -118,6 +121,7 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
     for (life, contact) in contacts {
         let node_id = life.node_id;
         if view.is_leaving(life) {
+            fleet.leaving += 1;
             if contact.lease_expires_at < view.now {
                 fleet.explained.insert(node_id);
             }
@@ -156,8 +160,10 @@ fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
 fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief) -> Belief {
     let policy = &view.seen.policy.heartbeat;
     let floor = policy.brake_min as usize;
-    // In a smaller fleet, it is not unusual that all nodes are silent.
-    let several = fleet.nodes > floor || fleet.nodes >= floor.max(2);
+    // In a smaller fleet, it is not unusual that all nodes are silent. A fleet does not become smaller in the moment in
+    // which some of its instances end: heartbeat-ingest may be down at the same time.
+    let there = fleet.nodes + fleet.leaving;
+    let several = there > floor || there >= floor.max(2);
     let all = several && fleet.fell_silent == fleet.nodes;
     let many = fleet.fell_silent > floor && fleet.fell_silent as f64 > policy.brake_fraction * fleet.nodes as f64;
     let ids = |open: &[Silent<'_>]| open.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();

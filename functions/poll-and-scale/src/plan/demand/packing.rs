@@ -353,12 +353,16 @@ impl<'v, 'a> Packing<'v, 'a> {
         let policy = &self.view.seen.policy;
         let (max, cap, price) = (policy.nodes.max, policy.nodes.max_price_per_hour, size.price_per_hour);
         let (of_size, reserved) = (self.of_size(size), &self.reserved);
+        let new = |size: Option<&str>| self.new.iter().filter(|n| size.is_none_or(|s| s == n.size)).map(|_| 1).sum();
         let (cap, without_reserved) = if self.records >= max {
-            let cap = if max == 0 { Reason::ClusterPaused {} } else { Reason::NodesMax { max } };
-            (cap, self.records.saturating_sub(reserved.nodes) < max)
+            let used = self.records.saturating_sub(reserved.nodes);
+            let there = used.saturating_sub(new(None));
+            let cap = if max == 0 { Reason::ClusterPaused {} } else { Reason::NodesMax { max, there } };
+            (cap, used < max)
         } else if let Some(most) = size.max.filter(|most| of_size >= *most) {
-            let there = of_size.saturating_sub(reserved.by_size.get(&size.name).copied().unwrap_or(0));
-            (Reason::SizeMaximum { size: size.name.clone(), max: most }, there < most)
+            let used = of_size.saturating_sub(reserved.by_size.get(&size.name).copied().unwrap_or(0));
+            let there = used.saturating_sub(new(Some(&size.name)));
+            (Reason::SizeMaximum { size: size.name.clone(), max: most, there }, used < most)
         } else if !is_within_cap(policy, self.spent + price) {
             let spent = self.spent.saturating_sub(reserved.price);
             (Reason::PriceCap { spent, price, cap }, is_within_cap(policy, spent + price))

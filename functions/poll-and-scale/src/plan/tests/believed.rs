@@ -43,6 +43,27 @@ fn also_a_fleet_of_three_may_have_an_outage_that_comes_slowly() {
 }
 
 #[test]
+fn a_fleet_does_not_become_small_in_the_moment_in_which_its_instances_end() {
+    // Three of five nodes lose their zone while heartbeat-ingest is down. The leases of the others end one by one.
+    let mut given = fleet(5);
+    given.seen.policy.nodes.min = 0;
+    let policy = given.seen.policy.heartbeat.clone();
+    assert_eq!(policy.brake_min, 3, "two nodes alone are a small fleet");
+    for (n, instance) in given.seen.instances.iter_mut().enumerate() {
+        instance.state = if n < 3 { InstanceState::ShuttingDown } else { InstanceState::Running };
+    }
+    for (record, lease_s) in given.seen.nodes.iter_mut().zip([150, 150, 150, 150, 230]) {
+        if let NodeState::InUse(node) = &mut record.state {
+            node.contact.lease_expires_at = at(lease_s);
+        }
+    }
+    let of_3 = |a: &String| a.ends_with("slot#3");
+    let actions = given.actions(at(200));
+    assert!(!actions.iter().any(of_3), "{actions:?}");
+    assert!(actions.contains(&"hold_back cluster".to_owned()), "{actions:?}");
+}
+
+#[test]
 fn a_node_whose_instance_someone_else_stops_gets_no_work_and_nobody_waits_for_it() {
     for state in [InstanceState::Stopping, InstanceState::Stopped, InstanceState::ShuttingDown] {
         for record in [fixtures::ready(0), fixtures::bound(0)] {

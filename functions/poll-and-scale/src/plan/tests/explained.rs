@@ -71,14 +71,14 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
     });
     let cases = [
         (busy(json!({"nodes": {"max": 0}})), "nodes.max is 0, which pauses the cluster"),
-        (busy(json!({"nodes": {"max": 1}})), "all 1 nodes that nodes.max allows are there"),
+        (busy(json!({"nodes": {"max": 1}})), "the 1 node that nodes.max allows is there"),
         (
             busy(json!({"size": small.clone(), "nodes": {"max_price_per_hour": 0.15}})),
             "one more node costs $0.10 an hour, the nodes cost $0.10, and nodes.max_price_per_hour is $0.15",
         ),
         (
             busy(json!({"size": only_small(json!({"max": 1}))})),
-            "all 1 nodes that the maximum of size small allows are there",
+            "the 1 node that the maximum of size small allows is there",
         ),
         (busy(json!({})).entry(ControlKey::Quota, 160), "launching pauses for 1 min: the account's limit is reached"),
         (busy(json!({})).entry(ControlKey::Backoff, 110), "launching pauses for 10 s: EC2 throttles launches"),
@@ -124,7 +124,7 @@ fn jobs_say_which_nodes_they_wait_for() {
     let row = plan(&booting.seen, at(100)).actions[0].row();
     assert_eq!((row.action, row.job_id), (ActionName::Launch, Some(fixtures::job_id(6))), "a launch names its job");
     let few = given(json!({"launch": {"max_per_run": 1}})).job(5, whole).job(6, whole);
-    let later = "this run makes the 1 launches that launch.max_per_run allows, and a later run makes the next ones";
+    let later = "launch.max_per_run is 1: a later run makes the other launches";
     assert_eq!(
         few.waits(at(100)),
         ["job 5 waits: this run launches for it: slot 0".to_owned(), format!("job 6 waits: {later}")]
@@ -145,7 +145,7 @@ fn a_job_says_which_earlier_job_the_room_is_kept_for() {
     assert_eq!(
         given.waits(at(100)),
         [
-            "job 5 waits: 1 of the 2 nodes that it needs are kept for it; all 2 nodes that nodes.max allows are there",
+            "job 5 waits: it keeps 1 of the 2 nodes that it needs; all 2 nodes that nodes.max allows are there",
             "job 6 waits: all 2 nodes that nodes.max allows are there",
         ]
     );
@@ -154,6 +154,29 @@ fn a_job_says_which_earlier_job_the_room_is_kept_for() {
         ["1: reserved for job 01MCC5RM01000000000000000A"]
             .map(|s| { s.replace("01MCC5RM01000000000000000A", &fixtures::job_id(5).to_string()) })
     );
+}
+
+#[test]
+fn room_below_a_cap_is_kept_for_the_first_job_that_waits() {
+    let gang = |s: &mut JobSpec| {
+        whole(s);
+        s.nodes = 2;
+    };
+    let kept = "job 6 waits: job 5 comes first, and the rest of the room is kept for it".to_owned();
+    for policy in [
+        json!({"nodes": {"max": 3}}),
+        json!({"size": only_small(json!({"max": 3}))}),
+        json!({"size": only_small(json!({})), "nodes": {"max_price_per_hour": 0.3}}),
+    ] {
+        let given = given(policy).working(0).working(1).job(5, gang).job(6, whole);
+        let waits = given.waits(at(100));
+        assert_eq!((waits.len(), waits.get(1)), (2, Some(&kept)), "{waits:?}");
+        assert_eq!(given.count(at(100), "launch"), 0);
+        // Without the earlier job, there is room.
+        let mut alone = given.clone();
+        alone.seen.jobs.retain(|j| j.job_id == fixtures::job_id(6) || j.job_id <= fixtures::job_id(1));
+        assert_eq!(alone.count(at(100), "launch"), 1);
+    }
 }
 
 #[test]

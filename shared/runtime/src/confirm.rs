@@ -1,0 +1,30 @@
+//! A plan that is only shown, checked by the reads that a run would make.
+//!
+//! Guarantees: such a plan announces no action that would be a conflict if a run carried it out now.
+//! Does not: write anything.
+
+use crate::answer::ActError;
+use crate::observation::ObserveError;
+use async_trait::async_trait;
+use model::action::{Plan, Planned};
+use store::WriteError;
+
+/// The reads of a function's actions.
+#[async_trait]
+pub trait Confirm<A>: Sync {
+    /// Makes the reads of one action, and no write.
+    async fn confirm(&self, planned: &Planned<A>) -> Result<(), ActError>;
+}
+
+/// The plan without the actions that would be conflicts now. It fails if a read fails.
+pub async fn confirmed<A: Send + Sync>(confirm: &impl Confirm<A>, mut plan: Plan<A>) -> Result<Plan<A>, ObserveError> {
+    for planned in std::mem::take(&mut plan.actions) {
+        match confirm.confirm(&planned).await {
+            Ok(()) => plan.actions.push(planned),
+            Err(ActError::Write(WriteError::Db(e))) => return Err(e.into()),
+            Err(ActError::Cloud(e)) => return Err(e.into()),
+            Err(_) => {}
+        }
+    }
+    Ok(plan)
+}
