@@ -192,7 +192,7 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("name", summary.name.as_ref());
     rows.field("state", Some(summary.state));
     rows.field("reason", job.reason.as_ref());
-    // A placed job does not wait, but the next run may do something with it.
+    // A placed job runs. It may wait for a copy, or the next run may do something with it.
     rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
     rows.field("latest event", latest);
     rows.field("command", Some(show::command(&work.command)));

@@ -85,7 +85,7 @@ pub(super) async fn read_for_list(cluster: &Cluster, now: Time, err: &mut dyn Wr
         Err(e) => {
             writeln!(
                 err,
-                "nodekeeper: the next run cannot be planned, so the list does not say why: {}",
+                "nodekeeper: the next run cannot be planned, so its decisions are not shown: {}",
                 one_line(&e.to_string())
             )?;
             Ok(None)

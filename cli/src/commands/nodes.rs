@@ -110,15 +110,15 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 10] {
 pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let record = cluster.store.node(args.slot).await?.ok_or_else(|| no_node(args.slot))?;
+    let up = !record.is_cleaned();
+    let next = if up { next::read_for_list(&cluster, now, context.err).await? } else { None };
+    let next = said(next.as_ref(), &record);
     if args.json {
-        show::json(context.out, &record)?;
+        show::json(context.out, &Listed { record: &record, next })?;
         return Ok(Outcome::Done);
     }
     let mut fields = fields(&record, now);
-    if !record.is_cleaned() {
-        let next = next::read_for_list(&cluster, now, context.err).await?;
-        fields.field("next", said(next.as_ref(), &record));
-    }
+    fields.field("next", next);
     fields.print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {

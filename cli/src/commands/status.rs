@@ -225,7 +225,10 @@ async fn next_run(cluster: &Cluster, now: Time) -> Vec<Check> {
     for (node_id, why) in &explained.staying {
         stays.entry(why.to_string()).or_default().push(node_id.slot().to_string());
     }
-    let stays = stays.iter().map(|(why, slots)| format!("slot {} stays: {why}", slots.join(", ")));
+    let stays = stays.iter().map(|(why, slots)| match slots.as_slice() {
+        [slot] => format!("slot {slot} stays: {why}"),
+        _ => format!("slots {} stay: {why}", slots.join(", ")),
+    });
     let mut checks: Vec<Check> =
         next.caps().map(|reason| Check::new(reason.word(), Level::Note, reason.to_string(), "")).collect();
     checks.extend(at_most("waiting", explained.waiting.iter().map(Waiting::line)));

@@ -4,9 +4,9 @@
 //! another one is given.
 
 use super::args::LocalArgs;
-use super::directory::{NO_SECRET, REGION};
+use super::directory::sdk_config;
 use super::error::LocalError;
-use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
+use aws_sdk_dynamodb::Client;
 use model::control::PolicyRow;
 use model::policy::Policy;
 use std::fs;
@@ -32,7 +32,7 @@ pub(super) async fn start(
     tasks: &mut JoinSet<()>,
 ) -> Result<Store, LocalError> {
     serve(args.data.as_deref(), listener, tasks)?;
-    let dynamo = Dynamo::new(client(at), args.cluster.clone());
+    let dynamo = Dynamo::new(Client::new(&sdk_config(at)), args.cluster.clone());
     dynamo.create_tables().await?;
     Ok(Store::new(Arc::new(dynamo)))
 }
@@ -62,16 +62,6 @@ fn serve(path: Option<&Path>, listener: TcpListener, tasks: &mut JoinSet<()>) ->
         }
     });
     Ok(())
-}
-
-fn client(at: SocketAddr) -> aws_sdk_dynamodb::Client {
-    let config = aws_sdk_dynamodb::Config::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new(REGION))
-        .endpoint_url(format!("http://{at}"))
-        .credentials_provider(Credentials::new(NO_SECRET, NO_SECRET, None, None, "nodekeeper local"))
-        .build();
-    aws_sdk_dynamodb::Client::from_conf(config)
 }
 
 /// Reads a policy file: JSON if its name ends in `.json`, TOML otherwise.
@@ -108,7 +98,7 @@ mod tests {
     async fn a_stored_policy_stays_unless_another_is_given() {
         let mut tasks = JoinSet::new();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let client = client(listener.local_addr().unwrap());
+        let client = Client::new(&sdk_config(listener.local_addr().unwrap()));
         serve(None, listener, &mut tasks).unwrap();
         let dynamo = Dynamo::new(client, "t".parse().unwrap());
         dynamo.create_tables().await.unwrap();

@@ -3,6 +3,8 @@
 //! Guarantees: only one `nodekeeper local` runs in a directory.
 
 use super::error::LocalError;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_dynamodb::config::{Credentials, SharedCredentialsProvider};
 use std::fs::{self, File, TryLockError};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,17 @@ use std::path::{Path, PathBuf};
 pub(super) const REGION: &str = "local-1";
 /// The secret that the SDKs want and that no local part checks.
 pub(super) const NO_SECRET: &str = "local";
+
+/// The configuration of the AWS SDK for a local service.
+pub(super) fn sdk_config(at: SocketAddr) -> SdkConfig {
+    let credentials = Credentials::new(NO_SECRET, NO_SECRET, None, None, "nodekeeper local");
+    SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(REGION))
+        .endpoint_url(format!("http://{at}"))
+        .credentials_provider(SharedCredentialsProvider::new(credentials))
+        .build()
+}
 
 /// Addresses and paths of the parts.
 #[derive(Clone, Debug)]

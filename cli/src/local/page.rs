@@ -5,10 +5,9 @@
 //! Does not: change anything; the commands do.
 
 use super::args::{Clock, LocalArgs, LocalEnv};
-use super::directory::{NO_SECRET, REGION};
+use super::directory::sdk_config;
 use super::machines::{LocalMachines, Metadata};
 use crate::commands::Next;
-use aws_sdk_ec2::config::{BehaviorVersion, Credentials, Region};
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -63,7 +62,7 @@ impl Page {
         env: &LocalEnv,
     ) -> Self {
         let (cluster, clock) = (args.cluster.clone(), Arc::clone(&env.clock));
-        let cloud = Cloud::new(ec2_client(ec2_at), cluster.clone());
+        let cloud = Cloud::connect(&sdk_config(ec2_at), cluster.clone());
         Self { store, cloud, ec2, machines, lambda, cluster, clock, last: Mutex::default() }
     }
 
@@ -138,16 +137,6 @@ fn job(job: &Job, waits_because: Option<&str>) -> Value {
         "submitted_at": s.submitted_at, "finished_at": job.finished_at,
         "command": job.work.command.join(" ").chars().take(200).collect::<String>(),
     })
-}
-
-fn ec2_client(at: SocketAddr) -> aws_sdk_ec2::Client {
-    let config = aws_sdk_ec2::Config::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new(REGION))
-        .endpoint_url(format!("http://{at}"))
-        .credentials_provider(Credentials::new(NO_SECRET, NO_SECRET, None, None, "nodekeeper local"))
-        .build();
-    aws_sdk_ec2::Client::from_conf(config)
 }
 
 /// Serves the page until the listener fails or the future is dropped.

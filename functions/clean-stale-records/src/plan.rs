@@ -105,7 +105,7 @@ fn is_up(record: &NodeRecord) -> bool {
 /// then more likely that EC2's list is wrong than that all these nodes are gone.
 fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent]) {
     let policy = &seen.policy.stale;
-    // The share is of the records that were there when the trouble began: launches since then would make it look smaller.
+    // Only the records that existed when the trouble began count: later launches would make the share look smaller.
     let began_at = seen.control.brake(BrakeKind::Missing).began_at(now);
     let was_there = |r: &&NodeRecord| is_up(r) && r.life().is_some_and(|l| l.assigned_at <= began_at);
     let up = seen.nodes.iter().filter(was_there).count();

@@ -81,7 +81,7 @@ reasons! {
     /// An unusual share of the leases expired.
     ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
     /// No heartbeat was accepted since the silent nodes should have called.
-    IngestUnproven "ingest_unproven" { nodes: usize } = "{} silent, and heartbeat-ingest has not shown since then that it works: no status changes until it does", are(*nodes);
+    IngestUnproven "ingest_unproven" { nodes: usize } = "{} silent, and heartbeat-ingest has not shown since then that it works: the status stays as it is until it does", are(*nodes);
     /// The lease expired, and some alloc may wait for the node.
     SilentWithWaitingAllocs "silent_with_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; allocs wait for it";
     /// The lease expired, and no alloc waits for the node.
@@ -162,7 +162,7 @@ reasons! {
     /// Nodes with room for the job boot.
     NodesBoot "nodes_boot" { slots: String } = "it waits until {slots} can take work";
     /// Nodes with room for the job are silent or unlisted.
-    NodesDoubted "nodes_doubted" { slots: String } = "{slots} is silent or unlisted, and this run does not believe it: nothing is placed there, and nothing is launched in its place";
+    NodesDoubted "nodes_doubted" { slots: String } = "silent or unlisted, but this run does not believe that it is gone: {slots}; nothing is placed there, and nothing is launched instead";
     /// Other members of the job have nodes.
     PartFound "part_found" { found: usize, of: u32 } = "it keeps {found} of the {of} nodes that it needs";
     /// An earlier job waits, and the room that is left is kept for that job.
@@ -180,7 +180,7 @@ reasons! {
     /// A node has not been idle for long enough.
     IdleNotLongEnough "idle_not_long_enough" { left: Span } = "idle, and idle.timeout_s is over in {left}";
     /// No shutdown window is open.
-    WindowClosed "window_closed" { opens: Span } = "idle, and its shutdown window opens in {opens}";
+    WindowClosed "window_closed" { opens: Span } = "its shutdown window opens in {opens}";
     /// A node without allocs says that it is busy.
     AgentSaysBusy "agent_says_busy" {} = "its agent says that it is busy";
     /// A node has not sent its complete report.
@@ -188,7 +188,7 @@ reasons! {
     /// A down node has not been silent for long enough.
     DownNotLongEnough "down_not_long_enough" { left: Span } = "down, and shutdown.down_after_s is over in {left}";
     /// This run does not believe that the node is gone.
-    NodeDoubted "node_doubted" {} = "it is silent or unlisted, and this run does not believe it";
+    NodeDoubted "node_doubted" {} = "it is silent or unlisted, and this run does not believe that it is gone";
     /// The allocs of a node could not all be read.
     AllocsUnclear "allocs_unclear" {} = "its allocs could not all be read in this run";
 
@@ -196,8 +196,8 @@ reasons! {
 
     /// A node is drained before its first heartbeat.
     DrainedUnheard "drained_unheard" {} = "drained before its first heartbeat";
-    /// A node has never sent a heartbeat, but neither does any other node.
-    BootBlackout "boot_blackout" {} = "it never sent a heartbeat, but no other node does either: more likely heartbeat-ingest is down than the node";
+    /// A node has never sent a heartbeat, but heartbeat-ingest may have been down.
+    BootBlackout "boot_blackout" {} = "no heartbeat within boot.timeout_s, but heartbeat-ingest has not shown since then that it works: the node is left alone for now";
     /// A node sent no heartbeat within the boot time-out.
     BootTimedOut "boot_timed_out" { waited: Span } = "no heartbeat within {waited} of its assignment";
     /// A drained node is idle.

@@ -87,7 +87,7 @@ fn words(waits: &Waiting) -> String {
     waits.why.iter().map(Reason::word).collect::<Vec<_>>().join(",")
 }
 
-/// Whether these reasons only say that what was told goes on: a node that was launched boots.
+/// Whether these reasons only continue what was told: the launch of a node was told, and now that node boots.
 fn is_expected(told: Option<&String>, words: &str) -> bool {
     let (launched, boot) = (Reason::NodesLaunched { slots: String::new() }, Reason::NodesBoot { slots: String::new() });
     words == boot.word() && told.is_some_and(|told| told == launched.word())

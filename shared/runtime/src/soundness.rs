@@ -1,7 +1,7 @@
 //! Rows that contradict the contract, although each of their attributes can be read.
 //!
-//! Guarantees: such a row is set aside before any decision, with its subject and what is wrong with it. Its slot stays
-//! taken. Attributes of newer code are no contradiction.
+//! Guarantees: such a row is set aside before any decision, with its subject and what is wrong with it. If it is
+//! a node record, its slot stays taken. An attribute that this code does not know is no contradiction.
 //! Does not: read rows whose attributes cannot be read; the store refuses them.
 
 use model::events::Subject;
@@ -23,7 +23,7 @@ pub struct Unsound {
 pub struct SetAside {
     /// Each row, in no particular order.
     pub rows: Vec<Unsound>,
-    /// Slots that hold a node although no sound record says which.
+    /// The slots of the node records that were set aside. They stay taken.
     pub slots: BTreeSet<Slot>,
 }
 

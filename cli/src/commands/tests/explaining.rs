@@ -78,6 +78,7 @@ async fn a_node_that_stays_says_why_in_every_list() {
     let nodes = world.run(&["nodes"]).await.done();
     assert!(nodes.lines().nth(1).unwrap().ends_with(why), "{nodes}");
     assert_eq!(world.run(&["nodes", "--json"]).await.json()[0]["next"], why);
+    assert_eq!(world.run(&["node", "0", "--json"]).await.json()["next"], why);
     for (command, line) in [
         (&["node", "0"][..], format!("next              {why}\n")),
         (&["plan"], format!("slot 0 stays: {why}\n")),

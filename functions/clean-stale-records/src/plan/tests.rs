@@ -79,6 +79,44 @@ fn an_unusual_share_of_stale_records_waits_but_not_nodes_that_are_shutting_down(
 }
 
 #[test]
+fn launches_in_place_of_stale_records_do_not_release_the_brake() {
+    let mut given = given();
+    given.seen.nodes.extend((0..4).map(fixtures::bound));
+    let brake = ControlKey::Brake(BrakeKind::Missing);
+    let (since_at, until_at) = (Some(at(7900)), Some(at(9000)));
+    given.seen.control.put(EntryRow { since_at, until_at, count: Some(4), ..EntryRow::new(&brake) });
+    for n in 4..12 {
+        let mut launched = fixtures::bound(n);
+        if let NodeState::Assigned(life) = &mut launched.state {
+            (life.assigned_at, life.launch_claim_until_at) = (at(7950), at(8010));
+        }
+        given = given.node(launched);
+    }
+    let rows = plan(&given.seen, at(8000)).answer().actions;
+    let rows: Vec<String> = rows.iter().map(|a| format!("{} {}", a.action, a.subject)).collect();
+    assert_eq!(rows, ["hold_back cluster"], "four of the four that were there");
+}
+
+#[test]
+fn a_record_that_names_the_instance_of_another_node_is_not_cleaned_and_its_own_instance_is_no_orphan() {
+    for state in [InstanceState::Running, InstanceState::Terminated] {
+        let mut given = given().node(fixtures::ready(0)).node(fixtures::ready(1));
+        given.seen.instances[0].state = state;
+        if let NodeState::InUse(node) = &mut given.seen.nodes[1].state {
+            node.life.instance_id = Some("i-0".into());
+        }
+        let of_1 = |given: &Given| {
+            let rows = plan(&given.seen, at(50_000)).answer().actions.into_iter();
+            rows.filter(|a| a.subject == "slot#1").map(|a| a.action).collect::<Vec<_>>()
+        };
+        assert_eq!(of_1(&given), [], "{state:?}");
+        // Without the record, its instance is an orphan.
+        given.seen.nodes.truncate(1);
+        assert_eq!(of_1(&given), [ActionName::TerminateOrphan]);
+    }
+}
+
+#[test]
 fn a_listed_instance_keeps_its_record_however_silent() {
     let given = given().node(down(0));
     assert!(plan(&given.seen, at(1 << 30)).actions.is_empty());

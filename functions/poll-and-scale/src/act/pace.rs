@@ -1,7 +1,7 @@
 //! The pace of launch calls in one run, and the refusals of EC2 in that run.
 //!
-//! Guarantees: calls are at least 1 / `launch.calls_per_second` apart; after a quota or throttling answer of
-//! EC2, or too many failed starts, no further call is made.
+//! Guarantees: calls are at least 1 / `launch.calls_per_second` apart; after EC2 answered with a
+//! quota, throttled a call or did not accept the caller, or after too many failed starts, no further call is made.
 //! Does not: call EC2.
 
 use model::Offering;

@@ -12,8 +12,8 @@
 //! | any other node | believes it |
 //!
 //! Guarantees: the silence is judged over the length of a lease and not within one run, because the leases of a fleet
-//! end at different times after the same outage. Doubted nodes are present for every later stage: none is disconnected,
-//! shut down, cleaned or replaced, and none gets new work.
+//! end at different times after the same outage. Every later stage counts a doubted node as there: none is disconnected,
+//! shut down (except at a drain's deadline), cleaned or replaced, and none gets new work.
 //! A node whose instance EC2 lists as stopping, stopped, shutting down or terminated is not judged: its silence has a
 //! cause, and is believed.
 //! Does not: change the status of a node; the `leases` stage does.
@@ -32,8 +32,8 @@ use model::time::{Span, Time};
 use model::{BrakeKind, Contact, Life, NodeStatus};
 use std::collections::BTreeSet;
 
-/// If the records show a heartbeat this long after the last one that heartbeat-ingest noted, then it does not keep its
-/// note, and the records alone are believed.
+/// If the records show a heartbeat this long after the last note of heartbeat-ingest, then heartbeat-ingest no longer
+/// writes notes, and only the records count.
 const UNKEPT_NOTE: Span = Span::from_s(120);
 
 /// What this run believes about silent nodes.
@@ -45,7 +45,7 @@ pub(crate) struct Belief {
     doubted: BTreeSet<NodeId>,
     /// Whether there is a node whose heartbeats could show that heartbeat-ingest works.
     has_witness: bool,
-    /// heartbeat-ingest worked at this time, and also later, long enough for every node to try again in between.
+    /// heartbeat-ingest worked at this time. It also worked later, and every node had the time to call in between.
     proven_at: Option<Time>,
 }
 
@@ -73,7 +73,8 @@ struct Silent<'a> {
     contact: &'a Contact,
 }
 
-/// The nodes that were heard within the length of a lease.
+/// The nodes whose lease is valid or ended at most one lease length ago, and the silent nodes that are still `syncing`
+/// or `ready`.
 struct Fleet<'a> {
     /// How many of them there are.
     nodes: usize,
@@ -143,9 +144,9 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
     fleet
 }
 
-/// Until when heartbeat-ingest has shown that it works. It notes accepted heartbeats in the control table. The last but
-/// one of these notes counts: after an outage, the first accepted heartbeat does not mean that every other node has had
-/// the time to try again.
+/// Until when heartbeat-ingest has shown that it works. It notes accepted heartbeats in the control table. The note
+/// before the last one counts: at the first accepted heartbeat after an outage, other nodes may not have had the time to
+/// call again.
 fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
     let noted = view.seen.control.ingest();
     let Some(noted_at) = noted.since_at() else {

@@ -32,7 +32,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         let listed = view.instances_of(life);
         if let Some(foreign) = listed.iter().find(|i| i.is_foreign_to(life.node_id)) {
             // An instance belongs to the node whose tag it carries. The record may be a copy, or a caller may have named
-            // an instance of another node. Nothing is done with either before a person has looked.
+            // an instance of another node. The record does nothing to the instance before a person has corrected the record.
             view.lose(life.node_id);
             let reason = Reason::ForeignInstance { instance_id: foreign.instance_id.clone(), owner: foreign.owner() };
             plan.tell(Action::Warn(Subject::Slot(record.slot)), reason, Telling::Quiet);
@@ -187,8 +187,8 @@ fn is_up(record: &NodeRecord) -> bool {
 }
 
 /// The brake `missing`: if the instances of an unusual share of the nodes are unlisted at once, it is more likely that
-/// EC2's list is wrong than that all these instances are gone. The share is of the nodes that were there when the
-/// trouble began: launches since then would make it look smaller.
+/// EC2's list is wrong than that all these instances are gone. Only the nodes that existed when the trouble
+/// began count for the share: later launches would make the share look smaller.
 fn brake(view: &View<'_>, plan: &mut Plan, gone: &[&NodeRecord]) -> Hold {
     let policy = &view.seen.policy.stale;
     let began_at = view.seen.control.brake(BrakeKind::Missing).began_at(view.now);

@@ -1,12 +1,12 @@
 //! The decision of poll-and-scale: what to do about an observation, and why. Pure.
 //!
-//! Each stage is one file. In the order of their actions: whose silence is believed (`belief`), what EC2 lists (`instances`), which leases expired
-//! (`leases`), what follows for the allocs (`allocs`), what the queue needs (`demand`), and which nodes may
-//! be shut down (`shutdown`). The stages share the actions (`actions`), the indexed observation (`view`) and
-//! the brakes (`brakes`).
+//! Each stage is one file. The stages run in this order: whose silence is believed (`belief`), what EC2 lists
+//! (`instances`), which leases expired (`leases`), what follows for the allocs (`allocs`), what the queue needs
+//! (`demand`), and which nodes may be shut down (`shutdown`). The stages share the actions (`actions`), the indexed
+//! observation (`view`) and the brakes (`brakes`).
 //!
-//! Guarantees: the same observation and time give the same plan; a new plan that is made after one was carried out is
-//! empty, except for actions that only the passing of time adds; every action has a reason.
+//! Guarantees: the same observation and time give the same plan; after a plan was carried out, the next plan is empty,
+//! with the exceptions of `docs/rules.md#section-4`; every action has a reason.
 //! Does not: read anything, or make ids. The acting writes check everything again.
 
 mod actions;

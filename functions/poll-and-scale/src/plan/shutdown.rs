@@ -7,7 +7,8 @@
 //! | intent `drain` | as soon as idle |
 //! | size no longer in the policy | as soon as idle |
 //! | idle and ready | not reserved, above `nodes.min` or in the way of a launch, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
-//! | no heartbeat yet | after `boot.timeout_s`, in any window; if heartbeat-ingest accepts no heartbeat at all, `heartbeat.blackout_s` later |
+//! | no heartbeat yet | after `boot.timeout_s`, in any window; if heartbeat-ingest has not shown since then that it works, `heartbeat.blackout_s` later |
+//! | doubted (`belief`) | never, except at a drain's deadline |
 //! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window |
 //! | down | after `shutdown.down_after_s` of silence, window open |
 //!
@@ -97,7 +98,8 @@ fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && !silent(c))
 }
 
-/// Whether this plan shuts the node down as soon as it is idle, whether it is needed or not: it gives no room to jobs.
+/// Whether this plan shuts the node down as soon as the node is idle, even if a job needs it. Such a node gives no room to
+/// jobs.
 pub(super) fn gives_up(view: &View<'_>, record: &NodeRecord) -> bool {
     let Some(life) = record.life() else { return false };
     match &record.state {
@@ -106,7 +108,8 @@ pub(super) fn gives_up(view: &View<'_>, record: &NodeRecord) -> bool {
     }
 }
 
-/// Whether a node that never sent a heartbeat has had its time, and could have called.
+/// Whether the boot time-out of a node that never sent a heartbeat has passed and counts: the node could have called, or
+/// `heartbeat.blackout_s` has passed too.
 fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
     let policy = &view.seen.policy;
     let (waited, timeout) = (view.now.since(life.assigned_at), Span::from_s(policy.boot.timeout_s));
@@ -226,8 +229,8 @@ fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, n
     stays
 }
 
-/// Why a node is not shut down yet that stays at least `until`: that time has not come, or then no shutdown window is
-/// open. `None` if the node may be shut down now.
+/// Why a node that must stay until `until` is not shut down now: that time has not come, or no shutdown window is open
+/// at that time. `None` if the node may be shut down now.
 fn too_early(view: &View<'_>, life: &Life, until: Time, wait: impl FnOnce(Span) -> Reason) -> Option<Reason> {
     let at = until.max(view.now);
     let closed = closed_for(&view.seen.policy.shutdown.windows_min, view.launched_at(life), at);
@@ -247,11 +250,10 @@ fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Seen) {
     plan.add_quietly(Action::SetIdle(life.node_id, seen), reason);
 }
 
-/// The shutdown windows. The minutes are alternately closed and open, and repeat from `launched_at` on,
-/// which is when the node was assigned: `[54, 5, 1]` is open from minute 54 to 59 of every hour. An empty list is
-/// always open.
+/// How long it takes until a shutdown window opens; zero if one is open now.
 ///
-/// Returns how long no window will be open; zero if one is open now. The time is never negative.
+/// The minutes are alternately closed and open, and repeat from `launched_at` on, which is when EC2 launched the
+/// instance: `[54, 5, 1]` is open from minute 54 to 59 of every hour. An empty list is always open.
 fn closed_for(windows_min: &[u32], launched_at: Time, now: Time) -> Span {
     let total: i64 = windows_min.iter().map(|m| i64::from(*m)).sum();
     if total == 0 {

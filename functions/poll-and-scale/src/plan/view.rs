@@ -103,7 +103,8 @@ impl<'a> View<'a> {
         self.lost.insert(node_id);
     }
 
-    /// Marks a node as decided, although nothing is believed about it: it counts as there, and gets no new work.
+    /// Marks a node as decided, because this run does not believe that the node is gone. The node counts as there, and
+    /// gets no new work.
     pub(crate) fn hold(&mut self, node_id: NodeId) {
         self.decided.insert(node_id);
         self.held.insert(node_id);
@@ -118,7 +119,7 @@ impl<'a> View<'a> {
         self.seen.unclear.contains(&node_id)
     }
 
-    /// Whether EC2 lists the node's instance, and not as starting or running: the node cannot work.
+    /// Whether EC2 lists the node's instance as neither starting nor running. Such a node cannot work.
     pub(crate) fn is_leaving(&self, life: &Life) -> bool {
         let listed = self.instances_of(life);
         let works = |i: &&Instance| matches!(i.state, InstanceState::Pending | InstanceState::Running);

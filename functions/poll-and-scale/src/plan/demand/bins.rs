@@ -66,7 +66,7 @@ impl Bin {
     ///
     /// Nodes that boot are filled in the order of their launches because they were launched for the queue in this order.
     /// So the next run gives each of them to the job that it was launched for. Otherwise an earlier job could take a
-    /// node that only a later job needs, and the later job would ask for another node.
+    /// node that was launched for a later job, and the later job would ask for another node.
     pub(super) fn preference(&self) -> impl Ord + use<> {
         let fullest = (self.free.vcpus, self.free.memory_mib);
         match self.at {

@@ -1,7 +1,8 @@
 //! Packing: puts members of jobs on ready nodes, booting nodes and new nodes, below the caps.
 //!
-//! Guarantees: ready nodes come before booting ones, and booting ones before new ones; of these, the fullest
-//! that fits comes first; the caps count every record that is not cleaned.
+//! Guarantees: ready nodes come before booting ones, and booting ones before new ones; the fullest ready node that fits
+//! comes first, and booting and new nodes come in the order of their launches; the caps count every record that is not
+//! cleaned.
 //! Does not: know the order of the queue; `demand` does.
 
 use super::super::shutdown::gives_up;
@@ -45,7 +46,7 @@ pub(super) struct New {
 pub(super) enum Heed {
     /// The caps of the policy, and what EC2 refuses.
     Everything,
-    /// The caps. Where EC2 refuses all that would do, the packing counts what is wanted.
+    /// Only the caps of the policy. If EC2 refuses every offering that fits, the packing still counts the node as wanted.
     Caps,
 }
 
@@ -347,8 +348,8 @@ impl<'v, 'a> Packing<'v, 'a> {
         (ways, spent)
     }
 
-    /// Which cap does not allow one more node of this size. A cap that is reached only with what is reserved for the
-    /// first job is explained by that job.
+    /// Which cap does not allow one more node of this size. If the cap is reached only because of what is reserved
+    /// for the first job, the reason names that job.
     fn cap_on(&self, size: &Size) -> Option<Reason> {
         let policy = &self.view.seen.policy;
         let (max, cap, price) = (policy.nodes.max, policy.nodes.max_price_per_hour, size.price_per_hour);

@@ -43,6 +43,33 @@ fn also_a_fleet_of_three_may_have_an_outage_that_comes_slowly() {
 }
 
 #[test]
+fn a_share_that_falls_silent_in_several_runs_is_judged_as_one() {
+    // Five of nine nodes are heard. Two fell silent in an earlier run, and two in this one: a part of the network is
+    // lost, and no run alone sees more than two.
+    let mut given = fleet(9);
+    given.seen.policy.nodes.min = 0;
+    for (n, record) in given.seen.nodes.iter_mut().enumerate() {
+        if n < 2 {
+            *record = record.expire_lease(NodeStatus::Disconnected, at(160), "silent").unwrap();
+        } else if let (4.., NodeState::InUse(node)) = (n, &mut record.state) {
+            (node.contact.last_ping_at, node.contact.lease_expires_at) = (at(195), at(300));
+        }
+    }
+    let actions = given.actions(at(200));
+    let touches = |n: u32| actions.iter().any(|a| a.starts_with("mark_down") && a.ends_with(&format!("slot#{n}")));
+    assert!(!touches(2) && !touches(3), "{actions:?}");
+    assert!(actions.contains(&"hold_back cluster".to_owned()), "{actions:?}");
+    // A lease later, the first two are an earlier trouble, and two of seven are no unusual share.
+    for record in &mut given.seen.nodes[..2] {
+        if let NodeState::InUse(node) = &mut record.state {
+            node.contact.lease_expires_at = at(10);
+        }
+    }
+    let actions = given.actions(at(200));
+    assert_eq!(actions.iter().filter(|a| a.starts_with("mark_down")).count(), 4, "{actions:?}");
+}
+
+#[test]
 fn a_fleet_does_not_become_small_in_the_moment_in_which_its_instances_end() {
     // Three of five nodes lose their zone while heartbeat-ingest is down. The leases of the others end one by one.
     let mut given = fleet(5);
@@ -72,6 +99,15 @@ fn a_node_whose_instance_someone_else_stops_gets_no_work_and_nobody_waits_for_it
             assert_eq!((given.count(at(100), "launch"), given.count(at(100), "place")), (1, 0), "{state:?}");
         }
     }
+}
+
+#[test]
+fn the_silence_of_a_node_whose_instance_does_not_run_has_a_cause_and_is_believed_in_an_outage_too() {
+    let mut given = fleet(5);
+    given.seen.policy.nodes.min = 0;
+    assert_eq!(given.actions(at(200)), ["hold_back cluster"]);
+    given.seen.instances[2].state = InstanceState::Stopped;
+    assert_eq!(given.actions(at(200)), ["hold_back cluster", "mark_down slot#2"]);
 }
 
 #[test]

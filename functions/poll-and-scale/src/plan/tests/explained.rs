@@ -212,7 +212,7 @@ fn every_idle_node_that_stays_says_why() {
     let minimum = given(json!({"nodes": {"min": 1}})).node(idle_long(0));
     assert_eq!(minimum.stays(at(900)), ["0: kept for the minimum: nodes.min is 1"]);
     let window = given(json!({"shutdown": {"windows_min": [54, 6]}})).node(idle_long(0));
-    assert_eq!(window.stays(at(2521)), ["0: idle, and its shutdown window opens in 12 min"]);
+    assert_eq!(window.stays(at(2521)), ["0: its shutdown window opens in 12 min"]);
     assert_eq!(window.stays(at(3241)), Vec::<String>::new());
     assert_eq!(window.count(at(3241), "shut_down"), 1);
     let once = fixtures::ready(0).seen_by_run(Seen::Idle, at(80)).unwrap();

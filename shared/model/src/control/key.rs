@@ -1,0 +1,103 @@
+//! The keys of the control table.
+//!
+//! Guarantees: every key is spelled here and nowhere else, and is read as it was written.
+//! Does not: say what the rows contain.
+
+use crate::ids::BadId;
+use crate::node::Offering;
+use crate::words::{BrakeKind, UnknownWord};
+use std::fmt;
+use std::str::FromStr;
+
+/// The key of a row of the control table.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ControlKey {
+    /// `policy`
+    Policy,
+    /// `run#{function}`: the last run of a function.
+    Run(String),
+    /// `shortage#{market}#{type}#{place}`: EC2 was short of an offering. See [`ControlKey::shortage_of`].
+    Shortage(String),
+    /// `quota`: the account's limit was reached.
+    Quota,
+    /// `backoff`: EC2 throttled launch calls.
+    Backoff,
+    /// `bad_request#{size}`: EC2 called the request for this size wrong.
+    BadRequest(String),
+    /// `not_allowed`: EC2 does not accept the caller.
+    NotAllowed,
+    /// `boot_failures`: failed starts in a row.
+    FailedStarts,
+    /// `brake#{kind}`: what a brake holds back.
+    Brake(BrakeKind),
+    /// `release#{kind}`: an operator's release of a brake.
+    Release(BrakeKind),
+    /// `ingest`: when heartbeat-ingest last accepted heartbeats.
+    Ingest,
+    /// `last_run`: when the last run of poll-and-scale began.
+    LastRun,
+    /// `told`: what poll-and-scale has told about waiting jobs. See [`crate::told::ToldRow`].
+    Told,
+}
+
+/// An offering in a key of the control table: `{market}#{type}#{place}`.
+pub(crate) fn offering_key(offering: &Offering) -> String {
+    let place = offering.subnet_id.as_deref().or(offering.zone.as_deref()).unwrap_or("any");
+    format!("{}#{}#{place}", offering.market, offering.instance_type)
+}
+
+impl ControlKey {
+    /// The key of the shortage of an offering. The place is the subnet, if the offering names one, because the
+    /// subnet's zone is not known until an instance has shown it. Otherwise the place is the zone, or `any` without a
+    /// zone.
+    pub fn shortage_of(offering: &Offering) -> Self {
+        Self::Shortage(offering_key(offering))
+    }
+}
+
+impl fmt::Display for ControlKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy => f.write_str("policy"),
+            Self::Run(function) => write!(f, "run#{function}"),
+            Self::Shortage(offering) => write!(f, "shortage#{offering}"),
+            Self::Quota => f.write_str("quota"),
+            Self::Backoff => f.write_str("backoff"),
+            Self::BadRequest(size) => write!(f, "bad_request#{size}"),
+            Self::NotAllowed => f.write_str("not_allowed"),
+            Self::FailedStarts => f.write_str("boot_failures"),
+            Self::Brake(kind) => write!(f, "brake#{kind}"),
+            Self::Release(kind) => write!(f, "release#{kind}"),
+            Self::Ingest => f.write_str("ingest"),
+            Self::LastRun => f.write_str("last_run"),
+            Self::Told => f.write_str("told"),
+        }
+    }
+}
+
+impl FromStr for ControlKey {
+    type Err = BadId;
+    fn from_str(key: &str) -> Result<Self, BadId> {
+        let bad = || BadId::new("control key", key, "a key of the control table");
+        let kind = |word: &str| word.parse().map_err(|_: UnknownWord| bad());
+        Ok(match key.split_once('#') {
+            None => match key {
+                "policy" => Self::Policy,
+                "quota" => Self::Quota,
+                "not_allowed" => Self::NotAllowed,
+                "backoff" => Self::Backoff,
+                "boot_failures" => Self::FailedStarts,
+                "ingest" => Self::Ingest,
+                "last_run" => Self::LastRun,
+                "told" => Self::Told,
+                _ => return Err(bad()),
+            },
+            Some(("run", function)) => Self::Run(function.to_owned()),
+            Some(("shortage", offering)) => Self::Shortage(offering.to_owned()),
+            Some(("bad_request", size)) => Self::BadRequest(size.to_owned()),
+            Some(("brake", word)) => Self::Brake(kind(word)?),
+            Some(("release", word)) => Self::Release(kind(word)?),
+            Some(_) => return Err(bad()),
+        })
+    }
+}
