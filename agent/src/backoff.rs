@@ -51,6 +51,13 @@ mod tests {
     }
 
     #[test]
+    fn heartbeat_ingest_waits_with_its_next_note_until_every_node_has_called_again() {
+        let longest = crate::client::TIMEOUT + MAX_DELAY;
+        let gap = u64::try_from(model::control::IngestSummary::GAP.as_ms()).unwrap();
+        assert!(longest < Duration::from_millis(gap), "a call may hang, and the agent waits after that");
+    }
+
+    #[test]
     fn hb_23_never_answered_grows_to_15_to_30_s() {
         assert_eq!(range(History::Never { attempts: 1 }), (1.0, 1.0));
         assert_eq!(range(History::Never { attempts: 3 }), (2.0, 4.0));

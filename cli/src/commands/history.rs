@@ -15,15 +15,20 @@ use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::time::Time;
 use serde_json::Value;
 
+/// How many events of a slot, a function or the cluster are shown.
+const RECENT: i32 = 50;
+/// How many happenings of a job or an alloc are shown: whole stories, as far as one request reads.
+const WHOLE: i32 = 1000;
+
 /// `history`
 #[derive(Args, Clone, Debug)]
 pub struct HistoryArgs {
     /// A slot, node, job or alloc by its number or id, a function by its name, or `cluster`
     #[arg(value_name = "SUBJECT")]
     subject: String,
-    /// The most events to show
-    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1000))]
-    limit: i32,
+    /// The most events to show, the newest ones [default: 50; for a job or an alloc 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1000))]
+    limit: Option<i32>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,14 +65,16 @@ pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     let (cluster, now) = (context.cluster().await?, context.now());
     match &subject {
         Subject::Job(id) => {
-            return tell(context, args, &subject, &story::of_job(&cluster, *id, args.limit).await?, now);
+            let story = story::of_job(&cluster, *id, args.limit.unwrap_or(WHOLE)).await?;
+            return tell(context, args, &subject, &story, now);
         }
         Subject::Alloc(id) => {
-            return tell(context, args, &subject, &story::of_alloc(&cluster, *id, args.limit).await?, now);
+            let story = story::of_alloc(&cluster, *id, args.limit.unwrap_or(WHOLE)).await?;
+            return tell(context, args, &subject, &story, now);
         }
         _ => {}
     }
-    let events = cluster.store.history(&subject.to_string(), args.limit).await?;
+    let events = cluster.store.history(&subject.to_string(), args.limit.unwrap_or(RECENT)).await?;
     if args.json {
         show::json(context.out, &events)?;
         return Ok(Outcome::Done);

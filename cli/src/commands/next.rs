@@ -64,9 +64,9 @@ impl Next {
         self.slots.get(&slot).map(String::as_str)
     }
 
-    /// The limits that the control table does not show: caps of the policy, and attempts after a shortage.
-    pub(super) fn caps(&self) -> impl Iterator<Item = &Reason> {
-        self.plan.explained.limits.iter().filter(|reason| reason.is_cap())
+    /// The limits that the control table does not show.
+    pub(super) fn unstored_limits(&self) -> impl Iterator<Item = &Reason> {
+        self.plan.explained.limits.iter().filter(|reason| reason.is_unstored())
     }
 }
 

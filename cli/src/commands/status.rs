@@ -230,7 +230,9 @@ async fn next_run(cluster: &Cluster, now: Time) -> Vec<Check> {
         _ => format!("slots {} stay: {why}", slots.join(", ")),
     });
     let mut checks: Vec<Check> =
-        next.caps().map(|reason| Check::new(reason.word(), Level::Note, reason.to_string(), "")).collect();
+        next.unstored_limits().map(|reason| Check::new(reason.word(), Level::Note, reason.to_string(), "")).collect();
+    let rows = explained.rows.iter();
+    checks.extend(rows.map(|(subject, why)| Check::new("row", Level::Wrong, format!("{subject}: {why}"), "")));
     checks.extend(at_most("waiting", explained.waiting.iter().map(Waiting::line)));
     checks.extend(at_most("idle", stays));
     checks

@@ -13,7 +13,7 @@ use model::ids::{AllocId, JobId};
 use model::time::{Span, Time};
 use model::{ActionName, Alloc, ClientStatus, HistoryEntry, MAX_HISTORY};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The event of a placement is written within this time after the placement.
 const SAME_RUN: Span = Span::from_s(60);
@@ -37,15 +37,20 @@ pub(super) async fn of_job(cluster: &Cluster, id: JobId, limit: i32) -> anyhow::
         Some(job) => store.allocs_of(&job).await?,
         None => Vec::new(),
     };
-    let told_by_rows = |event: &Event| event.action == ActionName::Place.as_str() && !allocs.is_empty();
-    let mut story: Vec<Happening> = events.iter().filter(|e| !told_by_rows(e)).map(Happening::of_event).collect();
+    let (placements, others): (Vec<&Event>, Vec<&Event>) =
+        events.iter().partition(|e| e.action == ActionName::Place.as_str());
+    let mut story: Vec<Happening> = others.into_iter().map(Happening::of_event).collect();
+    let mut told_by_rows = BTreeSet::new();
     for alloc in &allocs {
         let placed_at = alloc.summary.placed_at;
-        let of_placement = |e: &&Event| told_by_rows(e) && e.at() >= placed_at && e.at().since(placed_at) <= SAME_RUN;
-        let reason = events.iter().rev().find(of_placement);
-        story.extend(of_row(alloc, reason.map(|e| e.reason.as_str())));
+        let of_placement = |e: &&&Event| e.at() >= placed_at && e.at().since(placed_at) <= SAME_RUN;
+        let event = placements.iter().rev().find(of_placement);
+        told_by_rows.extend(event.map(|e| e.at()));
+        story.extend(of_row(alloc, event.map(|e| e.reason.as_str())));
     }
-    Ok(in_order(story, limit))
+    // The rows of old allocs expire earlier than events.
+    story.extend(placements.iter().filter(|e| !told_by_rows.contains(&e.at())).map(|e| Happening::of_event(e)));
+    Ok(in_order(story, &Subject::Job(id), limit))
 }
 
 /// The story of one alloc. If its row is no longer stored, its events are told.
@@ -58,12 +63,12 @@ pub(super) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyh
             events.iter().map(Happening::of_event).collect()
         }
     };
-    Ok(in_order(story, limit))
+    Ok(in_order(story, &Subject::Alloc(id), limit))
 }
 
-/// The newest `limit` happenings, the oldest of them first. What happened to one alloc stays in the order of its row:
+/// The newest `limit` happenings, the oldest of them first. If there are more, the first line says how many. What happened to one alloc stays in the order of its row:
 /// the clocks of two functions may differ by a moment.
-fn in_order(story: Vec<Happening>, limit: i32) -> Vec<Happening> {
+fn in_order(story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Happening> {
     let mut last: BTreeMap<String, Time> = BTreeMap::new();
     let mut timed: Vec<(Time, bool, Happening)> = Vec::new();
     for happening in story {
@@ -76,7 +81,13 @@ fn in_order(story: Vec<Happening>, limit: i32) -> Vec<Happening> {
     }
     timed.sort_by_key(|(at, ends, _)| (*at, *ends));
     let older = timed.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
-    timed.into_iter().skip(older).map(|(.., happening)| happening).collect()
+    let first = timed.get(older).filter(|_| older > 0).map(|(at, ..)| Happening {
+        at: *at,
+        subject: subject.to_string(),
+        action: "…".to_owned(),
+        reason: format!("{} before this: give a larger --limit", several(older, "happening")),
+    });
+    first.into_iter().chain(timed.into_iter().skip(older).map(|(.., happening)| happening)).collect()
 }
 
 impl Happening {

@@ -112,7 +112,8 @@ fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent
     let count = silent.iter().filter(|s| s.up).count();
     let unusual = count as f64 > policy.brake_fraction * up as f64 && count > policy.brake_min as usize;
     let why = Reason::ManyStale { stale: count, up };
-    let trouble = Trouble { kind: BrakeKind::Missing, hold: Some(Span::from_s(policy.brake_hold_s)), count, why };
+    let hold = Some(Span::from_s(policy.brake_hold_s));
+    let trouble = Trouble { kind: BrakeKind::Missing, hold, count, not_before: None, why };
     let held = unusual && brake(seen, now, plan, trouble) == Hold::Held;
     for Silent { node_id, quiet, .. } in silent.iter().filter(|s| !(held && s.up)) {
         plan.add(Action::Clean { node_id: *node_id, proof: Proof::Silence }, Reason::Stale { quiet: *quiet });
@@ -166,13 +167,14 @@ fn orphans(
             let old = now.since(instance.launched_at) >= Span::from_s(policy.orphan_after_s);
             let leaving = instance.state == InstanceState::ShuttingDown;
             let record = records.get(&node_id.slot()).copied();
-            // If the record names an instance of another node, it is the record that is wrong: see poll-and-scale.
-            let names_foreign = record.and_then(NodeRecord::life).is_some_and(|life| {
-                let named = life.instance_id.as_deref().and_then(|id| by_id.get(id));
-                life.node_id == *node_id && named.is_some_and(|i| i.is_foreign_to(*node_id))
+            // The record names an instance of another node, or one that EC2 does not list. Then the record may be wrong,
+            // and this instance the right one: poll-and-scale tells a person.
+            let names_another = record.and_then(NodeRecord::life).is_some_and(|life| {
+                let named = life.instance_id.as_deref().map(|id| by_id.get(id));
+                life.node_id == *node_id && named.is_some_and(|i| i.is_none_or(|i| i.is_foreign_to(*node_id)))
             });
             let set_aside = seen.aside.slots.contains(&node_id.slot());
-            if old && !leaving && !names_foreign && !set_aside && is_orphan(record, *node_id, &instance.instance_id) {
+            if old && !leaving && !names_another && !set_aside && is_orphan(record, *node_id, &instance.instance_id) {
                 found.push((*node_id, instance));
             }
         }
@@ -181,7 +183,7 @@ fn orphans(
         let ids: BTreeSet<&str> = found.iter().map(|(_, i)| i.instance_id.as_str()).collect();
         let shown: Vec<&str> = ids.iter().take(5).copied().collect();
         let why = Reason::ManyOrphans { orphans: found.len(), shown: shown.join(", ") };
-        let trouble = Trouble { kind: BrakeKind::Orphans, hold: None, count: found.len(), why };
+        let trouble = Trouble { kind: BrakeKind::Orphans, hold: None, count: found.len(), not_before: None, why };
         if brake(seen, now, plan, trouble) == Hold::Held {
             return;
         }

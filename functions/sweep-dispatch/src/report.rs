@@ -198,7 +198,8 @@ impl Applying<'_> {
         let before: BrakeEntry = store.entry(&ControlKey::Brake(kind)).await?;
         let release: Release = store.entry(&ControlKey::Release(kind)).await?;
         let why = Reason::ManyHandles { node_id: self.node_id, unusual, all };
-        let decision = Trouble { kind, hold: None, count: unusual, why }.decide(&before, &release, self.now);
+        let decision =
+            Trouble { kind, hold: None, count: unusual, not_before: None, why }.decide(&before, &release, self.now);
         if decision.hold == Hold::Held {
             verdict.twice_unknown.clear();
             verdict.dropped.clear();

@@ -108,6 +108,8 @@ impl About {
                 row.handle = Some(handle.clone());
                 row.alloc_id = *alloc_id;
             }
+            Self::Said(Subject::Job(job_id)) => row.job_id = Some(*job_id),
+            Self::Said(Subject::Alloc(alloc_id)) => row.alloc_id = Some(*alloc_id),
             Self::Slot(_) | Self::Said(_) => {}
         }
         row.job_id = row.job_id.or(row.alloc_id.map(|a| a.job_id));

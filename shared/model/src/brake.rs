@@ -27,6 +27,9 @@ pub struct Trouble {
     pub hold: Option<Span>,
     /// How many nodes, records, instances or handles would be taken away now.
     pub count: usize,
+    /// The trouble cannot have begun before this time, so an older entry is about another trouble. `None`: nothing shows
+    /// when the trouble began.
+    pub not_before: Option<Time>,
     /// What is unusual.
     pub why: Reason,
 }
@@ -62,8 +65,8 @@ impl Trouble {
 
     /// Decides from the brake's entry and the operator's release, both as read.
     pub fn decide(self, entry: &BrakeEntry, release: &Release, now: Time) -> Decision {
-        let known = entry.applies(now);
-        let since = entry.began_at(now);
+        let known = entry.applies(now) && entry.since_at() >= self.not_before;
+        let since = if known { entry.began_at(now) } else { now };
         let released = release.applies(now) && release.since_at().is_some_and(|at| at >= since);
         let left = self.hold.map(|hold| (since + hold).since(now));
         let held = !released && left.is_none_or(|left| left > Span::ZERO);
@@ -94,7 +97,7 @@ mod tests {
     const HOLD: Option<Span> = Some(Span::from_s(300));
 
     fn trouble(kind: BrakeKind, hold: Option<Span>, count: usize) -> Trouble {
-        Trouble { kind, hold, count, why: Reason::ManyUnlisted { unlisted: count, up: 6 } }
+        Trouble { kind, hold, count, not_before: None, why: Reason::ManyUnlisted { unlisted: count, up: 6 } }
     }
 
     fn new(kind: BrakeKind) -> (BrakeEntry, Release) {

@@ -300,12 +300,12 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_are_noted_at_most_twice_a_minute_together_with_the_note_before() {
+    fn heartbeats_are_noted_at_most_once_a_minute_together_with_the_note_before() {
         let first = Control::default().ingest().noted(1, at(0)).unwrap();
         assert_eq!((first.since_at(), first.before_at()), (Some(at(0)), None));
-        assert_eq!(first.noted(1, at(29)), None, "another process has just noted one");
-        let second = first.noted(7, at(30)).unwrap();
-        assert_eq!((second.since_at(), second.before_at()), (Some(at(30)), Some(at(0))));
+        assert_eq!(first.noted(1, at(59)), None, "another process has just noted one");
+        let second = first.noted(7, at(60)).unwrap();
+        assert_eq!((second.since_at(), second.before_at()), (Some(at(60)), Some(at(0))));
         assert_eq!(second.row().count, Some(7));
     }
 

@@ -4,6 +4,7 @@
 //! that they say the same (`docs/rules.md#R11`).
 //! Does not: decide. The plan does, and notes its reasons here while it decides.
 
+use crate::events::Subject;
 use crate::ids::{JobId, NodeId, Slot};
 use crate::reason::Reason;
 use crate::summary::JobSummary;
@@ -19,6 +20,8 @@ pub struct Explanation {
     pub staying: BTreeMap<NodeId, Reason>,
     /// What limits this plan: pauses, caps that are reached, and brakes that hold.
     pub limits: Vec<Reason>,
+    /// The rows that contradict the contract, and what is wrong with them.
+    pub rows: Vec<(Subject, Reason)>,
     /// The group of each text of reasons.
     groups: HashMap<String, usize>,
 }

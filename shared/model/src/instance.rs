@@ -7,6 +7,7 @@ use crate::ids::NodeId;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The tag that names the cluster of an instance.
 pub const CLUSTER_TAG: &str = "nodekeeper:cluster";
@@ -28,6 +29,20 @@ pub enum InstanceState {
     Stopping,
     /// Someone else has stopped the instance.
     Stopped,
+}
+
+impl fmt::Display for InstanceState {
+    /// The state in EC2's word for it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::ShuttingDown => "shutting-down",
+            Self::Terminated => "terminated",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+        })
+    }
 }
 
 /// An instance as EC2 lists it.

@@ -4,6 +4,7 @@
 //! place, so that the plan, events, records and commands say the same (`docs/rules.md#R11`).
 //! Does not: influence anything. A decision never reads a reason.
 
+use crate::cloud::InstanceState;
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::money::Usd;
 use crate::node::Capacity;
@@ -44,6 +45,8 @@ reasons! {
     InstanceTerminated "instance_terminated" { instance_id: String } = "instance {instance_id} is terminated";
     /// A record names an instance that has another node's tag, or none.
     ForeignInstance "foreign_instance" { instance_id: String, owner: String } = "its record names instance {instance_id}, which belongs to {owner}: nothing is terminated or cleaned; look at `nodekeeper nodes`, and correct or delete the record";
+    /// EC2 does not list the instance that a record names, and lists another one with the tag of the node.
+    AnotherTagged "another_tagged" { named: String, tagged: String } = "its record names instance {named}, which EC2 does not list, and instance {tagged} has its node id as a tag: the record is not cleaned; correct it, or drain the slot";
     /// An instance has a node id tag that names a record without an instance.
     CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} has its node id as a tag";
     /// An instance that is being terminated is still up.
@@ -189,6 +192,10 @@ reasons! {
     DownNotLongEnough "down_not_long_enough" { left: Span } = "down, and shutdown.down_after_s is over in {left}";
     /// This run does not believe that the node is gone.
     NodeDoubted "node_doubted" {} = "it is silent or unlisted, and this run does not believe that it is gone";
+    /// EC2 lists the instance of a node, and not as running.
+    InstanceNotRunning "instance_not_running" { state: InstanceState } = "EC2 lists its instance as {state}";
+    /// The plan was made from rows that have changed since.
+    ChangedMeanwhile "changed_meanwhile" {} = "what the plan was made from has changed meanwhile: the next run decides again";
     /// The allocs of a node could not all be read.
     AllocsUnclear "allocs_unclear" {} = "its allocs could not all be read in this run";
 
@@ -312,15 +319,15 @@ fn are(nodes: usize) -> String {
 }
 
 impl Reason {
-    /// Whether this is a limit on launches, and not only a reason of one job.
+    /// Whether this is a limit, and not only a reason of one job.
     pub const fn is_limit(&self) -> bool {
-        self.is_cap()
+        self.is_unstored()
             || matches!(self, Self::LaunchPaused { .. } | Self::OfferingShort { .. } | Self::SizeRefused { .. })
     }
 
-    /// Whether this is a limit on launches that no entry of the control table shows: a cap of the policy, or the few
-    /// attempts after a shortage.
-    pub const fn is_cap(&self) -> bool {
+    /// Whether this is a limit that no entry of the control table shows: a cap of the policy, the few attempts after a
+    /// shortage, or silence that nothing proves.
+    pub const fn is_unstored(&self) -> bool {
         matches!(
             self,
             Self::NodesMax { .. }
@@ -329,7 +336,17 @@ impl Reason {
                 | Self::SizeMaximum { .. }
                 | Self::AttemptsSpent { .. }
                 | Self::MaxPerRun { .. }
+                | Self::IngestUnproven { .. }
         )
+    }
+
+    /// The word, and what the reason is about if there can be several at once.
+    pub fn key(&self) -> String {
+        match self {
+            Self::SizeMaximum { size, .. } => format!("{} {size}", self.word()),
+            Self::AttemptsSpent { offering, .. } => format!("{} {offering}", self.word()),
+            _ => self.word().to_owned(),
+        }
     }
 }
 

@@ -30,9 +30,12 @@ pub struct ToldRow {
     /// The words of the reasons that were told for each job.
     #[serde(default)]
     pub jobs: BTreeMap<JobId, String>,
-    /// The words of the caps that bind.
+    /// The limits that apply and that no entry shows: see [`Reason::key`].
     #[serde(default)]
     pub caps: BTreeSet<String>,
+    /// The subjects of the rows that contradict the contract.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub rows: BTreeSet<String>,
 }
 
 /// One thing to tell.
@@ -48,16 +51,22 @@ impl ToldRow {
     /// The row before anything was told.
     pub fn new() -> Self {
         let key = ControlKey::Told.to_string();
-        Self { key, version: Version::UNWRITTEN, jobs: BTreeMap::new(), caps: BTreeSet::new() }
+        Self { key, version: Version::UNWRITTEN, jobs: BTreeMap::new(), caps: BTreeSet::new(), rows: BTreeSet::new() }
     }
 
     /// What is new in this explanation, and the row after it was told. `queue` is the jobs in the order of the queue.
     pub fn news(&self, explained: &Explanation, queue: impl Iterator<Item = JobId>) -> (Vec<News>, Self) {
-        let mut after = Self { jobs: BTreeMap::new(), caps: BTreeSet::new(), ..self.clone() };
+        let mut after = Self { key: self.key.clone(), version: self.version, ..Self::new() };
         let mut news = Vec::new();
-        for cap in explained.limits.iter().filter(|reason| reason.is_cap()) {
-            let word = cap.word().to_owned();
-            if after.caps.insert(word.clone()) && !self.caps.contains(&word) {
+        for (subject, reason) in explained.rows.iter().take(REMEMBERED) {
+            let row = subject.to_string();
+            if after.rows.insert(row.clone()) && !self.rows.contains(&row) && news.len() < NEWS {
+                news.push(News { subject: subject.clone(), action: ActionName::Warn, reason: reason.to_string() });
+            }
+        }
+        for cap in explained.limits.iter().filter(|reason| reason.is_unstored()) {
+            let key = cap.key();
+            if after.caps.insert(key.clone()) && !self.caps.contains(&key) && news.len() < NEWS {
                 news.push(News { subject: Subject::Cluster, action: ActionName::HoldBack, reason: cap.to_string() });
             }
         }
@@ -106,10 +115,25 @@ mod tests {
     fn explained(jobs: &[JobSummary], why: &Reason) -> Explanation {
         let mut explained = Explanation::default();
         jobs.iter().for_each(|job| explained.waits(job, vec![why.clone()]));
-        if why.is_cap() {
+        if why.is_unstored() {
             explained.limits(why.clone());
         }
         explained
+    }
+
+    #[test]
+    fn each_size_at_its_maximum_and_each_unsound_row_is_told_once() {
+        let size = |size: &str| Reason::SizeMaximum { size: size.into(), max: 2, there: 2 };
+        let mut explained = Explanation::default();
+        explained.limits(size("small"));
+        let (news, told) = ToldRow::new().news(&explained, std::iter::empty());
+        assert_eq!(news.len(), 1);
+        explained.limits(size("large"));
+        explained.rows.push((Subject::Cluster, Reason::RowUnsound { what: "it is there twice".into() }));
+        let (news, told) = told.news(&explained, std::iter::empty());
+        let actions: Vec<ActionName> = news.iter().map(|n| n.action).collect();
+        assert_eq!(actions, [ActionName::Warn, ActionName::HoldBack]);
+        assert_eq!(told.news(&explained, std::iter::empty()), (Vec::new(), told));
     }
 
     #[test]

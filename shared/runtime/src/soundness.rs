@@ -5,8 +5,8 @@
 //! Does not: read rows whose attributes cannot be read; the store refuses them.
 
 use model::events::Subject;
-use model::ids::{NodeId, Slot};
-use model::{AllocSummary, Handle, JobSummary, NodeRecord};
+use model::ids::{JobId, NodeId, Slot};
+use model::{AllocSummary, Handle, JobSummary, MAX_NODES, NodeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A row that was set aside.
@@ -25,6 +25,8 @@ pub struct SetAside {
     pub rows: Vec<Unsound>,
     /// The slots of the node records that were set aside. They stay taken.
     pub slots: BTreeSet<Slot>,
+    /// The jobs that were set aside.
+    pub jobs: BTreeSet<JobId>,
 }
 
 /// Takes the unsound rows out of these lists.
@@ -50,9 +52,10 @@ pub fn set_aside(
     jobs.retain(|job| {
         let what = match job.nodes {
             _ if is_twice(&ids, &job.job_id) => "it is in the table twice",
-            0 => "it wants 0 nodes: at least 1 is needed",
-            _ => return true,
+            1..=MAX_NODES => return true,
+            n => &format!("it wants {n} nodes: 1 to {MAX_NODES} are possible"),
         };
+        aside.jobs.insert(job.job_id);
         aside.rows.push(Unsound { subject: Subject::Job(job.job_id), what: what.to_owned() });
         false
     });

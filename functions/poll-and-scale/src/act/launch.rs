@@ -112,6 +112,12 @@ impl Acting<'_> {
             }
             Err(error) => {
                 self.note_refusal(&record, &error).await;
+                if let LaunchError::NotAllowed(_) = error {
+                    // EC2 checks the caller before the token, so this says nothing about the first call, which may have
+                    // launched an instance.
+                    self.pace.stop();
+                    return Err(error.into());
+                }
                 self.refused(&record, error).await
             }
         }

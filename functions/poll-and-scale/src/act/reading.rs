@@ -11,11 +11,13 @@ use crate::plan::{Action, Plan, Planned, window_over};
 use async_trait::async_trait;
 use model::cloud::{Cloud, InstanceState};
 use model::ids::{AllocId, JobId, NodeId};
+use model::reason::Reason;
 use model::time::Time;
 use model::{Alloc, ClientStatus, Desired, Job, JobState, NodeRecord, NodeStatus};
 use runtime::answer::ActError;
 use runtime::confirm::{Confirm, confirmed};
 use runtime::observation::{Observation, ObserveError};
+use std::collections::BTreeSet;
 use store::Store;
 
 /// Reads rows again that the plan was made from.
@@ -145,5 +147,19 @@ pub async fn confirm(
     plan: Plan,
     now: Time,
 ) -> Result<Plan, ObserveError> {
-    confirmed(&Shown(Reading { store, cloud, seen }, now), plan).await
+    let placed = |plan: &Plan| -> BTreeSet<JobId> {
+        let jobs = plan.actions.iter().map(|p| match &p.action {
+            Action::Place { job_id, .. } => Some(*job_id),
+            _ => None,
+        });
+        jobs.flatten().collect()
+    };
+    let before = placed(&plan);
+    let mut plan = confirmed(&Shown(Reading { store, cloud, seen }, now), plan).await?;
+    let after = placed(&plan);
+    // Such a job waits, and the plan has no other reason for it.
+    for job in seen.jobs.iter().filter(|j| before.contains(&j.job_id) && !after.contains(&j.job_id)) {
+        plan.explained.waits(job, vec![Reason::ChangedMeanwhile {}]);
+    }
+    Ok(plan)
 }

@@ -23,7 +23,12 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             continue;
         }
         match one(view, alloc) {
-            Some((action, reason)) => plan.add(action, reason),
+            Some((action, reason)) => {
+                if let Action::LoseAlloc(id, _) | Action::StopAlloc(id, _) | Action::Drain(id, _) = &action {
+                    view.ending.insert(*id);
+                }
+                plan.add(action, reason);
+            }
             None if alloc.awaiting && alloc.client != ClientStatus::Unknown && alloc.desired == Desired::Run => {
                 back.entry((alloc.alloc_id.job_id, alloc.alloc_id.member)).or_default();
             }
@@ -79,6 +84,8 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
             ClientStatus::Unknown => {}
             _ => return lose(Reason::SilentAndNotWaitedFor { status }),
         },
+        // The report never came. A job that wants a copy gets the time to place one before the alloc is lost.
+        Some(NodeStatus::Syncing) if wants_copy(alloc) && syncing_since(view, record, STRETCH).is_none() => {}
         Some(NodeStatus::Syncing) => return lose(Reason::NeverReported {}),
         _ => {}
     }
@@ -101,6 +108,8 @@ fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
 /// acting write reads the job again.
 fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     match view.jobs.get(&alloc.alloc_id.job_id) {
+        // Nothing is known of a job whose row contradicts the contract.
+        None if view.seen.aside.jobs.contains(&alloc.alloc_id.job_id) => None,
         None => Some(Reason::JobEnded {}),
         Some(job) if job.state != JobState::Placed => Some(Reason::JobIs { state: job.state }),
         Some(job) if job.done.contains(&alloc.alloc_id.member) => Some(Reason::MemberDone {}),
@@ -111,10 +120,19 @@ fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
 /// Whether a node heartbeats but has been `syncing` for as long as a boot may take. Such a node will not become ready.
 /// A node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes.
 pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
-    let limit = Span::from_s(view.seen.policy.boot.timeout_s);
-    let Some(contact) = record.contact().filter(|c| c.status == NodeStatus::Syncing) else { return false };
-    let leased = contact.lease_expires_at >= view.now;
-    leased && contact.syncing_since_at.is_some_and(|since| view.now.since(since) >= limit)
+    syncing_since(view, record, Span::ZERO).is_some()
+}
+
+/// Since when a node heartbeats and is `syncing`, if that is as long as a boot may take and `more`.
+fn syncing_since(view: &View<'_>, record: &NodeRecord, more: Span) -> Option<Time> {
+    let limit = Span::from_s(view.seen.policy.boot.timeout_s) + more;
+    let contact = record.contact().filter(|c| c.status == NodeStatus::Syncing && c.lease_expires_at >= view.now)?;
+    contact.syncing_since_at.filter(|since| view.now.since(*since) >= limit)
+}
+
+/// Whether the job wants a copy of this alloc while nobody knows what became of it.
+pub(super) fn wants_copy(alloc: &AllocSummary) -> bool {
+    alloc.client == ClientStatus::Unknown && alloc.failure_policy.replace && alloc.desired == Desired::Run
 }
 
 /// Whether this is the last run that leaves the alloc its kill time-out before the drain's deadline.

@@ -78,6 +78,9 @@ struct Silent<'a> {
 struct Fleet<'a> {
     /// How many of them there are.
     nodes: usize,
+    /// How many of them registered before the trouble began that the brake knows of. Later ones would make the share of
+    /// silent nodes look smaller.
+    earlier: usize,
     /// How many more there are whose instances EC2 lists as stopping, stopped, shutting down or terminated.
     leaving: usize,
     /// How many of them are silent, also those whose status says so already.
@@ -110,8 +113,10 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
         .filter_map(|(record, life)| Some((life, record.contact().filter(|_| record.status().is_some())?)))
         .collect();
     let lease = policy.lease(contacts.len() as u64);
+    let began_at = view.seen.control.brake(BrakeKind::Leases).began_at(view.now);
     let mut fleet = Fleet {
         nodes: 0,
+        earlier: 0,
         leaving: 0,
         fell_silent: 0,
         open: Vec::new(),
@@ -130,14 +135,17 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
         }
         fleet.pinged_at = fleet.pinged_at.max(Some(contact.last_ping_at));
         fleet.leased_at = fleet.leased_at.max(Some((contact.lease_expires_at - lease).min(view.now)));
+        let earlier = usize::from(contact.first_ping_at <= began_at);
         let silent = view.now.since(contact.lease_expires_at);
         let is_open = matches!(contact.status, NodeStatus::Syncing | NodeStatus::Ready);
         if silent > Span::ZERO && (is_open || silent <= lease) {
             fleet.fell_silent += 1;
             fleet.nodes += 1;
+            fleet.earlier += earlier;
             fleet.open.extend(is_open.then_some(Silent { node_id, contact }));
         } else if silent <= Span::ZERO {
             fleet.nodes += 1;
+            fleet.earlier += earlier;
         }
     }
     fleet.open.sort_by_key(|s| (s.contact.lease_expires_at, s.node_id));
@@ -166,7 +174,7 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief
     let there = fleet.nodes + fleet.leaving;
     let several = there > floor || there >= floor.max(2);
     let all = several && fleet.fell_silent == fleet.nodes;
-    let many = fleet.fell_silent > floor && fleet.fell_silent as f64 > policy.brake_fraction * fleet.nodes as f64;
+    let many = fleet.fell_silent > floor && fleet.fell_silent as f64 > policy.brake_fraction * fleet.earlier as f64;
     let ids = |open: &[Silent<'_>]| open.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();
     if (all || many) && brake(view, plan, fleet, all) == Hold::Held {
         belief.doubted = ids(&fleet.open);
@@ -194,11 +202,13 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief
 /// The brake `leases`.
 fn brake(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, all: bool) -> Hold {
     let policy = &view.seen.policy.heartbeat;
-    let (hold_s, why) = if all {
-        (policy.blackout_s, Reason::AllSilent { nodes: fleet.nodes })
+    let (hold_s, not_before, why) = if all {
+        // All are silent since the last heartbeat of the fleet at the earliest. An older entry is about an outage that
+        // has ended, or about a part of the fleet.
+        (policy.blackout_s, fleet.pinged_at, Reason::AllSilent { nodes: fleet.nodes })
     } else {
-        (policy.brake_hold_s, Reason::ManyExpired { expired: fleet.fell_silent, leases: fleet.nodes })
+        (policy.brake_hold_s, None, Reason::ManyExpired { expired: fleet.fell_silent, leases: fleet.earlier })
     };
     let hold = Some(Span::from_s(hold_s));
-    brakes::decide(view, plan, Trouble { kind: BrakeKind::Leases, hold, count: fleet.open.len(), why })
+    brakes::decide(view, plan, Trouble { kind: BrakeKind::Leases, hold, count: fleet.open.len(), not_before, why })
 }

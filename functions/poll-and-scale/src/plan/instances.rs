@@ -110,13 +110,37 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
 }
 
 fn relaunch(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, waited: Span) {
-    if let Some(limit) = view.seen.control.launch_pause(view.now) {
+    let pause = view.seen.control.launch_pause(view.now).map(|limit| limit.to_string());
+    let max_is_0 = view.seen.policy.nodes.max == 0;
+    if let Some(limit) = pause.or_else(|| max_is_0.then(|| Reason::ClusterPaused {}.to_string())) {
         let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
-        plan.add_quietly(action, Reason::RelaunchPaused { limit: limit.to_string() });
+        plan.add_quietly(action, Reason::RelaunchPaused { limit });
         return;
     }
     view.decided.insert(life.node_id);
     plan.add(Action::Relaunch(life.node_id), Reason::LaunchUnanswered { waited });
+}
+
+/// EC2 does not list the instance that the record names, and lists another one with the tag of this node. The record may
+/// name a wrong instance, so it is not cleaned before a person has looked. A node that is being shut down takes all its
+/// instances with it.
+fn another_is_tagged(
+    view: &View<'_>,
+    plan: &mut Plan,
+    record: &NodeRecord,
+    life: &Life,
+    named: String,
+    tagged: &Instance,
+) {
+    let reason = Reason::AnotherTagged { named, tagged: tagged.instance_id.clone() };
+    if let NodeState::ShuttingDown(_) = &record.state {
+        for instance in view.tagged(life.node_id) {
+            let action = Action::Terminate { node_id: life.node_id, instance_id: instance.instance_id.clone() };
+            plan.add_quietly(action, reason.clone());
+        }
+    } else {
+        plan.tell(Action::Warn(Subject::Slot(record.slot)), reason, Telling::Quiet);
+    }
 }
 
 /// Records that are bound to an unlisted instance.
@@ -124,6 +148,10 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
     let mut gone = Vec::new();
     for Unlisted { record, life, instance_id } in unlisted {
         let instance_id = instance_id.to_owned();
+        if let Some(tagged) = view.tagged(life.node_id).next() {
+            another_is_tagged(view, plan, record, life, instance_id, tagged);
+            continue;
+        }
         if let NodeState::ShuttingDown(_) = &record.state {
             let action = Action::Terminate { node_id: life.node_id, instance_id: instance_id.clone() };
             plan.add_quietly(action, Reason::TerminationUnlisted { instance_id: instance_id.clone() });
@@ -162,9 +190,8 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             view.hold(life.node_id);
             continue;
         }
-        // The node does not count as decided. EC2 may still know the instance by id although its tags are gone. In that
-        // case no run cleans the record, and the next stages must treat the node as silent.
-        view.lost.insert(life.node_id);
+        // The node does not count as decided, and not as lost. EC2 may still know the instance by id although its tags are
+        // gone. In that case no run cleans the record, and nothing must be launched in its place.
         let reason = Reason::UnlistedFor { instance_id: instance_id.clone(), unlisted: view.now.since(since) };
         plan.add(Action::Clean { node_id: life.node_id, unlisted: Some(instance_id) }, reason);
     }
@@ -201,5 +228,5 @@ fn brake(view: &View<'_>, plan: &mut Plan, gone: &[&NodeRecord]) -> Hold {
     }
     let why = Reason::ManyUnlisted { unlisted: count, up };
     let hold = Some(Span::from_s(policy.brake_hold_s));
-    brakes::decide(view, plan, Trouble { kind: BrakeKind::Missing, hold, count, why })
+    brakes::decide(view, plan, Trouble { kind: BrakeKind::Missing, hold, count, not_before: None, why })
 }

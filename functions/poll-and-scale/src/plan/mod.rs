@@ -39,7 +39,9 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     let mut view = View::new(seen, now);
     let mut plan = Plan::default();
     for row in &seen.aside.rows {
-        plan.tell(Action::Warn(row.subject.clone()), Reason::RowUnsound { what: row.what.clone() }, Telling::Quiet);
+        let reason = Reason::RowUnsound { what: row.what.clone() };
+        plan.explained.rows.push((row.subject.clone(), reason.clone()));
+        plan.tell(Action::Warn(row.subject.clone()), reason, Telling::Quiet);
     }
     belief::plan(&mut view, &mut plan);
     instances::plan(&mut view, &mut plan);

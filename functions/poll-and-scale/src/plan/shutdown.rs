@@ -68,7 +68,8 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
         .filter(|(r, l)| r.takes_work() && is_idle(r, l, view.now))
         .map(|(_, l)| l)
         .filter(|l| {
-            !needs.used.contains_key(&l.node_id) && !view.decided.contains(&l.node_id) && !view.is_unclear(l.node_id)
+            let is_free = !needs.used.contains_key(&l.node_id) && !view.decided.contains(&l.node_id);
+            is_free && !view.is_unclear(l.node_id) && !view.is_leaving(l)
         })
         .collect();
     // Nodes that are shut down in any case come first, because they make room too.
@@ -103,7 +104,7 @@ fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
 pub(super) fn gives_up(view: &View<'_>, record: &NodeRecord) -> bool {
     let Some(life) = record.life() else { return false };
     match &record.state {
-        NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
+        NodeState::Assigned(_) => life.instance_id.is_some() && (view.is_leaving(life) || boot_is_over(view, life)),
         _ => stuck_syncing(view, record) || view.seen.policy.size_named(&life.offering.size).is_none(),
     }
 }
@@ -158,6 +159,8 @@ fn unheard(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
     let waited = view.now.since(life.assigned_at);
     if life.intent == Intent::Drain {
         shut_down(plan, life, Because::Silent, Reason::DrainedUnheard {});
+    } else if let Some(state) = view.leaves_as(life) {
+        shut_down(plan, life, Because::FailedStart, Reason::InstanceNotRunning { state });
     } else if boot_is_over(view, life) {
         shut_down(plan, life, Because::FailedStart, Reason::BootTimedOut { waited });
     } else if waited >= Span::from_s(view.seen.policy.boot.timeout_s) {
@@ -190,6 +193,8 @@ fn in_use(
         shut_down(plan, life, Because::NotNeeded, Reason::StuckSyncing {});
     } else if matches!(contact.status, NodeStatus::Ready | NodeStatus::Syncing) && size_left {
         shut_down(plan, life, Because::NotNeeded, Reason::SizeLeftPolicy { size: size.clone() });
+    } else if let Some(state) = view.leaves_as(life) {
+        return Some(Reason::InstanceNotRunning { state });
     } else if contact.status == NodeStatus::Ready {
         return idle_node(view, plan, life, contact, need);
     } else if contact.status == NodeStatus::Syncing {

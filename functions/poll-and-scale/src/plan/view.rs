@@ -6,7 +6,7 @@
 
 use super::belief::Belief;
 use model::cloud::{Instance, InstanceState};
-use model::ids::{JobId, NodeId};
+use model::ids::{AllocId, JobId, NodeId};
 use model::time::Time;
 use model::{AllocSummary, JobSummary, Life, NodeRecord};
 use runtime::observation::Observation;
@@ -31,6 +31,8 @@ pub(crate) struct View<'a> {
     pub(crate) lost: BTreeSet<NodeId>,
     /// Nodes whose absence this run does not believe: they count as there, and get no new work.
     pub(crate) held: BTreeSet<NodeId>,
+    /// The allocs that this plan loses or tells to stop: nobody makes a copy of them.
+    pub(crate) ending: BTreeSet<AllocId>,
     /// Which silence this run believes.
     pub(crate) belief: Belief,
 }
@@ -58,6 +60,7 @@ impl<'a> View<'a> {
             decided: BTreeSet::new(),
             lost: BTreeSet::new(),
             held: BTreeSet::new(),
+            ending: BTreeSet::new(),
             belief: Belief::default(),
         }
     }
@@ -91,6 +94,11 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The instances with the tag of this node that are not terminated.
+    pub(crate) fn tagged(&self, node_id: NodeId) -> impl Iterator<Item = &'a Instance> {
+        self.by_node_tag.get(&node_id).into_iter().flatten().copied().filter(|i| is_live(i))
+    }
+
     /// When EC2 launched the node's instance: the start of its shutdown windows and of what it costs. If EC2 does not list
     /// the instance, the time of the assignment.
     pub(crate) fn launched_at(&self, life: &Life) -> Time {
@@ -121,9 +129,14 @@ impl<'a> View<'a> {
 
     /// Whether EC2 lists the node's instance as neither starting nor running. Such a node cannot work.
     pub(crate) fn is_leaving(&self, life: &Life) -> bool {
+        self.leaves_as(life).is_some()
+    }
+
+    /// The state in which EC2 lists the node's instance, if the instance neither starts nor runs.
+    pub(crate) fn leaves_as(&self, life: &Life) -> Option<InstanceState> {
         let listed = self.instances_of(life);
         let works = |i: &&Instance| matches!(i.state, InstanceState::Pending | InstanceState::Running);
-        !listed.is_empty() && !listed.iter().any(works)
+        listed.first().filter(|_| !listed.iter().any(works)).map(|i| i.state)
     }
 }
 

@@ -191,8 +191,9 @@ impl LastRun {
 }
 
 impl IngestSummary {
-    /// The shortest time between two notes. A node whose call failed tries again within this time.
-    pub const GAP: Span = Span::from_s(30);
+    /// The shortest time between two notes. A node whose call failed tries again within this time, also if the call hung
+    /// before it failed.
+    pub const GAP: Span = Span::from_s(60);
 
     /// The time of the note before the last one: at least [`IngestSummary::GAP`] before the last one.
     pub const fn before_at(&self) -> Option<Time> {

@@ -115,7 +115,9 @@ impl Check {
 
     /// A node that is not drained is shut down only for one of these reasons:
     /// - It never called within the time of a boot. (The time of a blackout is added while every node that should
-    ///   heartbeat is silent, and none was heard after the node should have called.)
+    ///   heartbeat is silent, and none was heard after the node should have called. Not checked for nodes whose
+    ///   heartbeats a restored table has forgotten.)
+    /// - It never called, and EC2 listed its instance to the run as neither starting nor running.
     /// - It called, but did not report within the time of a boot.
     /// - It was silent for long, and its shutdown window is open.
     /// - Several runs saw it idle for long, and its window is open.
@@ -126,6 +128,10 @@ impl Check {
         let silent = leases > 0 && leases == over && !caller.has_heard_somebody();
         let pings = model.rows(Table::Nodes).filter_map(|r| time(r, "last_ping_at"));
         let heard_at = pings.max().filter(|_| silent);
+        let stopped = text(before, "instance_id").is_some_and(|id| caller.has_listed_as_leaving(id));
+        if text(before, "state") == Some("assigned") && (stopped || self.forgets(time(before, "assigned_at"))) {
+            return;
+        }
         if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before, silent, heard_at)) {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
         }

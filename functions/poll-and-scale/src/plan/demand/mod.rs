@@ -18,12 +18,12 @@ mod prices;
 
 use super::Plan;
 use super::actions::Action;
-use super::allocs::stuck_syncing;
+use super::allocs::{stuck_syncing, wants_copy};
 use super::sizes::fitting;
 use super::view::View;
 use model::ids::{AllocId, NodeId, Slot};
 use model::reason::Reason;
-use model::{ClientStatus, Desired, JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
+use model::{JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
 pub(super) use packing::Needs;
 
 use packing::{Heed, Packing, Queue};
@@ -98,8 +98,9 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
         if let Some(reason) = never(view, job) {
             // The policy may have changed, so that no size fits a wanted copy. The copy then reserves nothing, and the
             // job of the copy is not rejected.
-            if let Want::Job(job) = want {
-                served.actions.push((Action::Reject(job.job_id), reason));
+            match want {
+                Want::Job(job) => served.actions.push((Action::Reject(job.job_id), reason)),
+                Want::Copy { .. } => served.waiting.push((want, Waits::Because(vec![reason]))),
             }
             continue;
         }
@@ -181,7 +182,7 @@ fn copies_wanted<'v, 'a>(view: &'v View<'a>, job: &JobSummary) -> impl Iterator<
     let of_job = if job.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
     of_job
         .iter()
-        .filter(|a| a.client == ClientStatus::Unknown && a.failure_policy.replace && a.desired == Desired::Run)
+        .filter(|a| wants_copy(a) && !view.ending.contains(&a.alloc_id))
         // A node that is back will soon report the alloc: no copy is needed, unless the report never comes.
         .filter(|a| {
             let is_back = |r: &&NodeRecord| r.status() == Some(NodeStatus::Syncing) && !stuck_syncing(view, r);

@@ -154,9 +154,8 @@ impl<'v, 'a> Packing<'v, 'a> {
             // It gets no work.
             let doubted = view.is_doubted(life.node_id);
             let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
-            if (silent && !doubted)
+            if ((silent || gives_up(view, record)) && !doubted)
                 || view.is_leaving(life)
-                || gives_up(view, record)
                 || life.intent != Intent::Run
                 || view.is_unclear(life.node_id)
                 || view.lost.contains(&life.node_id)

@@ -70,6 +70,49 @@ fn a_share_that_falls_silent_in_several_runs_is_judged_as_one() {
 }
 
 #[test]
+fn a_second_outage_is_doubted_like_the_first_one() {
+    let mut given = fleet(5);
+    given.seen.policy.nodes.min = 0;
+    // The brake holds since second 200. Then the fleet is heard again, and after that all are silent again.
+    let leases = ControlKey::Brake(model::BrakeKind::Leases);
+    given.seen.control.put(EntryRow { since_at: Some(at(200)), ..entry(&leases, 2700) });
+    for record in &mut given.seen.nodes {
+        if let NodeState::InUse(node) = &mut record.state {
+            (node.contact.last_ping_at, node.contact.lease_expires_at) = (at(2000), at(2120));
+        }
+    }
+    assert_eq!(given.actions(at(2200)), ["hold_back cluster"], "and not the end of the first wait");
+    // In one outage, the wait ends.
+    given.seen.control.put(EntryRow { since_at: Some(at(2200)), ..entry(&leases, 5000) });
+    assert_eq!(given.actions(at(2200 + 1799)), ["hold_back cluster"]);
+    assert_eq!(given.count(at(2200 + 1800), "mark_down"), 2);
+}
+
+#[test]
+fn nodes_that_register_while_the_brake_holds_do_not_release_it() {
+    let mut given = fleet(18);
+    given.seen.policy.nodes.min = 0;
+    let leases = ControlKey::Brake(model::BrakeKind::Leases);
+    given.seen.control.put(EntryRow { since_at: Some(at(160)), ..entry(&leases, 900) });
+    // Four of ten are silent, and eight more registered after the brake began to hold.
+    for (n, record) in given.seen.nodes.iter_mut().enumerate() {
+        if let (4.., NodeState::InUse(node)) = (n, &mut record.state) {
+            (node.contact.last_ping_at, node.contact.lease_expires_at) = (at(195), at(300));
+            if n >= 10 {
+                node.contact.first_ping_at = at(190);
+            }
+        }
+    }
+    assert_eq!(given.count(at(200), "mark_down"), 0);
+    for record in &mut given.seen.nodes {
+        if let NodeState::InUse(node) = &mut record.state {
+            node.contact.first_ping_at = at(60);
+        }
+    }
+    assert_eq!(given.count(at(200), "mark_down"), 4, "four of eighteen are no unusual share");
+}
+
+#[test]
 fn a_fleet_does_not_become_small_in_the_moment_in_which_its_instances_end() {
     // Three of five nodes lose their zone while heartbeat-ingest is down. The leases of the others end one by one.
     let mut given = fleet(5);
@@ -108,6 +151,39 @@ fn the_silence_of_a_node_whose_instance_does_not_run_has_a_cause_and_is_believed
     assert_eq!(given.actions(at(200)), ["hold_back cluster"]);
     given.seen.instances[2].state = InstanceState::Stopped;
     assert_eq!(given.actions(at(200)), ["hold_back cluster", "mark_down slot#2"]);
+}
+
+#[test]
+fn a_start_whose_instance_is_stopped_has_failed() {
+    let mut given = given(json!({"nodes": {"max": 1}})).node(fixtures::bound(0)).job(5, whole);
+    assert_eq!(given.actions(at(100)), Vec::<String>::new(), "it boots");
+    given.seen.instances[0].state = InstanceState::Stopped;
+    assert_eq!(given.actions(at(100)), ["shut_down slot#0"]);
+}
+
+#[test]
+fn a_record_that_names_an_unlisted_instance_is_not_cleaned_while_another_carries_its_tag() {
+    let mut given = given(json!({})).node(fixtures::ready(0));
+    let named = |record: &mut NodeRecord| match &mut record.state {
+        NodeState::InUse(node) => node.life.instance_id = Some("i-elsewhere".into()),
+        NodeState::ShuttingDown(node) => node.life.instance_id = Some("i-elsewhere".into()),
+        _ => {}
+    };
+    named(&mut given.seen.nodes[0]);
+    for s in [200, 1000, 5000] {
+        let actions = given.actions(at(s));
+        assert!(actions.contains(&"warn slot#0".to_owned()), "{actions:?}");
+        assert!(!actions.iter().any(|a| a.starts_with("clean") || a.starts_with("terminate")), "{actions:?}");
+    }
+    // A node that is shut down takes all its instances with it.
+    given.seen.nodes[0] = fixtures::ready(0).shut_down(at(90), "drained").unwrap();
+    named(&mut given.seen.nodes[0]);
+    let planned = plan(&given.seen, at(200));
+    let ends = |p: &crate::plan::Planned| match &p.action {
+        Action::Terminate { instance_id, .. } => Some(instance_id.clone()),
+        _ => None,
+    };
+    assert_eq!(planned.actions.iter().filter_map(ends).collect::<Vec<_>>(), ["i-0"]);
 }
 
 #[test]
@@ -157,6 +233,12 @@ fn no_copy_for_a_node_that_is_back() {
     assert_eq!(status(&given, NodeStatus::Disconnected, None), (1, 0));
     assert_eq!(status(&given, NodeStatus::Syncing, Some(at(450))), (0, 0), "its report is under way");
     assert_eq!(status(&given, NodeStatus::Syncing, Some(at(200))), (1, 0), "its report never came");
+    assert_eq!(status(&given, NodeStatus::Syncing, Some(at(80))), (0, 0), "and now the alloc is lost");
+    // A run does not copy an alloc that it loses.
+    given.seen.allocs[0].unknown_since_at = Some(at(100));
+    given.seen.allocs[0].failure_policy.lost_after_s = 400;
+    assert_eq!(status(&given, NodeStatus::Disconnected, None), (0, 0));
+    given.seen.allocs[0].failure_policy.lost_after_s = 600;
     // Nothing is launched for a copy either.
     given.seen.nodes.truncate(1);
     assert_eq!(status(&given, NodeStatus::Disconnected, None), (0, 1));
@@ -170,6 +252,8 @@ fn no_launch_is_repeated_while_failed_starts_pause_launching() {
     given.seen.control.put(entry(&ControlKey::FailedStarts, 1000));
     assert_eq!(given.actions(at(400)), ["hold_back slot#0"]);
     assert_eq!(given.actions(at(1000)), ["relaunch slot#0"]);
+    given.seen.policy.nodes.max = 0;
+    assert_eq!(given.actions(at(1000)), ["hold_back slot#0"], "a paused cluster launches nothing");
 }
 
 #[test]
@@ -215,8 +299,10 @@ fn a_row_that_contradicts_the_contract_is_named_and_not_used() {
     );
     assert_eq!(state(vec![node.clone(), node.clone()], vec![job.clone()]), ["warn slot#0", "launch slot#1 small"]);
     let none = JobSummary { nodes: 0, ..job.clone() };
+    let many = JobSummary { nodes: 25, ..job.clone() };
     let idle = [format!("warn job#{}", job.job_id), "set_idle slot#0".to_owned()];
     assert_eq!(state(vec![node.clone()], vec![none]), idle);
+    assert_eq!(state(vec![node.clone()], vec![many]), idle, "more members than one transaction can place");
     assert_eq!(state(vec![node], vec![job.clone(), job]), idle);
 }
 

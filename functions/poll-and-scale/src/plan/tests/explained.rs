@@ -203,7 +203,21 @@ fn after_a_shortage_the_plan_itself_makes_as_few_launches_as_the_run_does() {
 }
 
 #[test]
+fn a_copy_that_fits_nowhere_says_why_its_job_waits_for_it() {
+    let mut given = given(json!({})).working(0);
+    given.seen.nodes[0] = given.seen.nodes[0].expire_lease(NodeStatus::Disconnected, at(151), "silent").unwrap();
+    (given.seen.allocs[0].client, given.seen.allocs[0].unknown_since_at) = (ClientStatus::Unknown, Some(at(160)));
+    given.seen.allocs[0].failure_policy.replace = true;
+    given.seen.jobs[0].capacity.vcpus = 1000;
+    let waits = given.waits(at(200));
+    assert!(waits.len() == 1 && waits[0].contains("wants a copy") && waits[0].contains("no size fits"), "{waits:?}");
+}
+
+#[test]
 fn every_idle_node_that_stays_says_why() {
+    let mut stopped = given(json!({})).node(idle_long(0));
+    stopped.seen.instances[0].state = InstanceState::Stopped;
+    assert_eq!(stopped.stays(at(900)), ["0: EC2 lists its instance as stopped"]);
     let held = idle_long(0).with_intent(Intent::Hold, None, at(95)).unwrap();
     assert_eq!(
         given(json!({})).node(held).stays(at(900)),

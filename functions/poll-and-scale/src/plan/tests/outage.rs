@@ -41,6 +41,8 @@ struct Lab {
     calls: Vec<(f64, Option<f64>)>,
     trouble: Trouble,
     allocs: BTreeSet<NodeIndex>,
+    /// Whether a call that is not answered hangs until the agent's time-out, or fails at once.
+    calls_hang: bool,
 }
 
 type NodeIndex = u32;
@@ -65,7 +67,7 @@ impl Lab {
             }
         }
         let calls = (0..nodes).map(|_| (chance.between(60.0, 150.0), None)).collect();
-        Self { given, chance, calls, trouble, allocs }
+        Self { given, chance, calls, trouble, allocs, calls_hang: seed % 2 == 1 }
     }
 
     fn ingest_answers(&self, s: f64) -> bool {
@@ -98,7 +100,8 @@ impl Lab {
             } else {
                 // As the agent waits: short at first, then up to half a minute.
                 let overdue = s - failing.unwrap_or(s);
-                1.0 + self.chance.between(0.0, 1.0) * if overdue <= 30.0 { 1.0 } else { 29.0 }
+                let hung = if self.calls_hang { 20.0 } else { 0.0 };
+                hung + 1.0 + self.chance.between(0.0, 1.0) * if overdue <= 30.0 { 1.0 } else { 29.0 }
             };
             let failing = if self.ingest_answers(s) { None } else { failing.or(Some(s)) };
             self.calls[index] = (s + wait, failing);
