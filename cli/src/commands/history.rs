@@ -17,8 +17,6 @@ use serde_json::Value;
 
 /// How many events of a slot, a function or the cluster are shown.
 const RECENT: i32 = 50;
-/// How many happenings of a job or an alloc are shown: whole stories, as far as one request reads.
-const WHOLE: i32 = 1000;
 
 /// `history`
 #[derive(Args, Clone, Debug)]
@@ -65,11 +63,11 @@ pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     let (cluster, now) = (context.cluster().await?, context.now());
     match &subject {
         Subject::Job(id) => {
-            let story = story::of_job(&cluster, *id, args.limit.unwrap_or(WHOLE)).await?;
+            let story = story::of_job(&cluster, *id, args.limit.unwrap_or(story::WHOLE)).await?;
             return tell(context, args, &subject, &story, now);
         }
         Subject::Alloc(id) => {
-            let story = story::of_alloc(&cluster, *id, args.limit.unwrap_or(WHOLE)).await?;
+            let story = story::of_alloc(&cluster, *id, args.limit.unwrap_or(story::WHOLE)).await?;
             return tell(context, args, &subject, &story, now);
         }
         _ => {}

@@ -18,6 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The event of a placement is written within this time after the placement.
 const SAME_RUN: Span = Span::from_s(60);
 
+/// How many events of a job or an alloc are read, and how many happenings are shown.
+pub(super) const WHOLE: i32 = 1000;
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Happening {
@@ -32,7 +35,7 @@ pub(super) struct Happening {
 /// The story of a job. If its row is no longer stored, only its events are told.
 pub(super) async fn of_job(cluster: &Cluster, id: JobId, limit: i32) -> anyhow::Result<Vec<Happening>> {
     let store = &cluster.store;
-    let events = store.history(&Subject::Job(id).to_string(), limit).await?;
+    let events = store.history(&Subject::Job(id).to_string(), WHOLE).await?;
     let allocs = match store.job(id).await? {
         Some(job) => store.allocs_of(&job).await?,
         None => Vec::new(),
@@ -59,7 +62,7 @@ pub(super) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyh
     let story = match store.alloc(id).await? {
         Some(alloc) => of_row(&alloc, None),
         None => {
-            let events = store.history(&Subject::Alloc(id).to_string(), limit).await?;
+            let events = store.history(&Subject::Alloc(id).to_string(), WHOLE).await?;
             events.iter().map(Happening::of_event).collect()
         }
     };

@@ -58,6 +58,43 @@ async fn an_unreadable_state_does_not_affect_the_others() {
 }
 
 #[tokio::test]
+async fn a_long_story_is_whole_and_says_what_a_limit_leaves_out() {
+    let world = World::with_policy().await;
+    world.put_job(1).await;
+    // The rows of old allocs expire earlier than events, so a placement may have no row.
+    for n in 0..60 {
+        let subject = model::events::Subject::Job(fixtures::job_id(1));
+        let action = if n % 2 == 0 { ActionName::Place } else { ActionName::Wait };
+        let reason = model::reason::Reason::FitsOn { slots: format!("slot {n}") }.to_string();
+        let keep = model::time::Span::from_s(86_400);
+        let event = model::events::Event::new(&subject, action, &reason, at(n), keep, &Chance::seeded(n as u64));
+        world.store().tell(&event).await;
+    }
+    let out = world.run(&["history", &id(1)]).await.done();
+    assert_eq!(out.lines().count(), 61, "{out}");
+    let out = world.run(&["history", &id(1), "--limit", "10"]).await.done();
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 12, "{out}");
+    assert!(lines[1].ends_with("50 happenings before this: give a larger --limit"), "{out}");
+    assert!(lines[11].ends_with("it fits on slot 59"), "{out}");
+}
+
+#[tokio::test]
+async fn a_row_that_contradicts_the_contract_is_named_by_its_job_and_by_status() {
+    let world = World::with_policy().await;
+    let mut job = fixtures::job(1);
+    job.summary.nodes = 0;
+    world.store().write(None, &job, Vec::new()).await.unwrap();
+    let what = "the row is not used: it wants 0 nodes: 1 to 24 are possible; correct or delete it";
+    for command in [&["jobs"][..], &["job", &id(1)], &["plan"]] {
+        let out = world.run(command).await.done();
+        assert!(out.contains(what), "{command:?}: {out}");
+    }
+    let (out, _) = world.run(&["status"]).await.failed();
+    assert!(out.contains(&format!("job#{}: {what}", id(1))), "{out}");
+}
+
+#[tokio::test]
 async fn history_shows_the_newest_first() {
     let mut world = World::with_policy().await;
     world.put_node(&fixtures::ready(7)).await;
