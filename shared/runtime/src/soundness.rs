@@ -5,7 +5,7 @@
 //! Does not: read rows whose attributes cannot be read; the store refuses them.
 
 use model::events::Subject;
-use model::ids::{JobId, NodeId, Slot};
+use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::{AllocSummary, Handle, JobSummary, MAX_NODES, NodeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +27,8 @@ pub struct SetAside {
     pub slots: BTreeSet<Slot>,
     /// The jobs that were set aside.
     pub jobs: BTreeSet<JobId>,
+    /// The allocs that were set aside.
+    pub allocs: BTreeSet<AllocId>,
 }
 
 /// Takes the unsound rows out of these lists.
@@ -63,6 +65,7 @@ pub fn set_aside(
     // The node of an alloc that is set aside becomes unclear: nothing is placed or stopped on it.
     allocs.retain(|alloc| {
         if is_twice(&ids, &alloc.alloc_id) {
+            aside.allocs.insert(alloc.alloc_id);
             aside
                 .rows
                 .push(Unsound { subject: Subject::Alloc(alloc.alloc_id), what: "it is in the table twice".into() });

@@ -110,6 +110,9 @@ fn a_record_that_names_the_instance_of_another_node_is_not_cleaned_and_its_own_i
             rows.filter(|a| a.subject == "slot#1").map(|a| a.action).collect::<Vec<_>>()
         };
         assert_eq!(of_1(&given), [], "{state:?}");
+        let mut lost = Given { seen: given.seen.clone() };
+        lost.seen.instances.truncate(1);
+        assert_eq!(of_1(&lost), [], "{state:?}, and EC2 does not list its own");
         // Without the record, its instance is an orphan.
         given.seen.nodes.truncate(1);
         assert_eq!(of_1(&given), [ActionName::TerminateOrphan]);

@@ -47,7 +47,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
     // A job that is placed but has no live alloc would be stuck for ever. Such a job can exist after the tables were
     // restored to different moments.
-    let live: BTreeSet<AllocId> = view.seen.allocs.iter().map(|a| a.alloc_id).collect();
+    let aside = view.seen.aside.allocs.iter().copied();
+    let live: BTreeSet<AllocId> = view.seen.allocs.iter().map(|a| a.alloc_id).chain(aside).collect();
     for job in &view.seen.jobs {
         if matches!(job.state, JobState::Placed | JobState::Regrouping) && job.allocs.is_disjoint(&live) {
             plan.add(Action::Requeue(job.job_id), Reason::NoAllocLeft {});

@@ -25,6 +25,19 @@ impl Given {
 }
 
 #[test]
+fn a_handle_that_is_there_twice_is_named_and_nothing_is_decided_about_it() {
+    let given = given().working(0);
+    let row =
+        |name: &str| Handle::new(fixtures::node_id(0), name.into(), HandleKind::Volume, HandleState::Live, 1, at(0));
+    let state = serde_json::json!({"now": at(100).as_ms(), "nodes": given.seen.nodes, "policy": example_json(),
+        "handles": [row("cache:a"), row("cache:b"), row("cache:a")]});
+    let (seen, now) = Observation::from_state(&state, None).unwrap();
+    let rows: Vec<(String, Option<String>)> =
+        plan(&seen, now).actions.iter().map(|p| (p.row().subject, p.row().handle)).collect();
+    assert_eq!(rows, [("slot#0".to_owned(), None), ("slot#0".to_owned(), Some("cache:b".to_owned()))]);
+}
+
+#[test]
 fn a_handle_whose_node_is_unknown_after_a_restore_stays_for_a_day() {
     let name = fixtures::alloc_id(0).to_string();
     let (kind, state) = (HandleKind::Container, HandleState::Live);

@@ -307,6 +307,20 @@ fn a_row_that_contradicts_the_contract_is_named_and_not_used() {
 }
 
 #[test]
+fn an_alloc_that_is_there_twice_is_named_and_its_node_is_left_alone() {
+    let given = given(json!({})).working(0);
+    let seen = &given.seen;
+    let twice = [seen.allocs.clone(), seen.allocs.clone()].concat();
+    let state = json!({"now": at(100).as_ms(), "nodes": seen.nodes, "jobs": seen.jobs, "allocs": twice,
+        "policy": example_json()});
+    let (seen, now) = Observation::from_state(&state, None).unwrap();
+    let alloc = fixtures::alloc_id(0);
+    let actions = Given { seen }.job(5, |s| s.vcpus = 1).actions(now);
+    assert_eq!(actions[0], format!("warn alloc#{alloc}"));
+    assert_eq!(actions[1..], ["launch slot#1 small"], "nothing else happens to the node or to the job of the alloc");
+}
+
+#[test]
 fn nodes_max_0_pauses_the_cluster_and_rejects_no_job() {
     let given = given(json!({"nodes": {"max": 0}})).job(5, whole).job(6, |s| s.nodes = 3);
     assert_eq!(given.actions(at(100)), Vec::<String>::new());
