@@ -154,6 +154,8 @@ mod tests {
         for (code, status, expected) in [
             ("InvalidParameterValue", 400, "bad request"),
             ("InvalidAMIID.NotFound", 400, "bad request"),
+            ("OfTheFuture", 401, "not allowed"),
+            ("OfTheFuture", 403, "not allowed"),
             ("InternalError", 500, "lost"),
             ("Unavailable", 503, "lost"),
             ("", 0, "lost"),

@@ -104,7 +104,7 @@ fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
 pub(super) fn gives_up(view: &View<'_>, record: &NodeRecord) -> bool {
     let Some(life) = record.life() else { return false };
     match &record.state {
-        NodeState::Assigned(_) => life.instance_id.is_some() && (view.is_leaving(life) || boot_is_over(view, life)),
+        NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
         _ => stuck_syncing(view, record) || view.seen.policy.size_named(&life.offering.size).is_none(),
     }
 }

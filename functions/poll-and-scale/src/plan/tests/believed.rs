@@ -134,6 +134,14 @@ fn a_fleet_does_not_become_small_in_the_moment_in_which_its_instances_end() {
 }
 
 #[test]
+fn what_is_to_be_cleaned_is_replaced_only_after_it_was_cleaned() {
+    // EC2 does not list the instance, but may still know it by its id. Then no run cleans the record.
+    let never_heard = fixtures::bound(0).note_unlisted(Some(at(1000)), at(1000)).unwrap();
+    let given = given(json!({"nodes": {"min": 1}})).unlisted(never_heard).job(5, whole);
+    assert_eq!(given.actions(at(1500)), ["clean slot#0"]);
+}
+
+#[test]
 fn a_node_whose_instance_someone_else_stops_gets_no_work_and_nobody_waits_for_it() {
     for state in [InstanceState::Stopping, InstanceState::Stopped, InstanceState::ShuttingDown] {
         for record in [fixtures::ready(0), fixtures::bound(0)] {
