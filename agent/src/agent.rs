@@ -8,8 +8,10 @@ use crate::client::ControlPlaneClient;
 use crate::config::{AgentArgs, AgentConfigError};
 use crate::control;
 use crate::data_dir::{DataDir, DataDirError};
+use crate::guard;
 use crate::handles::HandleStore;
 use crate::imds::{Imds, ImdsError};
+use crate::isolation::{JobUsers, OwnIds, cgroup};
 use crate::node_state::NodeState;
 use crate::protocol::{Identity, Node};
 use crate::reconcile;
@@ -72,12 +74,14 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         registered = durable.incarnation.is_some(), "the agent starts"
     );
     let client = ControlPlaneClient::new(file.node_id, file.token.clone())?;
-    let job_user = args.job_user.clone();
-    let settings = RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, job_user, program };
+    let (users, guard) = guard::prepare(&args, &data_dir, &program).await?;
+    let settings = RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program };
     let mut runner = Runner::new(settings, &data_dir);
     let handles = HandleStore::new(&data_dir, args.runtime, file.node_id);
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = NodeState::new(Node::new(identity, durable), data_dir);
+    // Before the first heartbeat, so that the control plane places nothing on a node that takes no work.
+    guard::note(&state, guard.refusal().await);
     // Runs one round first, so that the first report lists the allocs that are on the machine.
     reconcile::run_once(&state, &mut runner).await;
     let end = tokio::select! {
@@ -85,6 +89,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
         () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,
+        () = guard::watch(&state, &guard) => EndReason::Asked,
         () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::Asked,
         () = shutdown => EndReason::Asked,
     };
@@ -98,6 +103,9 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
             reconcile::stop_everything(&state, &mut runner, "the agent was stopped together with its work").await;
         }
         EndReason::Asked => tracing::info!("the agent ends; allocs keep running"),
+    }
+    if let JobUsers::Own(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
+        cgroup::remove_if_empty(parent);
     }
     Ok(end)
 }

@@ -6,6 +6,8 @@
 //!                   started     which supervisor runs the alloc, or that none ever does: created once
 //!                   stop        why the alloc is to stop; absent if it is not to stop
 //!                   work/       where the command runs
+//!                   tmp/        what the command sees as /tmp, until it ends
+//!                   passwd      the users that the command sees, and group the groups
 //!                   output      the output of the command
 //!                   supervisor.log  the errors of its supervisor
 //!                   exit.json   how the alloc ended: created once
@@ -17,6 +19,7 @@
 //! Does not: start or stop processes, or look at them.
 
 use crate::atomic_file;
+use crate::isolation::{self, TaskIsolation};
 use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, NodeId};
 use model::time::Time;
@@ -25,7 +28,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// What a supervisor needs to know: the content of `task.json`.
@@ -37,9 +40,16 @@ pub struct AllocTask {
     pub order: AllocOrder,
     /// How the command is run.
     pub runtime: RuntimeKind,
-    /// The user who runs the command; the agent's own user if absent.
+    /// The user who runs the command, if the operator named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_user: Option<String>,
+    /// How the alloc is kept apart, if it has a user id of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<TaskIsolation>,
+    /// Whether the command runs as the agent's own user. Without this and without another user the command is not run:
+    /// a task that says nothing must not run as root.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unisolated: bool,
     /// The boot in which the alloc is started.
     pub boot_id: String,
     /// Name and directory of each cache.
@@ -123,12 +133,12 @@ impl AllocDir {
         self.0.join("output")
     }
 
-    /// Creates the directory with its task, unless the directory exists. A crash leaves the whole directory or none. If
-    /// an earlier boot created the directory but did not start the alloc, the directory gets the task of this boot.
+    /// Creates the directory with its task, unless the directory exists. A crash leaves the whole directory or none. A
+    /// directory whose alloc was not started gets the new task: the old one may be of an earlier boot or another agent.
     pub fn create(&self, task: &AllocTask) -> io::Result<()> {
         if self.0.exists() {
-            let of_earlier_boot = self.task()?.is_some_and(|t| t.boot_id != task.boot_id);
-            if of_earlier_boot && self.start_record()?.is_none() {
+            if self.start_record()?.is_none() && self.task()?.as_ref() != Some(task) {
+                give_to_job(&self.0, task)?;
                 return atomic_file::replace(&self.0.join("task.json"), &to_json(task)?);
             }
             return Ok(());
@@ -141,12 +151,33 @@ impl AllocDir {
         }
         fs::create_dir(&temp)?;
         fs::create_dir(temp.join("work"))?;
+        give_to_job(&temp, task)?;
         // The job's user may enter the directory, but cannot list it.
         fs::set_permissions(&temp, fs::Permissions::from_mode(0o711))?;
         atomic_file::replace(&temp.join("label"), task.node_id.to_string().as_bytes())?;
         atomic_file::replace(&temp.join("task.json"), &to_json(task)?)?;
         fs::rename(&temp, &self.0)?;
         self.0.parent().map_or(Ok(()), atomic_file::sync_dir)
+    }
+
+    /// The user who owns the job's files: the alloc's own, until the alloc has ended.
+    pub fn owner(&self) -> io::Result<Option<u32>> {
+        match fs::symlink_metadata(self.work()) {
+            Ok(work) => Ok(Some(work.uid())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Takes the job's files away from its user, so that another alloc may get the user id, and removes what only the
+    /// running command needs. Call this when no process of the user runs.
+    pub fn close(&self) -> io::Result<()> {
+        for path in [self.work(), self.output()].into_iter().filter(|p| p.exists()) {
+            let mode = if path.is_dir() { 0o700 } else { 0o600 };
+            isolation::give(&path, 0, 0, mode)?;
+        }
+        absent_is_fine(fs::remove_dir_all(self.0.join("tmp")))?;
+        isolation::USER_FILES.iter().try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
     }
 
     /// The content of `task.json`; `None` if there is no such file.
@@ -198,6 +229,23 @@ impl AllocDir {
     }
 }
 
+/// Gives the directories of the job to its user, if the alloc has one of its own.
+fn give_to_job(dir: &Path, task: &AllocTask) -> io::Result<()> {
+    let Some(isolation) = &task.isolation else { return Ok(()) };
+    let tmp = dir.join("tmp");
+    if !tmp.exists() {
+        fs::create_dir(&tmp)?;
+    }
+    [dir.join("work"), tmp].iter().try_for_each(|path| isolation::give(path, isolation.uid, isolation.uid, 0o700))
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(io::Error::from)
 }
@@ -221,6 +269,8 @@ mod tests {
             order: order(0, 1),
             runtime: RuntimeKind::default(),
             job_user: None,
+            isolation: None,
+            unisolated: true,
             boot_id: boot_id.to_owned(),
             caches: Vec::new(),
         };

@@ -3,9 +3,12 @@
 //! Guarantees: a mistake in them is reported in one line, before anything starts.
 //! Does not: read the environment or the clock; `main` does.
 
+use crate::isolation::ids::{CACHE_GIDS, IdRange, JOB_UIDS};
 use crate::runtime::RuntimeKind;
 use clap::{Parser, Subcommand};
 use model::wire::{NODE_FILE, NodeFile};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,9 +43,24 @@ pub struct AgentArgs {
     /// Stop all work after so many seconds without an answer [default: never].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub stop_after_s: Option<Duration>,
-    /// Run commands as this user [default: as the agent's own].
+    /// The user ids that allocs run as. Each running alloc has one of its own.
+    #[arg(long, value_name = "FIRST-LAST", default_value = JOB_UIDS)]
+    pub job_uids: IdRange,
+    /// The group ids that the allocs of a cache share.
+    #[arg(long, value_name = "FIRST-LAST", default_value = CACHE_GIDS)]
+    pub cache_gids: IdRange,
+    /// How many processes and threads an alloc may have.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..=4_000_000))]
+    pub max_tasks: u64,
+    /// Run all allocs as this user: they are isolated from the agent, and not from each other.
     #[arg(long, value_name = "NAME")]
     pub job_user: Option<String>,
+    /// Run all allocs as the agent's own user: they can do what the agent can.
+    #[arg(long, conflicts_with = "job_user")]
+    pub unisolated: bool,
+    /// Take work even if jobs can read the instance metadata, with the credentials of the instance's role.
+    #[arg(long)]
+    pub allow_metadata: bool,
     /// How commands are run.
     #[arg(long, value_enum, default_value_t = RuntimeKind::default())]
     pub runtime: RuntimeKind,
@@ -75,14 +93,25 @@ pub enum InternalCommand {
         /// The directory of the alloc.
         dir: PathBuf,
     },
-    /// Run a command as a user, with the environment on standard input.
+    /// Become the command that standard input describes.
     #[command(hide = true)]
-    AsUser {
-        /// The user.
-        user: String,
-        /// The program and its arguments.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-        command: Vec<String>,
+    AsUser,
+    /// Kill everything that runs as a user.
+    #[command(hide = true)]
+    EndUser {
+        /// The user id.
+        uid: u32,
+        /// A user id that nothing runs as.
+        reaper: u32,
+    },
+    /// Try what standard input describes, with a job's rights.
+    #[command(hide = true)]
+    Probe,
+    /// Try whether these addresses accept connections.
+    #[command(hide = true)]
+    Reach {
+        /// The addresses.
+        addresses: Vec<SocketAddr>,
     },
 }
 
@@ -103,6 +132,31 @@ pub enum AgentConfigError {
     /// The agent may not change to the job's user.
     #[error("--job-user {0}: only root can run commands as another user; start the agent as root")]
     NotRoot(String),
+    /// The agent may not give allocs user ids of their own.
+    #[error(
+        "only root can isolate jobs: start the agent as root, or give --unisolated if every job may do what this user \
+         can do"
+    )]
+    IsolationNeedsRoot,
+    /// The ranges of ids share an id.
+    #[error(
+        "--job-uids {0} and --cache-gids {1} overlap: an alloc would be in the group of a cache that it does not name"
+    )]
+    OverlappingIds(IdRange, IdRange),
+    /// A user of the machine has an id of the range.
+    #[error("--job-uids {0}: the user {1} has one of these ids; choose a range that nobody uses")]
+    IdInUse(IdRange, String),
+    /// Processes cannot be run with a job's rights.
+    #[error("cannot isolate jobs: {0}")]
+    CannotIsolate(String),
+    /// Jobs cannot reach their own directories.
+    #[error("jobs cannot enter {path} ({why}): let others enter its parents (chmod o+x), or choose another --data-dir")]
+    #[allow(missing_docs, reason = "the names say it")]
+    CannotEnter { path: PathBuf, why: String },
+    /// The node file can be read by others, and this cannot be changed.
+    #[error("others can read the node file {path}, which may hold the node's token: {source}")]
+    #[allow(missing_docs, reason = "the names say it")]
+    NodeFileOpen { path: PathBuf, source: std::io::Error },
     /// Neither the command line nor the metadata gives the instance id.
     #[error("the instance id is not known: give --instance-id, or do not give --no-imds")]
     NoInstanceId,
@@ -127,6 +181,17 @@ pub fn check(args: &AgentArgs) -> Result<(), AgentConfigError> {
     if let Some((name, _)) = given.into_iter().find(|(_, value)| value.as_deref() == Some("")) {
         return Err(AgentConfigError::Empty(name));
     }
+    if args.job_uids.overlaps(args.cache_gids) {
+        return Err(AgentConfigError::OverlappingIds(args.job_uids, args.cache_gids));
+    }
+    if args.job_user.is_none() && !args.unisolated {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(AgentConfigError::IsolationNeedsRoot);
+        }
+        if let Some(name) = user_in(args.job_uids) {
+            return Err(AgentConfigError::IdInUse(args.job_uids, name));
+        }
+    }
     if let Some(name) = &args.job_user {
         let user = nix::unistd::User::from_name(name).ok().flatten();
         let user = user.ok_or_else(|| AgentConfigError::NoSuchUser(name.clone()))?;
@@ -134,6 +199,27 @@ pub fn check(args: &AgentArgs) -> Result<(), AgentConfigError> {
         if !own.is_root() && own != user.uid {
             return Err(AgentConfigError::NotRoot(name.clone()));
         }
+    }
+    Ok(())
+}
+
+/// A user of this machine who has an id of the range. Directories of users elsewhere are not asked, because they may not
+/// answer.
+fn user_in(range: IdRange) -> Option<String> {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut of_range = users.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        range.contains(fields.nth(1)?.parse().ok()?).then(|| name.to_owned())
+    });
+    of_range.next()
+}
+
+/// Takes from others the right to read the node file: it may hold the node's token.
+pub fn close_node_file(path: &Path) -> Result<(), AgentConfigError> {
+    let open = |source| AgentConfigError::NodeFileOpen { path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(open)?.permissions().mode() & 0o077 != 0 {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(open)?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::protocol::{Durable, LocalAlloc};
 use model::ids::NodeId;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Disk space reserved for the state file. Without this space a node with a full disk could not save orders. The node
@@ -55,7 +55,8 @@ impl DataDir {
         // An absolute path: supervisors and commands run in other directories.
         let root = root.canonicalize().map_err(at(root))?;
         let lock_path = root.join("lock");
-        let lock = File::create(&lock_path).map_err(at(&lock_path))?;
+        let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+        let lock = lock.map_err(at(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(DataDirError::InUse(root)),
@@ -165,6 +166,8 @@ mod tests {
             order: order(copy, 1),
             runtime: RuntimeKind::default(),
             job_user: None,
+            isolation: None,
+            unisolated: true,
             boot_id: "boot-1".into(),
             caches: Vec::new(),
         };

@@ -5,9 +5,11 @@ use model::time::Time;
 use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
 use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
-use nodekeeper_agent::runtime::{Environment, as_user};
+use nodekeeper_agent::isolation::{end, helper, metadata, probe};
+use nodekeeper_agent::runtime::Environment;
 use nodekeeper_agent::supervisor::{self, SupervisorContext};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -26,12 +28,17 @@ fn main() -> ExitCode {
     let result = match args.internal.clone() {
         None => run_agent(args),
         Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),
-        Some(InternalCommand::AsUser { user, command }) => {
-            let error = as_user::run(&user, &command, std::io::stdin().lock());
-            print_error(&format!("cannot run {:?} as {user}: {error}", command.first().map_or("", String::as_str)));
+        Some(InternalCommand::AsUser) => {
+            let (program, error) = helper::run(std::io::stdin().lock());
+            print_error(&format!("cannot run {program:?}: {error}"));
             // As in a shell: 127 if the command is not found, 126 if it cannot be run.
             return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
         }
+        Some(InternalCommand::EndUser { uid, reaper }) => end::run_helper(uid, reaper).map_err(Into::into),
+        Some(InternalCommand::Probe) => {
+            probe::run_helper(std::io::stdin().lock(), std::io::stdout().lock()).map_err(Into::into)
+        }
+        Some(InternalCommand::Reach { addresses }) => reach(&addresses),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -47,9 +54,16 @@ fn print_error(what: &str) {
     let _unwritable_is_fine = writeln!(std::io::stderr(), "nodekeeper-agent: {what}");
 }
 
+fn reach(addresses: &[SocketAddr]) -> anyhow::Result<()> {
+    Ok(serde_json::to_writer(std::io::stdout().lock(), &metadata::reach(addresses))?)
+}
+
 fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     config::check(&args).map_err(AgentError::from)?;
     let node = config::read_node_file(&args.config).map_err(AgentError::from)?;
+    if !args.unisolated {
+        config::close_node_file(&args.config).map_err(AgentError::from)?;
+    }
     let boot_id = match &args.boot_id {
         Some(id) => id.clone(),
         None => std::fs::read_to_string(BOOT_ID)

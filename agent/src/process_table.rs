@@ -87,6 +87,19 @@ pub fn resident_kib(pid: i32) -> u64 {
     line.and_then(|l| l.split_ascii_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
+/// The processes that run as this user: with it as the real, effective or saved user id. Without zombies.
+pub fn of_user(uid: u32) -> Vec<i32> {
+    let runs_as = |pid: i32| {
+        let status = text(pid, "status").unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix("Uid:")).unwrap_or_default();
+        // The last number is the id for access to files.
+        line.split_ascii_whitespace().take(3).any(|id| id.parse() == Ok(uid))
+    };
+    let own_pid = std::process::id() as i32;
+    let live = all().into_iter().filter(|p| !p.zombie && p.pid != own_pid);
+    live.map(|p| p.pid).filter(|pid| runs_as(*pid)).collect()
+}
+
 /// Signals one process; does nothing if the process has ended. A pid of 0 or below is ignored, because it would mean a
 /// group.
 pub fn send(pid: i32, signal: Signal) {

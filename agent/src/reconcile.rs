@@ -41,9 +41,10 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
     }
+    let refuses = state.read(|n| n.refuses.clone());
     for work in state.read(Node::work) {
         match work {
-            Work::Run(order) => runner.start(&order),
+            Work::Run(order) => runner.start(&order, refuses.as_deref()),
             Work::Stop(order, why) => runner.stop(&order, &why),
         }
     }
@@ -78,7 +79,9 @@ pub async fn stop_everything(state: &NodeState, runner: &mut Runner, why: &str) 
         }
         if Instant::now() > deadline {
             tracing::error!(left = left.len(), "these allocs do not end in time: killing them");
-            left.into_iter().for_each(|id| runner.kill(id));
+            for id in left {
+                runner.kill(id).await;
+            }
             return;
         }
         sleep(INTERVAL / 4).await;

@@ -1,13 +1,15 @@
 //! Carries out orders on this machine: starts supervisors, stops them, and reads the state of their allocs.
 //!
 //! Guarantees: an alloc is started at most once, even if the agent is killed between any two instructions; a
-//! supervisor that was killed leaves nothing running.
+//! supervisor that was killed leaves nothing running; two allocs whose files are on the machine never have the same user
+//! id.
 //! Does not: keep anything outside the alloc directories, except its child processes, the attempts to start an alloc,
 //! exit records that could not be written, and allocs that were given up.
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
 use crate::data_dir::DataDir;
+use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
 use crate::process_table;
 use crate::protocol::{Ended, Seen, tail};
 use crate::runtime::RuntimeKind;
@@ -17,6 +19,7 @@ use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -44,8 +47,8 @@ pub struct RunnerSettings {
     pub boot_id: String,
     /// How commands are run.
     pub runtime: RuntimeKind,
-    /// The user who runs commands; the agent's own user if absent.
-    pub job_user: Option<String>,
+    /// Who runs commands.
+    pub users: JobUsers,
     /// This program, to start supervisors with.
     pub program: PathBuf,
 }
@@ -64,6 +67,8 @@ pub struct Runner {
     given_up: BTreeSet<AllocId>,
     /// Exit records that could not be written.
     unwritten: BTreeMap<AllocId, ExitRecord>,
+    /// The user id that the last alloc got.
+    last_uid: Option<u32>,
 }
 
 impl Runner {
@@ -79,6 +84,7 @@ impl Runner {
             attempts: BTreeMap::new(),
             given_up: BTreeSet::new(),
             unwritten: BTreeMap::new(),
+            last_uid: None,
         }
     }
 
@@ -91,8 +97,9 @@ impl Runner {
         &self.settings
     }
 
-    /// Starts a supervisor for this alloc, unless one is running or has claimed the alloc.
-    pub fn start(&mut self, order: &AllocOrder) {
+    /// Starts a supervisor for this alloc, unless one is running or has claimed the alloc. `refuses` is why the node
+    /// takes no work at present: the alloc then waits as on a machine without room.
+    pub fn start(&mut self, order: &AllocOrder, refuses: Option<&str>) {
         let id = order.alloc_id;
         if self.children.contains_key(&id) || self.unwritten.contains_key(&id) || self.given_up.contains(&id) {
             return;
@@ -102,7 +109,11 @@ impl Runner {
             let log = self.dir(id).path().join("supervisor.log");
             return self.never_start(order, format!("the node could not supervise it: see {} there", log.display()));
         }
-        match self.prepare(order).and_then(|dir| self.spawn(&dir)) {
+        let prepared = match refuses {
+            Some(why) => Err(no_room(format!("the node takes no work: {why}"))),
+            None => self.prepare(order),
+        };
+        match prepared.and_then(|dir| self.spawn(&dir)) {
             Ok(None) => {}
             Ok(Some(child)) => {
                 self.children.insert(id, child);
@@ -123,7 +134,7 @@ impl Runner {
         }
     }
 
-    fn prepare(&self, order: &AllocOrder) -> io::Result<AllocDir> {
+    fn prepare(&mut self, order: &AllocOrder) -> io::Result<AllocDir> {
         let dir = self.dir(order.alloc_id);
         if let Some(bad) = order.caches.iter().find(|name| !is_cache_name(name)) {
             let rule = "only letters, digits, '-', '_' and '.'";
@@ -137,17 +148,71 @@ impl Runner {
                 atomic_file::replace(&label, self.settings.node_id.to_string().as_bytes())?;
                 fs::create_dir(path)?;
             }
+            self.share_cache(path)?;
         }
-        dir.create(&self.task(order, caches))?;
+        let mut task = self.task(order, caches);
+        match &self.settings.users {
+            JobUsers::Own(ids) => {
+                let uid = self.uid_for(&dir, ids)?;
+                self.last_uid = Some(uid);
+                task.isolation = Some(TaskIsolation {
+                    uid,
+                    reaper: ids.uids.last,
+                    max_tasks: ids.max_tasks,
+                    private_mounts: ids.private_mounts,
+                    cgroup: ids.cgroups.as_ref().map(|parent| parent.join(order.alloc_id.to_string())),
+                });
+            }
+            JobUsers::Named(name) => task.job_user = Some(name.clone()),
+            JobUsers::Agent => task.unisolated = true,
+        }
+        dir.create(&task)?;
         Ok(dir)
     }
 
+    /// The user id of the alloc in `dir`: its files' owner, or the next one that owns nothing on this machine. The ids
+    /// are taken in turn, so that an id is not used again soon.
+    fn uid_for(&self, dir: &AllocDir, ids: &OwnIds) -> io::Result<u32> {
+        let range = ids.job_uids();
+        if let Some(owner) = dir.owner()?.filter(|uid| range.contains(*uid)) {
+            return Ok(owner);
+        }
+        let mut used = BTreeSet::new();
+        for entry in fs::read_dir(&self.allocs)? {
+            used.extend(AllocDir::at(entry?.path()).owner()?);
+        }
+        let last = self.last_uid.unwrap_or(range.last);
+        let mut in_turn = range.ids().filter(|uid| *uid > last).chain(range.ids().filter(|uid| *uid <= last));
+        let free = in_turn.find(|uid| !used.contains(uid));
+        free.ok_or_else(|| no_room(format!("all user ids of jobs are in use ({range}): give a larger --job-uids")))
+    }
+
+    /// Lets the allocs that name this cache write there, and nobody else. They share the group of the cache.
+    fn share_cache(&self, path: &Path) -> io::Result<()> {
+        let JobUsers::Own(ids) = &self.settings.users else { return Ok(()) };
+        if ids.cache_gids.contains(fs::symlink_metadata(path)?.gid()) {
+            return Ok(());
+        }
+        let mut used = BTreeSet::new();
+        for entry in fs::read_dir(&self.caches)? {
+            used.insert(entry?.metadata()?.gid());
+        }
+        let free = ids.cache_gids.ids().find(|gid| !used.contains(gid)).ok_or_else(|| {
+            no_room(format!("all group ids of caches are in use ({}): give a larger --cache-gids", ids.cache_gids))
+        })?;
+        // Set-group-id: what a job makes in the cache belongs to the group of the cache.
+        isolation::give(path, 0, free, 0o2770)
+    }
+
+    /// The task without a user, which is not run.
     fn task(&self, order: &AllocOrder, caches: Vec<(String, PathBuf)>) -> AllocTask {
         AllocTask {
             node_id: self.settings.node_id,
             order: order.clone(),
             runtime: self.settings.runtime,
-            job_user: self.settings.job_user.clone(),
+            job_user: None,
+            isolation: None,
+            unisolated: false,
             boot_id: self.settings.boot_id.clone(),
             caches,
         }
@@ -158,7 +223,7 @@ impl Runner {
         if dir.start_record()?.is_some() {
             return Ok(None);
         }
-        let log = File::options().append(true).create(true).open(dir.path().join("supervisor.log"))?;
+        let log = File::options().append(true).create(true).mode(0o600).open(dir.path().join("supervisor.log"))?;
         let mut command = Command::new(&self.settings.program);
         command.arg("run-alloc").arg(dir.path()).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map(Some)
@@ -236,10 +301,23 @@ impl Runner {
             return Ok(Seen::Running);
         }
         if same_boot {
-            process_table::kill_session(start.pid, start.start_ticks);
+            self.end_processes(&dir, &start).await?;
         }
         self.settings.runtime.remove(&id.to_string()).await?;
         self.end_without_supervisor(id, &dir, &start)
+    }
+
+    /// Ends everything that runs for the alloc in `dir`, whose supervisor does not, and takes its files away from its
+    /// user.
+    async fn end_processes(&self, dir: &AllocDir, start: &StartRecord) -> io::Result<()> {
+        process_table::kill_session(start.pid, start.start_ticks);
+        match dir.task()?.and_then(|task| task.isolation) {
+            None => Ok(()),
+            Some(isolation) => {
+                isolation.end(&self.settings.program).await;
+                dir.close()
+            }
+        }
     }
 
     /// Writes the exit record of an alloc whose supervisor did not write one.
@@ -262,9 +340,12 @@ impl Runner {
     }
 
     /// Kills an alloc that did not stop in time.
-    pub fn kill(&self, id: AllocId) {
-        if let Ok(Some(start)) = self.dir(id).start_record() {
-            process_table::kill_session(start.pid, start.start_ticks);
+    pub async fn kill(&self, id: AllocId) {
+        let dir = self.dir(id);
+        if let Ok(Some(start)) = dir.start_record()
+            && let Err(error) = self.end_processes(&dir, &start).await
+        {
+            tracing::warn!(alloc_id = %id, %error, "cannot end everything that the alloc ran");
         }
     }
 
@@ -286,6 +367,11 @@ impl Runner {
         // longer observed.
         self.children.retain(|_, child| !matches!(child.try_wait(), Ok(Some(_))));
     }
+}
+
+/// An error that means: not on this machine at this moment.
+fn no_room(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, what)
 }
 
 /// Whether the machine has no room at this moment: no memory, disk space, processes or file handles, a read-only disk, or a
@@ -333,19 +419,20 @@ mod tests {
         let being_written = File::create(&program).unwrap();
         fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         let (node_id, boot_id) = (testing::node_id(), "boot-1".to_owned());
-        let settings = RunnerSettings { node_id, boot_id, runtime: RuntimeKind::default(), job_user: None, program };
+        let settings =
+            RunnerSettings { node_id, boot_id, runtime: RuntimeKind::default(), users: JobUsers::Agent, program };
         let mut runner = Runner::new(settings, &data);
         let order = testing::order(0, 1);
         for _ in 1..MAX_NO_ROOM {
-            runner.start(&order);
+            runner.start(&order, None);
             assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Pending);
         }
-        runner.start(&order);
+        runner.start(&order, None);
         assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
         // The alloc is listed once more before the report without it is accepted. It is still not started.
         drop(being_written);
         runner.forget_all_but(|_| false);
-        runner.start(&order);
+        runner.start(&order, None);
         assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
         assert!(runner.children.is_empty());
     }

@@ -1,26 +1,29 @@
 //! The supervisor of one alloc: a process of its own, which survives the agent.
 //!
 //! Flow: leave the agent's session, claim the alloc, start the command in a process group of its own, wait, kill
-//! what is left, write the exit record.
+//! what is left, take the files away from the job's user, write the exit record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
 //! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
-//! Does not: survive being killed itself; the agent then kills the session and writes the exit record.
-//! Memory is the resident memory of all processes of the tree, read twice a second. Pages that processes share are
-//! counted for each of them.
+//! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
+//! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere memory is the
+//! resident memory of all processes of the tree, read twice a second. Pages that processes share are counted for each of
+//! them.
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
 use crate::atomic_file::DiskReserve;
+use crate::isolation::helper::Sandbox;
+use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::process_table;
 use crate::runtime::{CommandSpec, Environment, StopRequest};
 use model::time::Time;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{Pid, User};
+use nix::unistd::Pid;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -81,6 +84,12 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         Err(exit) => exit,
     };
     kill_descendants(own_pid).await;
+    if let Some(isolation) = &task.isolation {
+        isolation.end(&context.program).await;
+        // What ended just now may have become our child.
+        reap_adopted_children(own_pid, 0);
+        close(&dir).await;
+    }
     exit.started_at = Some(started_at);
     exit.finished_at = Some((context.clock)());
     write_exit_record(&dir, &exit, &reserve).await
@@ -102,6 +111,14 @@ async fn write_exit_record(dir: &AllocDir, exit: &ExitRecord, reserve: &DiskRese
     }
 }
 
+/// Takes the files away from the job's user. Until that succeeds, the alloc counts as running: its user id is not free.
+async fn close(dir: &AllocDir) {
+    while let Err(error) = dir.close() {
+        tracing::warn!(%error, "cannot take the files away from the job's user: trying again");
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
 /// Removes the container of the alloc, if there is one, because the command may still run in it. If the removal fails
 /// for `REMOVE_TIMEOUT`, the alloc ends without it, and the container is swept later.
 async fn remove_container(task: &AllocTask) {
@@ -120,15 +137,12 @@ async fn remove_container(task: &AllocTask) {
 /// Starts the command. If that fails, returns the exit record that says why.
 fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Child, ExitRecord> {
     let cannot = |what: &str, e: &io::Error| ExitRecord::without_code(format!("cannot {what}: {e}"));
-    let user = match task.job_user.as_deref().map(|name| (name, User::from_name(name))) {
-        None => None,
-        Some((_, Ok(Some(user)))) => Some(user),
-        Some((name, _)) => return Err(ExitRecord::without_code(format!("there is no user {name:?} on the node"))),
-    };
+    let user = user(task).map_err(|e| cannot("find out who runs the command", &e))?;
     prepare(task, dir, user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
-    let out = open_output(dir).map_err(|e| cannot("open the output file", &e))?;
+    let sandbox = sandbox(task, dir).map_err(|e| cannot("prepare the limits", &e))?;
+    let out = open_output(dir, user.as_ref()).map_err(|e| cannot("open the output file", &e))?;
     let err = out.try_clone().map_err(|e| cannot("open the output file", &e))?;
-    let env = environment(task, &context.env, user.as_ref());
+    let env = environment(task, &context.env, user.as_ref(), &dir.work());
     let invocation = task.runtime.invocation(&CommandSpec {
         node_id: task.node_id,
         order: &task.order,
@@ -136,6 +150,7 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
         caches: &task.caches,
         env: &env,
         user: user.as_ref(),
+        sandbox: sandbox.as_ref(),
         agent_env: &context.env,
         agent_program: &context.program,
     });
@@ -151,10 +166,31 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
     })
 }
 
-/// Gives the work directory and the caches to the job's user.
-fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&User>) -> io::Result<()> {
+/// Who runs the command; `None` for the agent's own user.
+fn user(task: &AllocTask) -> io::Result<Option<JobUser>> {
+    if let Some(isolation) = &task.isolation {
+        let group = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.gid());
+        let groups = task.caches.iter().map(|(_, path)| group(path)).collect::<io::Result<_>>()?;
+        return Ok(Some(JobUser::own(isolation.uid, groups)));
+    }
+    match &task.job_user {
+        Some(name) => match JobUser::named(name)? {
+            Some(user) => Ok(Some(user)),
+            None => Err(io::Error::other(format!("there is no user {name:?} on the node"))),
+        },
+        None if task.unisolated => Ok(None),
+        None => Err(io::Error::other("the task names no user")),
+    }
+}
+
+/// Makes what the command finds on the machine. The directories of an alloc with a user id of its own were given to that
+/// user when they were made.
+fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&JobUser>) -> io::Result<()> {
+    if let (Some(_), Some(user)) = (&task.isolation, user) {
+        return isolation::write_user_files(dir.path(), user, &dir.work());
+    }
     let give = |path: &Path| match user {
-        Some(user) => std::os::unix::fs::chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw())),
+        Some(user) => std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)),
         None => Ok(()),
     };
     fs::set_permissions(dir.work(), fs::Permissions::from_mode(0o700))?;
@@ -162,15 +198,32 @@ fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&User>) -> io::Result<
     task.caches.iter().try_for_each(|(_, path)| give(path))
 }
 
-fn open_output(dir: &AllocDir) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(dir.output())
+/// The restrictions of an alloc with a user id of its own. Makes its control group.
+fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
+    let Some(isolation) = &task.isolation else { return Ok(None) };
+    let TaskIsolation { max_tasks, private_mounts, cgroup, .. } = isolation.clone();
+    if let Some(group) = &cgroup {
+        let (memory_mib, vcpus) = (task.order.memory_mib, task.order.vcpus);
+        cgroup::create(group, cgroup::Limits { memory_mib, max_tasks, vcpus })?;
+    }
+    let mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
+    Ok(Some(Sandbox { mounts, cgroup, max_tasks }))
+}
+
+/// Opens the output file, and gives it to the job's user: a command that opens `/dev/stderr` opens this file again.
+fn open_output(dir: &AllocDir, user: Option<&JobUser>) -> io::Result<File> {
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.output())?;
+    if let Some(user) = user {
+        std::os::unix::fs::fchown(&file, Some(user.uid), Some(user.gid))?;
+    }
+    Ok(file)
 }
 
 /// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
 /// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
-pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&User>) -> Environment {
+pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment {
     let order = &task.order;
-    let mut env = task.runtime.base_environment(agent_env, user);
+    let mut env = task.runtime.base_environment(agent_env, user, work_dir);
     env.extend(order.env.clone());
     for (name, path) in &task.caches {
         let variable: String =
@@ -215,7 +268,7 @@ async fn supervise(
             _ = term.recv(), if !stopping => Some(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned())),
             () = sleep_until(timeout_at), if !stopping => Some(over_time()),
             () = sleep_until(kill_at), if stopping => {
-                kill_all(own_pid, group);
+                kill_all(task, own_pid, group);
                 kill_at = after(1);
                 None
             }
@@ -223,7 +276,7 @@ async fn supervise(
                 reap_adopted_children(own_pid, group);
                 if let Some(over) = over_memory_limit(task, own_pid) {
                     reason.get_or_insert(over);
-                    kill_all(own_pid, group);
+                    kill_all(task, own_pid, group);
                 }
                 // The stop may have been ordered before we could receive the signal.
                 dir.stop_reason().filter(|_| !stopping)
@@ -236,7 +289,16 @@ async fn supervise(
             task.runtime.begin_stop(StopRequest { alloc_id, process_group: group, kill_timeout_s });
         }
     };
+    let reason = reason.or_else(|| out_of_memory(task));
     exit_record(status, reason, task)
+}
+
+/// Why the kernel killed the command, if that was for the memory limit of the control group.
+fn out_of_memory(task: &AllocTask) -> Option<String> {
+    let group = task.isolation.as_ref()?.cgroup.as_ref()?;
+    let allowed = task.order.memory_mib;
+    (allowed > 0 && cgroup::was_out_of_memory(group))
+        .then(|| format!("killed: it needed more than the {allowed} MiB of memory that it may use"))
 }
 
 /// How the command ended, in numbers and words.
@@ -258,7 +320,8 @@ fn exit_record(status: io::Result<ExitStatus>, reason: Option<String>, task: &Al
 /// Why the command must be killed, if its processes use more memory than the order allows.
 fn over_memory_limit(task: &AllocTask, own_pid: i32) -> Option<String> {
     let allowed = task.order.memory_mib;
-    if allowed == 0 || task.runtime.enforces_memory_limit() {
+    let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
+    if allowed == 0 || task.runtime.enforces_memory_limit() || group.is_some_and(cgroup::limits_memory) {
         return None;
     }
     let used_kib: u64 = process_table::descendants(own_pid).iter().map(|p| process_table::resident_kib(p.pid)).sum();
@@ -266,7 +329,10 @@ fn over_memory_limit(task: &AllocTask, own_pid: i32) -> Option<String> {
     (used > allowed).then(|| format!("killed: it used {used} MiB of memory and may use {allowed} MiB"))
 }
 
-fn kill_all(own_pid: i32, group: i32) {
+fn kill_all(task: &AllocTask, own_pid: i32, group: i32) {
+    if let Some(cgroup) = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref()) {
+        cgroup::kill(cgroup);
+    }
     process_table::send_group(group, Signal::SIGKILL);
     for p in process_table::descendants(own_pid).iter().filter(|p| !p.zombie) {
         process_table::send(p.pid, Signal::SIGKILL);
@@ -308,13 +374,22 @@ mod tests {
         order.hosts = vec!["10.0.0.1".into(), "10.0.0.2".into()];
         let caches = vec![("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
         let runtime = RuntimeKind::named(runtime).unwrap();
-        AllocTask { node_id: node_id(), order, runtime, job_user: None, boot_id: "b".into(), caches }
+        AllocTask {
+            node_id: node_id(),
+            order,
+            runtime,
+            job_user: None,
+            isolation: None,
+            unisolated: true,
+            boot_id: "b".into(),
+            caches,
+        }
     }
 
     #[test]
     fn a_job_cannot_replace_the_variables_that_say_which_member_it_is() {
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let env = environment(&task("process"), &agent_env, None);
+        let env = environment(&task("process"), &agent_env, None, Path::new("/a/work"));
         assert_eq!(env["PATH"], "/bin");
         assert_eq!(env["A"], "1");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
@@ -325,7 +400,7 @@ mod tests {
     #[test]
     fn a_container_gets_the_same_variables_with_its_own_paths() {
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let env = environment(&task("docker"), &agent_env, None);
+        let env = environment(&task("docker"), &agent_env, None, Path::new("/a/work"));
         assert!(!env.contains_key("PATH"), "the image has its own");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
         assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/caches/m2-repo");

@@ -236,6 +236,8 @@ async fn of_several_supervisors_one_runs_the_alloc_and_none_if_it_is_never_to_be
             order: order(copy, "echo run >> runs"),
             runtime: RuntimeKind::default(),
             job_user: None,
+            isolation: None,
+            unisolated: true,
             boot_id: "b-1".into(),
             caches: Vec::new(),
         };

@@ -52,7 +52,7 @@ async fn main() -> ExitCode {
         // The reader closed the pipe: it has read enough.
         Err(e) if closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("nodekeeper: {e:#}");
+            eprintln!("nodekeeper: {}", commands::error(&e));
             ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
         }
     }

@@ -304,3 +304,30 @@ async fn an_interruption_replaces_a_later_deadline() {
         assert_eq!(by().await, Some(expected));
     }
 }
+
+/// The agent finds that jobs could read the instance metadata, and later that they cannot.
+#[tokio::test]
+async fn a_node_that_takes_no_work_is_ready_and_gets_none() {
+    let (world, node, token) = working().await;
+    let long = "jobs reach the instance metadata ".repeat(10);
+    let record = async || world.look.node(node.slot()).await.unwrap().unwrap();
+    let agent = world.nodes.values().next().unwrap();
+    let beat = async |refuses: Option<&str>| {
+        let mut beat = json!(agent.protocol.heartbeat());
+        beat["refuses"] = json!(refuses);
+        world.pass(1);
+        let event = http(&format!("/v1/nodes/{node}/heartbeat"), Some(&token), &beat);
+        assert_eq!(answer(&world.ingest.handle(&event, world.now()).await).0, 200);
+        record().await
+    };
+    let before = record().await;
+    let refusing = beat(Some(&long)).await;
+    assert_eq!(refusing.refuses(), Some(&long[..model::MAX_REASON_BYTES]));
+    assert!(before.takes_work() && !refusing.takes_work());
+    // The same heartbeat again changes only the pulse.
+    let again = beat(Some(&long)).await;
+    assert_eq!(again.version, refusing.version);
+    assert!(again.contact().unwrap().last_ping_at > refusing.contact().unwrap().last_ping_at);
+    let back = beat(None).await;
+    assert_eq!((back.refuses(), back.takes_work()), (None, true));
+}

@@ -76,6 +76,13 @@ fn every_invariant_holds_in_a_few_small_fleets() {
 }
 
 #[test]
+fn every_invariant_holds_where_agents_take_no_work_for_a_while() {
+    for seed in 1..=8 {
+        hold(&world(seed, "--small --hours 1 --fault AgentRefuses=0.05"), How::default());
+    }
+}
+
+#[test]
 fn every_invariant_holds_on_the_real_store() {
     for seed in [2, 5] {
         hold(&Scenario::of(seed, 0.5), How { real_store: true, ..How::default() });

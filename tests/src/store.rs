@@ -181,6 +181,7 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
         incarnation: "inc-1",
         boot_id: "boot-1",
         busy,
+        refuses: None,
         now,
         lease_expires_at: now + Span::from_s(90),
     };
@@ -188,10 +189,11 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
     assert_eq!(after.version, record.version);
     let contact = after.contact().unwrap();
     assert_eq!((contact.last_ping_at, contact.lease_expires_at), (at(100), at(190)));
-    // An older heartbeat, another `busy`, another caller: the row does not change, and the current row is returned.
+    // An older heartbeat, another `busy` or `refuses`, another caller: the row does not change, and the current row is returned.
     for other in [
         pulse(at(99), false),
         pulse(at(101), true),
+        Pulse { refuses: Some("no"), ..pulse(at(101), false) },
         Pulse { instance_id: "i-9", ..pulse(at(101), false) },
         Pulse { incarnation: "inc-2", ..pulse(at(101), false) },
         Pulse { boot_id: "boot-2", ..pulse(at(101), false) },
@@ -218,6 +220,7 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
         incarnation: "inc-1",
         boot_id: "boot-1",
         busy: false,
+        refuses: None,
         now: at(199),
         lease_expires_at: at(300),
     };

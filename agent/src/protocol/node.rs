@@ -97,6 +97,8 @@ pub struct Node {
     pub busy: Option<bool>,
     /// When EC2 will interrupt the instance; `None` if EC2 has announced no interruption.
     pub interrupt_at: Option<Time>,
+    /// Why the node takes no work; `None` if it does.
+    pub refuses: Option<String>,
     seen: BTreeMap<AllocId, Seen>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
@@ -113,6 +115,7 @@ impl Node {
             durable,
             busy: None,
             interrupt_at: None,
+            refuses: None,
             seen: BTreeMap::new(),
             delivered: BTreeMap::new(),
             complete_due: true,
@@ -130,6 +133,7 @@ impl Node {
             busy: self.busy,
             address: self.identity.address.clone(),
             interrupt_at: self.interrupt_at,
+            refuses: self.refuses.clone(),
         }
     }
 

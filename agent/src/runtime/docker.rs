@@ -1,22 +1,33 @@
 //! Commands as containers, through the docker command.
 //!
 //! Guarantees: a container is named after its alloc and labelled with its node id; it gets the same directories
-//! and variables as a process would; nothing that a job says is read as an option of docker.
+//! and variables as a process would; nothing that a job says is read as an option of docker; no value of a variable is on
+//! a command line, where every user of the machine could read it. A container whose alloc has a user runs as that user,
+//! without capabilities, and never gets new privileges.
 //! Does not: pull, build or clean images, or speak to the daemon itself.
 
+use crate::isolation::JobUser;
+use crate::isolation::helper::as_stdin_bytes;
+use crate::isolation::metadata::Reached;
 use crate::runtime::interface::{
     CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Runtime, StopRequest,
 };
 use model::spec::is_image_reference;
-use nix::unistd::User;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
+/// The directory of the alloc, in the container.
+const WORK_DIR: &str = "/work";
+
 /// The label that holds the node id.
 const LABEL: &str = "nodekeeper.node-id";
+
+/// The share of one vCPU when the machine is busy: docker's default for a container.
+const SHARES_PER_VCPU: u64 = 1024;
 
 /// The longest wait for one answer of the daemon.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,9 +48,10 @@ impl Runtime for DockerRuntime {
         "As containers, through the docker command"
     }
 
-    /// No variables: the image has its own.
-    fn base_environment(&self, _agent_env: &Environment, _user: Option<&User>) -> Environment {
-        Environment::new()
+    /// The image has its own variables, except for the home of a user that the image does not know.
+    fn base_environment(&self, _agent_env: &Environment, user: Option<&JobUser>, _work_dir: &Path) -> Environment {
+        let home = user.map(|_| ("HOME".to_owned(), WORK_DIR.to_owned()));
+        home.into_iter().collect()
     }
 
     fn cache_path(&self, name: &str, _on_node: &Path) -> PathBuf {
@@ -51,9 +63,12 @@ impl Runtime for DockerRuntime {
         if !is_image_reference(image) {
             return Err(LaunchError::InvalidImage(image.to_owned()));
         }
-        let args = self.run_args(spec, image);
-        // The job's environment is the container's, not the docker command's.
-        Ok(Invocation { program: "docker".into(), args, env: spec.agent_env.clone(), stdin: Stdio::null() })
+        let variables = Variables::new(spec.env)?;
+        let args = self.run_args(spec, image, &variables);
+        let mut env = spec.agent_env.clone();
+        env.extend(variables.by_name);
+        let stdin = as_stdin_bytes(variables.file.as_bytes()).map_err(LaunchError::PassEnvironment)?;
+        Ok(Invocation { program: "docker".into(), args, env, stdin })
     }
 
     fn begin_stop(&self, request: StopRequest) {
@@ -86,6 +101,16 @@ impl Runtime for DockerRuntime {
         })
     }
 
+    fn reach(
+        &self,
+        program: &Path,
+        (uid, gid): (u32, u32),
+        addresses: &[SocketAddr],
+    ) -> Option<IoFuture<'static, Vec<SocketAddr>>> {
+        let (program, addresses) = (program.to_owned(), addresses.to_vec());
+        Some(Box::pin(async move { reach(&program, uid, gid, &addresses).await }))
+    }
+
     fn list(&self) -> IoFuture<'_, Vec<Container>> {
         Box::pin(async {
             let filter = format!("label={LABEL}");
@@ -99,23 +124,33 @@ impl Runtime for DockerRuntime {
 
 impl DockerRuntime {
     /// The arguments after `docker`.
-    fn run_args(&self, spec: &CommandSpec<'_>, image: &str) -> Vec<String> {
+    fn run_args(&self, spec: &CommandSpec<'_>, image: &str, variables: &Variables) -> Vec<String> {
         let order = spec.order;
         let mut options = vec![
             ("--name", order.alloc_id.to_string()),
             ("--label", format!("{LABEL}={}", spec.node_id)),
-            ("--volume", format!("{}:/work", spec.work_dir.display())),
-            ("--workdir", "/work".to_owned()),
+            ("--volume", format!("{}:{WORK_DIR}", spec.work_dir.display())),
+            ("--workdir", WORK_DIR.to_owned()),
+            ("--env-file", "/dev/stdin".to_owned()),
         ];
         if order.memory_mib > 0 {
             options.push(("--memory", format!("{}m", order.memory_mib)));
         }
-        options.extend(spec.user.map(|user| ("--user", format!("{}:{}", user.uid, user.gid))));
+        if let Some(user) = spec.user {
+            options.push(("--user", format!("{}:{}", user.uid, user.gid)));
+            options.extend(user.groups.iter().map(|group| ("--group-add", group.to_string())));
+            options.push(("--cap-drop", "ALL".to_owned()));
+            options.push(("--security-opt", "no-new-privileges".to_owned()));
+        }
+        if let Some(sandbox) = spec.sandbox {
+            options.push(("--pids-limit", sandbox.max_tasks.to_string()));
+            options.push(("--cpu-shares", u64::from(order.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
+        }
         for (name, path) in spec.caches {
             let mount = format!("{}:{}", path.display(), self.cache_path(name, path).display());
             options.push(("--volume", mount));
         }
-        options.extend(spec.env.iter().map(|(name, value)| ("--env", format!("{name}={value}"))));
+        options.extend(variables.by_name.keys().map(|name| ("--env", name.clone())));
 
         let mut args = vec!["run".to_owned(), "--init".to_owned()];
         args.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
@@ -127,15 +162,113 @@ impl DockerRuntime {
     }
 }
 
+/// The variables of a container, as they reach docker.
+#[derive(Debug, Default)]
+struct Variables {
+    /// A line for each variable that fits into one: docker reads them from its standard input.
+    file: String,
+    /// The other variables. Docker takes them from its own environment, by name.
+    by_name: Environment,
+}
+
+impl Variables {
+    fn new(env: &Environment) -> Result<Self, LaunchError> {
+        let mut variables = Self::default();
+        for (name, value) in env {
+            // Docker skips a line that begins with #, and takes spaces and the last carriage return away.
+            let fits = !name.starts_with('#')
+                && !name.contains(char::is_whitespace)
+                && !value.contains('\n')
+                && !value.ends_with('\r');
+            if fits {
+                variables.file.push_str(&format!("{name}={value}\n"));
+            } else if is_read_by_docker(name) {
+                return Err(LaunchError::Variable(name.clone()));
+            } else {
+                variables.by_name.insert(name.clone(), value.clone());
+            }
+        }
+        Ok(variables)
+    }
+}
+
+/// Whether the docker command, its libraries or the loader of its libraries may read this variable. The docker command
+/// has the agent's rights, so a job must not set such a variable there.
+fn is_read_by_docker(name: &str) -> bool {
+    const PREFIXES: &[&str] = &[
+        "BUILDKIT_",
+        "BUILDX_",
+        "CLICOLOR",
+        "COMPOSE_",
+        "DBUS_",
+        "DOCKER_",
+        "GCONV_",
+        "GETCONF_",
+        "GLIBC_",
+        "GO",
+        "GPG_",
+        "HOST",
+        "LANG",
+        "LC_",
+        "LD_",
+        "LOC",
+        "MALLOC_",
+        "MOBY_",
+        "NLS",
+        "OTEL_",
+        "RES",
+        "SSH_",
+        "SSL_",
+        "TMP",
+        "TZ",
+        "XDG_",
+    ];
+    const NAMES: &[&str] = &["HOME", "LOGNAME", "NO_COLOR", "PATH", "SHELL", "TERM", "USER"];
+    let upper = name.to_ascii_uppercase();
+    NAMES.contains(&upper.as_str()) || upper.ends_with("_PROXY") || PREFIXES.iter().any(|p| upper.starts_with(p))
+}
+
 /// Stops a container: TERM, then KILL after `kill_timeout_s`. If docker fails, the supervisor kills the command.
 async fn stop(name: String, kill_timeout_s: u64) -> io::Result<()> {
     let timeout = TIMEOUT + Duration::from_secs(kill_timeout_s);
     docker(&["stop", "--time", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
 }
 
+/// The image that has only the agent's program.
+const PROBE_IMAGE: &str = concat!("nodekeeper-agent-probe:", env!("CARGO_PKG_VERSION"));
+
+/// Which of these addresses a container reaches that runs as a job's container does. The container runs the agent's own
+/// program, which must therefore need no library.
+async fn reach(program: &Path, uid: u32, gid: u32, addresses: &[SocketAddr]) -> io::Result<Vec<SocketAddr>> {
+    if docker(&["image", "inspect", PROBE_IMAGE], TIMEOUT).await.is_err() {
+        let (dir, name) = (program.parent().unwrap_or(Path::new("/")), program.file_name().unwrap_or_default());
+        let mut tar = Command::new("tar");
+        tar.args(["--create", "--transform=s,.*,agent,", "--directory"]).arg(dir).arg("--").arg(name);
+        let mut tar = tar.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let archive = tar.stdout.take().ok_or_else(|| io::Error::other("tar has no output"))?.into_owned_fd()?;
+        let imported = docker_with(&["import", "-", PROBE_IMAGE], Stdio::from(archive), TIMEOUT).await;
+        let made = tar.wait().await?;
+        imported?;
+        if !made.success() {
+            return Err(io::Error::other(format!("tar failed: {made}")));
+        }
+    }
+    let user = format!("{uid}:{gid}");
+    let mut args = vec!["run", "--rm", "--user", &user, "--cap-drop", "ALL", "--security-opt", "no-new-privileges"];
+    args.extend(["--entrypoint", "/agent", "--", PROBE_IMAGE, "reach"]);
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    args.extend(addresses.iter().map(String::as_str));
+    let reached: Reached = serde_json::from_str(&docker(&args, TIMEOUT).await?)?;
+    Ok(reached.addresses)
+}
+
 async fn docker(args: &[&str], timeout: Duration) -> io::Result<String> {
+    docker_with(args, Stdio::null(), timeout).await
+}
+
+async fn docker_with(args: &[&str], stdin: Stdio, timeout: Duration) -> io::Result<String> {
     let mut command = Command::new("docker");
-    command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+    command.args(args).stdin(stdin).kill_on_drop(true);
     let verb = args.first().copied().unwrap_or_default();
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("docker {verb} did not end in {timeout:?}"));
     let out = tokio::time::timeout(timeout, command.output()).await.map_err(late)??;
@@ -149,19 +282,23 @@ async fn docker(args: &[&str], timeout: Duration) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::isolation::helper::Sandbox;
     use crate::protocol::testing::{node_id, order};
     use model::wire::AllocOrder;
 
     fn invocation(order: &AllocOrder, env: &Environment) -> Result<Invocation, LaunchError> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
+        let user = JobUser::own(20_000, vec![30_001]);
+        let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
         DockerRuntime.invocation(&CommandSpec {
             node_id: node_id(),
             order,
             work_dir: Path::new("/a/work"),
             caches: &caches,
             env,
-            user: None,
+            user: Some(&user),
+            sandbox: Some(&sandbox),
             agent_env: &agent_env,
             agent_program: Path::new("/agent"),
         })
@@ -180,11 +317,28 @@ mod tests {
             "--memory 64m".to_owned(),
             "--volume /a/work:/work".to_owned(),
             "--volume /data/caches/m2-repo:/caches/m2-repo".to_owned(),
-            "--env LD_PRELOAD=/x.so".to_owned(),
+            "--user 20000:20000 --group-add 30001 --cap-drop ALL --security-opt no-new-privileges".to_owned(),
+            "--pids-limit 99 --cpu-shares 1024".to_owned(),
+            "--env-file /dev/stdin".to_owned(),
         ] {
             assert!(args.contains(&want), "{want} in {args}");
         }
         assert!(args.ends_with(" -- busybox true"), "{args}");
+        assert!(!args.contains("/x.so"), "the values of variables are on no command line: {args}");
+    }
+
+    #[test]
+    fn a_variable_reaches_the_container_by_a_file_or_by_its_name_and_never_the_docker_command_itself() {
+        let pairs = [("KEY", "a\nb"), ("ONE", "#x = y "), ("CR", "x\r"), ("#odd", "1"), ("LD_PRELOAD", "/x.so")];
+        let env: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let variables = Variables::new(&env).unwrap();
+        assert_eq!(variables.file, "LD_PRELOAD=/x.so\nONE=#x = y \n");
+        assert_eq!(variables.by_name.into_keys().collect::<Vec<_>>(), ["#odd", "CR", "KEY"]);
+        for name in ["LD_PRELOAD", "docker_host", "PATH", "HTTPS_PROXY", "https_proxy", "GODEBUG", "SSL_CERT_FILE"] {
+            let env = Environment::from([(name.to_owned(), "a\nb".to_owned())]);
+            let error = Variables::new(&env).unwrap_err();
+            assert!(matches!(&error, LaunchError::Variable(n) if n == name), "{error}");
+        }
     }
 
     #[test]

@@ -5,13 +5,15 @@
 //! Guarantees: a runtime that has nothing to do for a step keeps the default, which does nothing.
 //! Does not: know alloc directories, exit records or the protocol.
 
+use crate::isolation::JobUser;
+use crate::isolation::helper::Sandbox;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
-use nix::unistd::User;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::ready;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
@@ -37,7 +39,9 @@ pub struct CommandSpec<'a> {
     /// The environment of the command.
     pub env: &'a Environment,
     /// The user who runs the command; the agent's own user if absent.
-    pub user: Option<&'a User>,
+    pub user: Option<&'a JobUser>,
+    /// What else restricts the command; `None` unless its alloc has a user id of its own.
+    pub sandbox: Option<&'a Sandbox>,
     /// The agent's own environment, for helpers that are not the job's.
     pub agent_env: &'a Environment,
     /// The agent's own program, to start helpers with.
@@ -72,6 +76,12 @@ pub enum LaunchError {
     /// The environment cannot be handed to the process that becomes the job's user.
     #[error("cannot pass on the environment: {0}")]
     PassEnvironment(#[source] io::Error),
+    /// A variable cannot be handed to a container.
+    #[error(
+        "cannot pass on the variable {0}: docker takes values of several lines only from its own environment, where \
+         this name has another meaning; rename the variable, or encode its value"
+    )]
+    Variable(String),
 }
 
 /// A running command that is to stop.
@@ -103,7 +113,7 @@ pub trait Runtime: Debug + Send + Sync {
     fn help(&self) -> &'static str;
 
     /// The variables that a command has before the job's own are added.
-    fn base_environment(&self, agent_env: &Environment, user: Option<&User>) -> Environment;
+    fn base_environment(&self, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment;
 
     /// Where the command finds the cache `name`, which is at `on_node` on the node.
     fn cache_path(&self, name: &str, on_node: &Path) -> PathBuf;
@@ -138,6 +148,17 @@ pub trait Runtime: Debug + Send + Sync {
     /// Removes the container with this name, running or not. Succeeds if there is no such container.
     fn remove<'a>(&'a self, _name: &'a str) -> IoFuture<'a, ()> {
         Box::pin(ready(Ok(())))
+    }
+
+    /// Which of these addresses a job with this user and group id reaches. `None` if the job is a process of this
+    /// machine: then a process tries it.
+    fn reach(
+        &self,
+        _program: &Path,
+        _ids: (u32, u32),
+        _addresses: &[SocketAddr],
+    ) -> Option<IoFuture<'static, Vec<SocketAddr>>> {
+        None
     }
 
     /// Every container with a nodekeeper label, running or not.

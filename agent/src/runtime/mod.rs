@@ -4,7 +4,6 @@
 //! Guarantees: no other file of the agent compares runtimes; all of them call [`Runtime`].
 //! Does not: supervise (`supervisor` does).
 
-pub mod as_user;
 mod docker;
 mod interface;
 mod process;

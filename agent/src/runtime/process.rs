@@ -1,14 +1,14 @@
 //! Commands as process groups of this machine.
 //!
 //! Guarantees: a command that runs as another user gets the job's environment only after the agent's rights are
-//! given up (`as_user`).
-//! Does not: isolate jobs from each other beyond users and process groups.
+//! given up (`isolation::helper`).
+//! Does not: choose the user, or the restrictions.
 
+use crate::isolation::JobUser;
+use crate::isolation::helper::{JobStart, as_stdin};
 use crate::process_table;
-use crate::runtime::as_user;
 use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Runtime, StopRequest};
 use nix::sys::signal::Signal;
-use nix::unistd::User;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -25,10 +25,11 @@ impl Runtime for ProcessRuntime {
         "As process groups of this machine"
     }
 
-    fn base_environment(&self, agent_env: &Environment, user: Option<&User>) -> Environment {
+    fn base_environment(&self, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment {
         let mut env = agent_env.clone();
         if let Some(user) = user {
-            env.insert("HOME".into(), user.dir.display().to_string());
+            let home = user.home.as_deref().unwrap_or(work_dir);
+            env.insert("HOME".into(), home.display().to_string());
             env.insert("USER".into(), user.name.clone());
             env.insert("LOGNAME".into(), user.name.clone());
         }
@@ -46,9 +47,16 @@ impl Runtime for ProcessRuntime {
             let (program, args) = (PathBuf::from(program), args.to_vec());
             return Ok(Invocation { program, args, env: spec.env.clone(), stdin: Stdio::null() });
         };
-        let stdin = as_user::environment_as_stdin(spec.env).map_err(LaunchError::PassEnvironment)?;
-        let head = ["as-user", user.name.as_str(), "--"].map(str::to_owned);
-        let args = head.into_iter().chain(command.iter().cloned()).collect();
+        let start = JobStart {
+            command: command.clone(),
+            env: spec.env.clone(),
+            uid: user.uid,
+            gid: user.gid,
+            groups: user.groups.clone(),
+            sandbox: spec.sandbox.cloned(),
+        };
+        let stdin = as_stdin(&start).map_err(LaunchError::PassEnvironment)?;
+        let args = vec!["as-user".to_owned()];
         Ok(Invocation { program: spec.agent_program.to_owned(), args, env: spec.agent_env.clone(), stdin })
     }
 
@@ -62,7 +70,7 @@ mod tests {
     use super::*;
     use crate::protocol::testing::{node_id, order};
 
-    fn invocation(user: Option<&User>) -> Invocation {
+    fn invocation(user: Option<&JobUser>) -> Invocation {
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
         let spec = CommandSpec {
@@ -72,6 +80,7 @@ mod tests {
             caches: &[],
             env: &env,
             user,
+            sandbox: None,
             agent_env: &agent_env,
             agent_program: Path::new("/agent"),
         };
@@ -80,12 +89,8 @@ mod tests {
 
     #[test]
     fn the_helper_that_becomes_the_user_gets_no_variable_of_the_job() {
-        let user = User::from_uid(nix::unistd::getuid()).unwrap().unwrap();
-        let helper = invocation(Some(&user));
-        assert_eq!(
-            (helper.program.as_path(), helper.args.join(" ")),
-            (Path::new("/agent"), format!("as-user {} -- true", user.name))
-        );
+        let helper = invocation(Some(&JobUser::own(20_000, Vec::new())));
+        assert_eq!((helper.program.as_path(), helper.args.join(" ").as_str()), (Path::new("/agent"), "as-user"));
         assert_eq!(helper.env.into_keys().collect::<Vec<_>>(), ["PATH"]);
     }
 

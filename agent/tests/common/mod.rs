@@ -12,6 +12,8 @@ use axum::routing::post;
 use model::ids::{AllocId, JobId};
 use model::wire::{AllocOrder, AllocReport, AllocUpdate, HandleReport, Heartbeat};
 use model::{ClientStatus, Desired};
+use nodekeeper_agent::isolation::cgroup;
+use nodekeeper_agent::process_table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -190,7 +192,9 @@ impl TestNode {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
-        let dir = tempfile::tempdir().unwrap();
+        // Not in /tmp, which a job sees another one of. Users of jobs may enter it.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let file =
             json!({"cluster": "test", "node_id": NODE_ID, "token": TOKEN, "heartbeat_url": url, "sweep_url": url});
         std::fs::write(dir.path().join("node.json"), file.to_string()).unwrap();
@@ -218,6 +222,9 @@ impl TestNode {
         if !args.contains(&"--on-gone") {
             // Replaces the default, which powers the machine off.
             command.args(["--on-gone", "true"]);
+        }
+        if !args.iter().any(|a| ["--job-user", "--job-uids", "--unisolated"].contains(a)) {
+            command.arg("--unisolated");
         }
         command.args(args);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).envs(self.env.clone());
@@ -296,7 +303,19 @@ impl Drop for TestNode {
             let started = std::fs::read_to_string(dir.path().join("started")).unwrap_or_default();
             let started: Value = serde_json::from_str(&started).unwrap_or_default();
             if let (Some(pid), Some(ticks)) = (started["pid"].as_i64(), started["start_ticks"].as_u64()) {
-                nodekeeper_agent::process_table::kill_session(pid as i32, ticks);
+                process_table::kill_session(pid as i32, ticks);
+            }
+            let task = std::fs::read_to_string(dir.path().join("task.json")).unwrap_or_default();
+            let isolation = serde_json::from_str::<Value>(&task).unwrap_or_default()["isolation"].take();
+            for pid in isolation["uid"].as_u64().map_or(Vec::new(), |uid| process_table::of_user(uid as u32)) {
+                process_table::send(pid, nix::sys::signal::Signal::SIGKILL);
+            }
+            if let Some(group) = isolation["cgroup"].as_str().map(std::path::Path::new) {
+                cgroup::kill(group);
+                while group.exists() && std::fs::remove_dir(group).is_err() {
+                    std::thread::yield_now();
+                }
+                cgroup::remove_if_empty(group.parent().unwrap());
             }
         }
     }
@@ -304,5 +323,5 @@ impl Drop for TestNode {
 
 /// Whether this process runs, and is not a zombie.
 pub fn is_alive(pid: &str) -> bool {
-    nodekeeper_agent::process_table::read(pid.parse().unwrap()).is_some_and(|p| !p.zombie)
+    process_table::read(pid.parse().unwrap()).is_some_and(|p| !p.zombie)
 }

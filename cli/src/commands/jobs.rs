@@ -346,7 +346,7 @@ pub(super) async fn cancel(context: &mut Context<'_>, args: &CancelArgs) -> anyh
             // An error with one job does not stop the others.
             Err(e) => {
                 all = false;
-                writeln!(context.err, "nodekeeper: {e:#}")?;
+                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
             }
         }
     }

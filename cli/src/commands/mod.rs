@@ -25,7 +25,7 @@ mod submit;
 mod tests;
 
 pub use next::Next;
-pub use show::Screen;
+pub use show::{Screen, error};
 
 use clap::Subcommand;
 use futures::future::BoxFuture;

@@ -167,6 +167,7 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
         rows.field("last heard from", Some(moment(contact.last_ping_at, now)));
         rows.field("lease ends", Some(moment(contact.lease_expires_at, now)));
         rows.field("busy", contact.busy.then_some("yes: its agent says so"));
+        rows.field("takes no work", contact.refuses.as_deref());
         rows.field("idle since", contact.idle_since_at.map(|at| moment(at, now)));
     }
     rows
@@ -207,7 +208,7 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
             // An error with one slot does not stop the others.
             Err(e) => {
                 all = false;
-                writeln!(context.err, "nodekeeper: {e:#}")?;
+                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
             }
         }
     }

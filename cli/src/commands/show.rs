@@ -53,15 +53,24 @@ impl Rows {
     }
 }
 
-/// Prints one JSON document.
+/// Prints one JSON document. Characters that a terminal may obey are escaped, so that the document is the same for a
+/// person and for a program.
 pub(super) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
-    Ok(writeln!(out)?)
+    // Outside strings JSON has no such characters, apart from line ends.
+    let escape = |c: char| if c != '\n' && is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    let text: String = serde_json::to_string_pretty(value)?.chars().map(escape).collect();
+    Ok(writeln!(out, "{text}")?)
+}
+
+/// Whether a terminal may obey this character: a control character, or one that changes the direction of text, so that
+/// a line reads as something else.
+fn is_obeyed(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The text with control characters replaced: it stays on one line and cannot control the terminal.
 pub(super) fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if is_obeyed(c) { ' ' } else { c }).collect()
 }
 
 /// The kind of standard output.
@@ -76,12 +85,17 @@ pub enum Screen {
 /// A job's own output. On a terminal, control characters are shown as `\\x1b`, except line ends and tabs: a job's
 /// output cannot control the terminal. In a pipe it is unchanged.
 pub(super) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
-    let shown = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    let shown = |c: char| !is_obeyed(c) || matches!(c, '\n' | '\t');
     if screen == Screen::Pipe || text.chars().all(shown) {
         return Cow::Borrowed(text);
     }
     let show = |c: char| if shown(c) { c.to_string() } else { format!("\\x{:02x}", u32::from(c)) };
     Cow::Owned(text.chars().map(show).collect())
+}
+
+/// An error with its causes. It may quote what a node or a user wrote, so it is shown as on a terminal.
+pub fn error(error: &anyhow::Error) -> String {
+    output(&format!("{error:#}"), Screen::Terminal).into_owned()
 }
 
 /// The value's text, or an empty text.

@@ -89,6 +89,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow:
         checks.push(scheduled(&control, function.name, period, multiplier, now));
     }
     checks.push(ingest(&control, &nodes, multiplier, now));
+    checks.extend(refusing(&nodes));
     checks.extend(control.limits(now).iter().map(|limit| limited(limit, now)));
     checks.extend(BrakeKind::ALL.iter().filter_map(|kind| braked(&control, *kind, now)));
     checks.extend(next_run(&cluster, now).await);
@@ -245,6 +246,23 @@ fn at_most(what: &str, lines: impl ExactSizeIterator<Item = String>) -> Vec<Chec
         lines.take(LINES).map(|line| Check::new(what, Level::Note, one_line(&line), "")).collect();
     if more > 0 {
         checks.push(Check::new(what, Level::Note, format!("and {more} more: `nodekeeper plan` shows all"), ""));
+    }
+    checks
+}
+
+/// The nodes whose agents take no work.
+fn refusing(nodes: &[NodeRecord]) -> Vec<Check> {
+    let refusing = nodes.iter().filter_map(|n| n.refuses().map(|why| (n.slot, why)));
+    let mut checks: Vec<Check> = refusing
+        .map(|(slot, why)| {
+            let says = format!("slot {slot} takes no work: {}", one_line(why));
+            Check::new("node", Level::Wrong, says, "it is shut down when idle; mend the image or `launch.user_data`")
+        })
+        .collect();
+    let more = checks.len().saturating_sub(LINES);
+    checks.truncate(LINES);
+    if more > 0 {
+        checks.push(Check::new("node", Level::Wrong, format!("and {more} more nodes take no work"), ""));
     }
     checks
 }

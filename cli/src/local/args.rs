@@ -40,6 +40,9 @@ pub struct LocalArgs {
     /// Use the functions and the agent as they are: build nothing in a source tree
     #[arg(long)]
     pub no_build: bool,
+    /// Run jobs as your own user, even if they could be isolated
+    #[arg(long)]
+    pub unisolated: bool,
     /// Show everything on real jobs, check the results, and exit with 0 or 1
     #[arg(long, conflicts_with_all = ["policy", "data", "functions_url"])]
     pub demo: bool,

@@ -7,6 +7,7 @@ use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::{Credentials, SharedCredentialsProvider};
 use std::fs::{self, File, TryLockError};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The region name of the local system.
@@ -54,12 +55,23 @@ pub(super) fn working_directory(dir: &Path) -> Result<(PathBuf, File), LocalErro
     }
 }
 
-/// Makes an empty directory; an earlier one is removed with its content.
-pub(super) fn fresh_directory(path: &Path) -> Result<(), LocalError> {
+/// Makes an empty directory that jobs cannot enter; an earlier one is removed with its content.
+pub(super) fn private_directory(path: &Path) -> Result<(), LocalError> {
+    fresh_directory(path, 0o700)
+}
+
+/// Makes an empty directory that all jobs write to; an earlier one is removed with its content.
+pub(super) fn shared_directory(path: &Path) -> Result<(), LocalError> {
+    fresh_directory(path, 0o1777)
+}
+
+fn fresh_directory(path: &Path, mode: u32) -> Result<(), LocalError> {
     if path.exists() {
         fs::remove_dir_all(path).map_err(LocalError::file("empty", path))?;
     }
-    fs::create_dir_all(path).map_err(LocalError::file("make", path))
+    fs::create_dir_all(path).map_err(LocalError::file("make", path))?;
+    // Not with the creation, whose mode the process's mask changes.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(LocalError::file("open", path))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! that left its parents and cleared its environment ends only with the whole program (see `processes`).
 //! Does not: run `launch.user_data`, or limit a machine to the size of its instance type.
 
+use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
 use lambda_stand_in::death_signal_wrapper;
@@ -19,6 +20,7 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -48,6 +50,8 @@ pub struct MachineSettings {
     pub dir: PathBuf,
     /// The directory of the machines' logs.
     pub logs: PathBuf,
+    /// Whether jobs are isolated from this computer.
+    pub(super) isolation: JobIsolation,
     /// The URL of the metadata service: `{metadata_url}/{instance_id}/latest/…`.
     pub metadata_url: String,
     /// `PATH` for agents and jobs.
@@ -76,6 +80,8 @@ struct Up {
 
 #[derive(Debug)]
 struct Machine {
+    /// A number that no other machine has while this one is up.
+    number: u32,
     start: MachineStart,
     dir: PathBuf,
     log: PathBuf,
@@ -190,7 +196,9 @@ impl Machines for LocalMachines {
         }
         let settings = &self.0.settings;
         let instance_id = start.instance_id.clone();
+        let is_free = |number: &u32| up.machines.values().all(|m| m.number != *number);
         let machine = Arc::new(Machine {
+            number: (0..u32::MAX).find(is_free).unwrap_or(0),
             dir: settings.dir.join(&instance_id),
             log: settings.logs.join(format!("{instance_id}.log")),
             start,
@@ -276,7 +284,9 @@ impl Machine {
             return Err(io::Error::other("its user data has no node file"));
         };
         fs::create_dir_all(self.dir.join("data"))?;
-        fs::write(self.dir.join("node.json"), serde_json::to_vec(&file)?)
+        let mut node_file =
+            File::options().write(true).create_new(true).mode(0o600).open(self.dir.join("node.json"))?;
+        node_file.write_all(&serde_json::to_vec(&file)?)
     }
 
     fn log(&self) -> io::Result<File> {
@@ -304,6 +314,7 @@ impl Machine {
         command.args(["--imds-url", &format!("{}/{id}", settings.metadata_url)]);
         // All machines run on this computer, so they share its loopback address.
         command.args(["--address", "127.0.0.1", "--stop-work-on-exit"]);
+        command.args(settings.isolation.agent_options(self.number));
         command.args(["--on-gone", &format!("touch \"$HOME/{POWERED_OFF}\"")]);
         command.env_clear().env("HOME", &self.dir);
         let given = [("PATH", &settings.path), ("RUST_LOG", &settings.rust_log)];

@@ -31,6 +31,7 @@ mod directory;
 mod environment;
 mod error;
 mod functions;
+mod isolation;
 pub mod machines;
 pub mod page;
 mod processes;

@@ -78,8 +78,10 @@ fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
   EC2        http://{ec2}   faults: GET, POST http://{ec2}/_stand-in/faults
   functions  {url}   {functions}
   logs       {logs}
+  jobs       {isolation}
   commands   set -a; . {env}; set +a; {exe} submit -- echo hello\n",
         cluster = args.cluster,
+        isolation = stack.isolation,
         url = places.functions,
         env = env_file.display(),
         exe = env.exe.display(),

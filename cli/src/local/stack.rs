@@ -10,6 +10,7 @@ use super::args::{Clock, LocalArgs, LocalEnv};
 use super::binaries::Binaries;
 use super::directory::{self, Places};
 use super::error::LocalError;
+use super::isolation::JobIsolation;
 use super::machines::{LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::region::region;
@@ -37,6 +38,7 @@ pub(super) struct Stack {
     pub(super) store: Store,
     pub(super) ec2: Arc<Ec2>,
     pub(super) machines: LocalMachines,
+    pub(super) isolation: JobIsolation,
     /// Absent if the functions run elsewhere.
     pub(super) lambda: Option<Arc<Lambda>>,
     pub(super) policy: Policy,
@@ -52,7 +54,7 @@ impl Stack {
         let given = args.policy.as_deref().map(database::read_policy).transpose()?;
         let key = node_key(args.node_key.as_deref())?;
         let (dir, lock) = directory::working_directory(&args.dir)?;
-        directory::fresh_directory(&dir.join("logs"))?;
+        directory::private_directory(&dir.join("logs"))?;
 
         let ports = Ports::bind(args).await?;
         let places = ports.places(args, dir)?;
@@ -61,7 +63,8 @@ impl Stack {
 
         let store = database::start(args, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
-        let (machines, ec2) = start_ec2(env, binaries, &places, &policy, ports.ec2, &mut tasks)?;
+        let isolation = JobIsolation::of(args, &places.dir);
+        let (machines, ec2) = start_ec2(env, binaries, &places, &policy, isolation.clone(), ports.ec2, &mut tasks)?;
         let lambda = match ports.lambda {
             Some(listener) => Some(start_lambda(args, env, binaries, &places, &variables, listener)?),
             None => {
@@ -73,7 +76,7 @@ impl Stack {
         tasks.spawn(page::serve(ports.page, page));
         tasks.spawn(reap_orphans());
         let clock = Arc::clone(&env.clock);
-        Ok(Self { store, ec2, machines, lambda, policy, clock, places, _tasks: tasks, _lock: lock })
+        Ok(Self { store, ec2, machines, isolation, lambda, policy, clock, places, _tasks: tasks, _lock: lock })
     }
 
     /// Stops the schedules, ends the functions and the machines, and returns when none is left.
@@ -148,6 +151,7 @@ fn start_ec2(
     binaries: &Binaries,
     places: &Places,
     policy: &Policy,
+    isolation: JobIsolation,
     listener: TcpListener,
     tasks: &mut JoinSet<()>,
 ) -> Result<(LocalMachines, Arc<Ec2>), LocalError> {
@@ -155,6 +159,7 @@ fn start_ec2(
         agent: binaries.agent(),
         dir: places.dir.join("machines"),
         logs: places.logs.clone(),
+        isolation,
         metadata_url: format!("http://{}/metadata", places.page),
         path: env.path.clone(),
         rust_log: env.rust_log.clone(),

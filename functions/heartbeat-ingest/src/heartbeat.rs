@@ -32,6 +32,7 @@ impl Ingest {
         let known = self.known(now).await?;
         let beat = self.beat(&known, now);
         let busy = heartbeat.busy.unwrap_or(false);
+        let refuses = heartbeat.refuses.as_deref().map(model::short_reason);
         let (mut pinged_at, mut lease_expires_at) = (now, beat.lease_expires_at);
         for _ in 0..RACES {
             let record = match &heartbeat.incarnation {
@@ -42,6 +43,7 @@ impl Ingest {
                         incarnation,
                         boot_id: &heartbeat.boot_id,
                         busy,
+                        refuses: refuses.as_deref(),
                         now: pinged_at,
                         lease_expires_at,
                     };
@@ -87,6 +89,7 @@ impl Ingest {
             boot_id: &heartbeat.boot_id,
             busy: heartbeat.busy.unwrap_or(false),
             address: heartbeat.address.as_deref(),
+            refuses: heartbeat.refuses.as_deref(),
         };
         let impossible = |e: model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
         let bound = record.life().and_then(|l| l.instance_id.as_deref());
@@ -103,7 +106,8 @@ impl Ingest {
             return Err(wrong_incarnation("the incarnation or boot is not the current one"));
         };
         let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
-        if !lease_is_over && contact.busy == caller.busy {
+        let refuses = caller.refuses.map(model::short_reason);
+        if !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses {
             return Ok(None);
         }
         record.heartbeat(&caller, lease_expires_at, now).map(Some).map_err(impossible)

@@ -186,6 +186,8 @@ reasons! {
     WindowClosed "window_closed" { opens: Span } = "its shutdown window opens in {opens}";
     /// A node without allocs says that it is busy.
     AgentSaysBusy "agent_says_busy" {} = "its agent says that it is busy";
+    /// A node's agent takes no work.
+    AgentRefuses "agent_refuses" { why: String } = "its agent takes no work: {why}";
     /// A node has not sent its complete report.
     NotReportedYet "not_reported_yet" {} = "it has not reported yet what runs on it";
     /// A down node has not been silent for long enough.

@@ -56,6 +56,9 @@ pub struct Heartbeat {
     /// When EC2 will take the instance away, by EC2's clock; `None` if EC2 has not announced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_at: Option<Time>,
+    /// Why the node takes no work, for people; `None` if it does. For example, jobs could read the instance metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refuses: Option<String>,
 }
 
 /// The answer to a heartbeat.

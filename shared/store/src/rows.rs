@@ -388,6 +388,7 @@ mod tests {
             boot_id: "123e4567-e89b-12d3-a456-426614174000",
             busy: true,
             address: Some("255.255.255.255"),
+            refuses: None,
         };
         let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x")
             .unwrap()

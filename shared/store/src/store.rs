@@ -50,6 +50,8 @@ pub struct Pulse<'a> {
     pub boot_id: &'a str,
     /// Whether something other than allocs keeps the node occupied.
     pub busy: bool,
+    /// Why the node takes no work, as the record has it: at most [`model::MAX_REASON_BYTES`].
+    pub refuses: Option<&'a str>,
     pub now: Time,
     /// When the renewed lease expires.
     pub lease_expires_at: Time,
@@ -328,6 +330,7 @@ impl Store {
             ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
             ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
         ]);
+        let refuses = pulse.refuses.map_or(Cond::Absent("refuses"), |why| Cond::Eq("refuses", s(why)));
         let busy = if pulse.busy {
             Cond::Eq("busy", aws_sdk_dynamodb::types::AttributeValue::Bool(true))
         } else {
@@ -341,6 +344,7 @@ impl Store {
                 Cond::Eq("incarnation", s(pulse.incarnation)),
                 Cond::Eq("boot_id", s(pulse.boot_id)),
                 busy,
+                refuses,
                 Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
                 // A heartbeat never shortens the lease.
                 Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),

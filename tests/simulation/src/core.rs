@@ -205,6 +205,8 @@ faults! {
     /// EC2 does not accept the caller of launches for some minutes: credentials, clock or permissions (small fleets, and
     /// `--fault`)
     LaunchNotAllowed = 0.0,
+    /// an agent takes no work for up to an hour, because it finds that it cannot isolate jobs (`--fault`)
+    AgentRefuses = 0.0,
 }
 
 impl Fault {

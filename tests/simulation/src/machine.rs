@@ -53,6 +53,7 @@ pub struct Machine {
     processes: BTreeMap<AllocId, Process>,
     boot: u32,
     busy_until: Option<Time>,
+    refuses_until: Option<Time>,
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
@@ -93,6 +94,7 @@ impl Machine {
             processes: BTreeMap::new(),
             boot: 1,
             busy_until: None,
+            refuses_until: None,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
             // work by then.
             hangs_at: core.happens(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
@@ -258,6 +260,11 @@ impl Machine {
             self.protocol.observe(id, seen);
             return;
         }
+        if self.protocol.refuses.is_some() {
+            // The agent waits for a while and gives the alloc up. Here it gives up at once.
+            self.protocol.observe(id, Seen::Gone);
+            return;
+        }
         let now = self.core.now();
         let s = match order.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
             _ if self.core.is_healed() => 5,
@@ -319,6 +326,8 @@ impl Machine {
     fn notice(&mut self, now: Time) {
         self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
+        let refuses = self.refuses_until.is_some_and(|until| now < until) && !self.core.is_healed();
+        self.protocol.refuses = refuses.then(|| "jobs reach the instance metadata".to_owned());
     }
 
     /// Mishaps of machines and of their networks. Drawn about once a minute.
@@ -336,6 +345,9 @@ impl Machine {
         }
         if core.happens(Fault::PartOfTheNetwork) {
             self.functions.cut_off_some(now + Span::from_s(core.of(Fault::PartOfTheNetwork, 60, 1800)));
+        }
+        if core.happens(Fault::AgentRefuses) {
+            self.refuses_until = Some(now + Span::from_s(core.of(Fault::AgentRefuses, 60, 3600)));
         }
         if core.happens(Fault::Busy) {
             self.busy_until = Some(now + Span::from_s(core.of(Fault::Busy, 60, 1800)));

@@ -173,6 +173,24 @@ async fn status_says_what_is_wrong_and_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_node_that_takes_no_work_is_reported_as_wrong() {
+    let world = World::with_policy().await;
+    let caller = model::Caller { refuses: Some("jobs reach\u{1b}[2J\u{9b}2J the metadata"), ..fixtures::caller("i-3") };
+    let node = fixtures::bound(3).register(&caller, "inc-1", at(9000), at(60)).unwrap().open_gate(at(60)).unwrap();
+    let node = model::NodeRecord { version: model::Version::UNWRITTEN, ..node };
+    world.store().write(None, &node, Vec::new()).await.unwrap();
+    let drives = |out: &str| out.contains(['\u{1b}', '\u{9b}']);
+    let (out, _) = world.run(&["status"]).await.failed();
+    let line = out.lines().find(|l| l.contains("slot 3 takes no work")).unwrap_or_else(|| panic!("{out}"));
+    assert!(line.starts_with("WRONG  node") && line.contains("mend the image"), "{line}");
+    assert!(!drives(&out), "what a node says cannot drive the terminal: {out:?}");
+    for args in [&["node", "3"][..], &["node", "3", "--json"], &["nodes", "--json"]] {
+        let out = world.run(args).await.done();
+        assert!(out.contains("jobs reach") && !drives(&out), "{out:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_overdue_function_is_reported_as_wrong() {
     let world = World::with_policy().await;
     let row = |function: &str, success: i64| RunRow {

@@ -1,6 +1,6 @@
 //! The demonstration from start to end.
 
-use super::super::directory::fresh_directory;
+use super::super::directory::shared_directory;
 use super::super::error::LocalError;
 use super::super::stack::Stack;
 use super::super::terminal::say;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// Runs the demonstration and returns every check, passed or failed.
 pub(in crate::local) async fn run(stack: &Stack) -> Result<Vec<Check>, LocalError> {
     let results = stack.places.dir.join("results");
-    fresh_directory(&results)?;
+    shared_directory(&results)?;
     let prepared = results.clone();
     let made = tokio::task::spawn_blocking(move || work::make(&prepared)).await;
     let failed = |source| LocalError::System { what: "prepare the demonstration's jobs", source };

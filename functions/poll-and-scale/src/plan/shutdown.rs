@@ -10,6 +10,7 @@
 //! | no heartbeat yet | after `boot.timeout_s`, in any window; if heartbeat-ingest has not shown since then that it works, `heartbeat.blackout_s` later |
 //! | doubted (`belief`) | never, except at a drain's deadline |
 //! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window |
+//! | its agent takes no work | idle for `idle.timeout_s` in `idle.confirmations` runs, in any window; this is a failed start |
 //! | down | after `shutdown.down_after_s` of silence, window open |
 //!
 //! Guarantees: the write checks everything again, by the version of the record.
@@ -105,6 +106,7 @@ pub(super) fn gives_up(view: &View<'_>, record: &NodeRecord) -> bool {
     let Some(life) = record.life() else { return false };
     match &record.state {
         NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
+        _ if record.refuses().is_some() => true,
         _ => stuck_syncing(view, record) || view.seen.policy.size_named(&life.offering.size).is_none(),
     }
 }
@@ -195,6 +197,8 @@ fn in_use(
         shut_down(plan, life, Because::NotNeeded, Reason::SizeLeftPolicy { size: size.clone() });
     } else if let Some(state) = view.leaves_as(life) {
         return Some(Reason::InstanceNotRunning { state });
+    } else if let (NodeStatus::Ready, Some(why)) = (contact.status, &contact.refuses) {
+        return refusing(view, plan, life, contact, why);
     } else if contact.status == NodeStatus::Ready {
         return idle_node(view, plan, life, contact, need);
     } else if contact.status == NodeStatus::Syncing {
@@ -211,6 +215,24 @@ fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) -> Opt
         shut_down(plan, life, Because::Silent, Reason::DownTooLong { silent });
     }
     stays
+}
+
+/// An idle node whose agent takes no work. It stays for the idle time-out, in which the agent may find that it can take
+/// work again, and a person can look at the machine.
+fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, why: &str) -> Option<Reason> {
+    let policy = &view.seen.policy.idle;
+    let reason = Reason::AgentRefuses { why: why.to_owned() };
+    let since = contact.idle_since_at.filter(|_| contact.idle_seen >= policy.confirmations);
+    match since {
+        None => count_idle(plan, life, contact, Seen::Idle),
+        Some(since) if view.now < since + Span::from_s(policy.timeout_s) => {}
+        Some(_) => {
+            // With the next node this would be the same, if its image or its boot script is wrong.
+            shut_down(plan, life, Because::FailedStart, reason);
+            return None;
+        }
+    }
+    Some(reason)
 }
 
 fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, need: Need) -> Option<Reason> {

@@ -8,6 +8,7 @@ mod explained;
 mod outage;
 mod silence;
 
+use super::actions::Because;
 use super::{Action, plan};
 use model::ActionName;
 use model::cloud::InstanceState;
@@ -179,6 +180,40 @@ fn d29_a_busy_node_is_never_shut_down() {
         }
     }
     assert_eq!(given.count(at(5000), "shut_down"), 0);
+}
+
+fn refusing(n: u32) -> NodeRecord {
+    let mut node = idle_long(n);
+    if let NodeState::InUse(node) = &mut node.state {
+        node.contact.refuses = Some("jobs reach the metadata".into());
+    }
+    node
+}
+
+#[test]
+fn a_node_whose_agent_takes_no_work_gives_no_room_and_is_a_failed_start_when_idle() {
+    let given = given(json!({"nodes": {"min": 1}})).node(refusing(0)).job(5, whole);
+    // Idle since 60 s, in enough runs: `idle.timeout_s` is 120 s.
+    let early = given.actions(at(100));
+    assert_eq!(early.iter().filter(|a| a.starts_with("shut_down") || a.starts_with("place")).count(), 0, "{early:?}");
+    assert_eq!(early.iter().filter(|a| a.starts_with("launch")).count(), 1, "{early:?}");
+    let later = plan(&given.seen, at(900));
+    let shut_down = later.actions.iter().find_map(|p| match &p.action {
+        Action::ShutDown { node_id, because } => Some((*node_id, *because, p.reason.to_string())),
+        _ => None,
+    });
+    let why = "its agent takes no work: jobs reach the metadata".to_owned();
+    assert_eq!(shut_down, Some((fixtures::node_id(0), Because::FailedStart, why)));
+    // With work on it, the node stays.
+    let mut working = super::tests::given(json!({})).working(0).job(6, whole);
+    for record in &mut working.seen.nodes {
+        if let NodeState::InUse(node) = &mut record.state {
+            node.contact.refuses = Some("jobs reach the metadata".into());
+            node.contact.lease_expires_at = at(100_000);
+        }
+    }
+    let actions = working.actions(at(900));
+    assert!(!actions.iter().any(|a| a.starts_with("shut_down") || a.starts_with("place")), "{actions:?}");
 }
 
 #[test]

@@ -72,9 +72,17 @@ impl NodeRecord {
         }
     }
 
-    /// Whether the node may be given work: it is in use and ready, and the operator neither holds nor drains it.
+    /// Whether the node may be given work: it is in use and ready, the operator neither holds nor drains it, and its
+    /// agent does not refuse.
     pub fn takes_work(&self) -> bool {
-        self.status() == Some(NodeStatus::Ready) && self.life().is_some_and(|l| l.intent == Intent::Run)
+        self.status() == Some(NodeStatus::Ready)
+            && self.life().is_some_and(|l| l.intent == Intent::Run)
+            && self.refuses().is_none()
+    }
+
+    /// Why the node's agent takes no work; `None` if it does, or if the node never registered.
+    pub fn refuses(&self) -> Option<&str> {
+        self.contact().and_then(|c| c.refuses.as_deref())
     }
 
     /// Whether alloc updates from the node are taken: while it is syncing or ready, and while it is

@@ -36,6 +36,8 @@ pub struct Caller<'a> {
     pub busy: bool,
     /// Where other nodes reach this one; `None` if the agent does not say.
     pub address: Option<&'a str>,
+    /// Why the node takes no work; `None` if it does.
+    pub refuses: Option<&'a str>,
 }
 
 /// How a run saw a node.
@@ -177,6 +179,7 @@ impl NodeRecord {
             handle_report_no: 0,
             settled: None,
             busy: caller.busy,
+            refuses: caller.refuses.map(short_reason),
             idle_since_at: None,
             idle_seen: 0,
             // A repeated registration keeps this time, because a node that only registers again and again is stuck
@@ -195,7 +198,7 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy` differs.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy` or `refuses` differs.
     pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
@@ -208,6 +211,13 @@ impl NodeRecord {
             contact.idle_since_at = None;
             contact.idle_seen = 0;
             reason = if caller.busy { "the agent says busy" } else { "the agent no longer says busy" };
+        }
+        let refuses = caller.refuses.map(short_reason);
+        if contact.refuses != refuses {
+            reason = if refuses.is_some() { "the agent takes no work" } else { "the agent takes work again" };
+            contact.refuses = refuses;
+            contact.idle_since_at = None;
+            contact.idle_seen = 0;
         }
         let was_silent = in_use && matches!(contact.status, NodeStatus::Disconnected | NodeStatus::Down);
         if was_silent {

@@ -222,6 +222,9 @@ pub struct Contact {
     /// Whether something other than allocs keeps the node occupied, as the agent says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
+    /// Why the node takes no work, as its agent says; `None` if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refuses: Option<String>,
     /// Since when the node has been idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,

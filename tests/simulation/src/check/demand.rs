@@ -189,6 +189,7 @@ impl Check {
             text(row, "state") == Some("in_use")
                 && text(row, "status") == Some("ready")
                 && matches!(text(row, "intent"), None | Some("run"))
+                && text(row, "refuses").is_none()
                 && time(row, "modified_at").is_some_and(|at| at + SETTLED < caller.began)
                 && node_id(row).is_some_and(|n| caller.knows(n))
                 && runs(row)

@@ -32,7 +32,10 @@ impl Check {
             return;
         }
         self.invariant_a_shutdown_has_its_reason(caller, model, before);
-        self.invariant_the_minimum_stays(caller, model, before);
+        // A node whose agent takes no work does not count for the minimum.
+        if text(before, "refuses").is_none() {
+            self.invariant_the_minimum_stays(caller, model, before);
+        }
         self.invariant_the_first_job_keeps_its_nodes(model, before);
         self.invariant_nothing_is_launched_in_vain(model, before);
     }
@@ -115,17 +118,26 @@ impl Check {
 
     /// A node that is not drained is shut down only for one of these reasons:
     /// - It never called within the time of a boot. (The time of a blackout is added while every node that should
-    ///   heartbeat is silent, and none was heard after the node should have called. Not checked for nodes whose
-    ///   heartbeats a restored table has forgotten.)
+    ///   heartbeat is silent, some of them not for longer than a lease, and none was heard after the node should have
+    ///   called. Not checked for nodes whose heartbeats a restored table has forgotten.)
     /// - It never called, and EC2 listed its instance to the run as neither starting nor running.
     /// - It called, but did not report within the time of a boot.
     /// - It was silent for long, and its shutdown window is open.
-    /// - Several runs saw it idle for long, and its window is open.
+    /// - Several runs saw it idle for long, and its window is open or its agent takes no work.
     /// - It is idle or `syncing`, and its size is not in the policy any more.
     fn invariant_a_shutdown_has_its_reason(&self, caller: &Caller, model: &Model, before: &Item) {
         let (leases, over) = super::brakes::leases(caller, model);
         // This uses what the run read, because a node with a valid lease may be gone now.
-        let silent = leases > 0 && leases == over && !caller.has_heard_somebody();
+        let lately = |row: &Item| {
+            let (Some(ping), Some(end)) = (time(row, "last_ping_at"), time(row, "lease_expires_at")) else {
+                return false;
+            };
+            // A node that EC2 does not let run shows nothing by its silence.
+            let runs = !text(row, "instance_id").is_some_and(|id| caller.has_listed_as_leaving(id));
+            runs && self.core.now() < end + end.since(ping) + SLACK
+        };
+        let witness = model.rows(Table::Nodes).filter(|r| text(r, "state") == Some("in_use")).any(|row| lately(row));
+        let silent = leases > 0 && leases == over && witness && !caller.has_heard_somebody();
         let pings = model.rows(Table::Nodes).filter_map(|r| time(r, "last_ping_at"));
         let heard_at = pings.max().filter(|_| silent);
         let stopped = text(before, "instance_id").is_some_and(|id| caller.has_listed_as_leaving(id));
@@ -159,7 +171,8 @@ impl Check {
             Why::Idle => {
                 let seen = count(before, "idle_seen") >= i64::from(policy.idle.confirmations);
                 let ready = text(before, "status") == Some("ready");
-                let idle = since("idle_since_at", policy.idle.timeout_s) && seen && self.window(policy, before);
+                let window = text(before, "refuses").is_some() || self.window(policy, before);
+                let idle = since("idle_since_at", policy.idle.timeout_s) && seen && window;
                 ready && (idle || unwanted)
             }
         }

@@ -1,0 +1,150 @@
+//! Whether this node may run jobs: are they kept apart as the operator was promised?
+//!
+//! Flow: [`prepare`] chooses how commands are run, before the agent registers. [`Guard::refusal`] then tries, with a
+//! job's rights, whether the instance metadata is out of reach; [`watch`] tries it again every minute, because a rule of
+//! a firewall may vanish.
+//! Guarantees: an agent that cannot isolate jobs does not start, unless the operator said so by name. A node whose jobs
+//! could read the instance metadata, or that cannot find it out, takes no work, and tells the control plane why.
+//! Does not: set the rule (the boot script does).
+
+use crate::config::{AgentArgs, AgentConfigError};
+use crate::data_dir::DataDir;
+use crate::isolation::helper::PrivateMounts;
+use crate::isolation::probe::{self, Found, Probe};
+use crate::isolation::{JobUser, JobUsers, OwnIds, cgroup, metadata, private_mounts};
+use crate::node_state::NodeState;
+use crate::runtime::RuntimeKind;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often the metadata are tried.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The advice of every refusal because of the metadata.
+const ADVICE: &str = "set the rule of the boot script, or give --allow-metadata";
+
+/// What the agent needs to try the metadata again.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    program: PathBuf,
+    runtime: RuntimeKind,
+    enter: PathBuf,
+    /// The user and group ids of jobs to try it with; empty if nothing is tried.
+    ids: Vec<(u32, u32)>,
+    metadata: Vec<SocketAddr>,
+}
+
+/// Chooses who runs commands, and finds out what the machine allows.
+pub async fn prepare(args: &AgentArgs, data: &DataDir, program: &Path) -> Result<(JobUsers, Guard), AgentConfigError> {
+    let mut guard = Guard {
+        program: program.to_owned(),
+        runtime: args.runtime,
+        enter: data.allocs(),
+        ids: Vec::new(),
+        metadata: if args.allow_metadata { Vec::new() } else { metadata::addresses(&args.imds_url) },
+    };
+    if args.unisolated {
+        tracing::warn!("jobs are not isolated: they run as the agent's own user, and can do what the agent can");
+        return Ok((JobUsers::Agent, guard));
+    }
+    if let Some(name) = &args.job_user {
+        let user = JobUser::named(name).ok().flatten().ok_or_else(|| AgentConfigError::NoSuchUser(name.clone()))?;
+        tracing::warn!(user = name, "all jobs run as the same user: they are not isolated from each other");
+        guard.ids = vec![(user.uid, user.gid)];
+        guard.must_enter().await?;
+        return Ok((JobUsers::Named(name.clone()), guard));
+    }
+    let mut ids = OwnIds {
+        uids: args.job_uids,
+        cache_gids: args.cache_gids,
+        max_tasks: args.max_tasks,
+        private_mounts: false,
+        cgroups: cgroup::set_up(args.job_uids.first),
+    };
+    guard.ids = [args.job_uids.first, args.job_uids.last].map(|id| (id, id)).into();
+    let no_mounts = guard.must_enter().await?.no_mounts;
+    ids.private_mounts = no_mounts.is_none();
+    tracing::info!(
+        user_ids = %args.job_uids, private_mounts = ids.private_mounts, cgroups = ?ids.cgroups,
+        no_mounts, "each job runs as a user id of its own"
+    );
+    Ok((JobUsers::Own(ids), guard))
+}
+
+impl Guard {
+    fn probe(&self, (uid, gid): (u32, u32), mounts: Option<PrivateMounts>, metadata: Vec<SocketAddr>) -> Probe {
+        Probe { uid, gid, mounts, enter: self.enter.clone(), metadata }
+    }
+
+    /// Finds out what the machine allows. Fails if jobs could not enter the data directory.
+    async fn must_enter(&self) -> Result<Found, AgentConfigError> {
+        let Some(id) = self.ids.first() else { return Err(AgentConfigError::CannotIsolate("no user id".into())) };
+        let mounts = PrivateMounts { binds: Vec::new(), ..private_mounts(&self.enter) };
+        let found = probe::run(&self.program, &self.probe(*id, Some(mounts), Vec::new())).await;
+        let found = found.map_err(|e| AgentConfigError::CannotIsolate(e.to_string()))?;
+        match found.cannot_enter {
+            Some(why) => Err(AgentConfigError::CannotEnter { path: self.enter.clone(), why }),
+            None => Ok(found),
+        }
+    }
+
+    /// Why this node takes no work; `None` if it may.
+    pub async fn refusal(&self) -> Option<String> {
+        for id in &self.ids {
+            if self.metadata.is_empty() {
+                return None;
+            }
+            // A second attempt, because the helper may end together with an alloc that has its user id.
+            let found = match self.reach(*id).await {
+                Err(_) => self.reach(*id).await,
+                found => found,
+            };
+            match found {
+                Err(error) => {
+                    return Some(format!("cannot find out whether jobs reach the metadata: {error}; {ADVICE}"));
+                }
+                Ok(reached) => {
+                    if let Some(address) = reached.first() {
+                        return Some(format!("jobs reach the instance metadata at {}: {ADVICE}", address.ip()));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The addresses of the metadata that a job with this id reaches.
+    async fn reach(&self, id: (u32, u32)) -> io::Result<Vec<SocketAddr>> {
+        match self.runtime.reach(&self.program, id, &self.metadata) {
+            Some(in_container) => in_container.await,
+            None => {
+                let probe = self.probe(id, None, self.metadata.clone());
+                probe::run(&self.program, &probe).await.map(|found| found.metadata.addresses)
+            }
+        }
+    }
+}
+
+/// Tries again and again whether the node may take work, and tells the control plane at once when that changes.
+pub async fn watch(state: &NodeState, guard: &Guard) {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        note(state, guard.refusal().await);
+    }
+}
+
+/// Notes why the node takes no work; `None` if it may.
+pub fn note(state: &NodeState, refusal: Option<String>) {
+    if state.read(|n| n.refuses == refusal) {
+        return;
+    }
+    match &refusal {
+        Some(why) => tracing::error!(why, "this node takes no work"),
+        None => tracing::info!("this node takes work again"),
+    }
+    if state.update_or_log(|n| n.refuses = refusal).is_some() {
+        state.heartbeat_now.notify_one();
+    }
+}

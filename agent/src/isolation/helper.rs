@@ -1,0 +1,148 @@
+//! The process that becomes a job's command.
+//!
+//! Flow: a supervisor starts this program again, as the helper `as-user`, with the agent's own environment. The helper
+//! reads a [`JobStart`] from its standard input, enters the sandbox of the job, gives up the agent's rights, and becomes
+//! the command with exactly the job's environment.
+//! Guarantees: no variable of a job is in the environment of a process that still has the agent's rights; otherwise a
+//! job's `LD_PRELOAD` would run the job's code as root. A command that runs has every restriction of its [`JobStart`]:
+//! if one cannot be applied, the command is not run.
+//! Does not: know allocs, or wait for the command.
+
+use crate::isolation::cgroup;
+use crate::runtime::Environment;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Uid};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A badness that makes the kernel kill jobs before the agent, when the machine has no memory left.
+const OOM_SCORE: &str = "500";
+
+/// A command, and who runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStart {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The whole environment of the command.
+    pub env: Environment,
+    /// The user id.
+    pub uid: u32,
+    /// The group id.
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+    /// What else restricts the command; `None` for a user that the operator named.
+    pub sandbox: Option<Sandbox>,
+}
+
+/// What restricts a command whose alloc has a user id of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// The view of the file system; `None` if the machine does not allow one.
+    pub mounts: Option<PrivateMounts>,
+    /// The control group of the alloc; `None` if the machine has none.
+    pub cgroup: Option<PathBuf>,
+    /// How many processes and threads the user may have.
+    pub max_tasks: u64,
+}
+
+/// A view of the file system that only the processes of one alloc have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrivateMounts {
+    /// What the job sees in place of another file or directory, and where.
+    pub binds: Vec<(PathBuf, PathBuf)>,
+    /// Whether `/proc` hides the processes of others.
+    pub hide_processes: bool,
+}
+
+/// The standard input that carries `content` to a helper. It is in memory only: an environment may hold secrets, and
+/// a full disk must not keep a job from starting.
+pub fn as_stdin(content: &impl Serialize) -> io::Result<Stdio> {
+    as_stdin_bytes(&serde_json::to_vec(content)?)
+}
+
+/// The standard input that carries these bytes to a helper.
+pub fn as_stdin_bytes(content: &[u8]) -> io::Result<Stdio> {
+    let mut file = File::from(memfd_create("nodekeeper-helper", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(Stdio::from(file))
+}
+
+/// Becomes the command that `stdin` describes. Returns only if that fails, with the program's name if it is known.
+pub fn run(stdin: impl Read) -> (String, io::Error) {
+    let start: JobStart = match serde_json::from_reader(stdin) {
+        Ok(start) => start,
+        Err(e) => return (String::new(), io::Error::other(format!("standard input says nothing to run: {e}"))),
+    };
+    let Some((program, args)) = start.command.split_first() else {
+        return (String::new(), io::Error::other("the command is empty"));
+    };
+    let error = match restrict(&start) {
+        Ok(()) => Command::new(program).args(args).env_clear().envs(&start.env).stdin(Stdio::null()).exec(),
+        Err(e) => e,
+    };
+    (program.clone(), error)
+}
+
+fn restrict(start: &JobStart) -> io::Result<()> {
+    // Fails only on a kernel without the file, where the score does not exist.
+    let _best_effort = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    if let Some(sandbox) = &start.sandbox {
+        if let Some(group) = &sandbox.cgroup {
+            cgroup::enter(group).map_err(|e| failed("enter the control group", &e))?;
+        }
+        if let Some(mounts) = &sandbox.mounts {
+            enter_private_mounts(mounts).map_err(|e| failed("make the private mounts", &e))?;
+        }
+        setrlimit(Resource::RLIMIT_NPROC, sandbox.max_tasks, sandbox.max_tasks)?;
+        // The group is the alloc's own, or a cache's: its members may write.
+        umask(Mode::from_bits_truncate(0o002));
+    }
+    become_user(start.uid, start.gid, &start.groups).map_err(|e| failed("become the job's user", &e))
+}
+
+fn failed(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {what}: {error}"))
+}
+
+/// Takes the identity for ever. The groups are changed before the user id, because only root may change groups.
+pub(super) fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    if nix::unistd::geteuid() != uid {
+        let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
+        nix::unistd::setgroups(&groups)?;
+        nix::unistd::setresgid(gid, gid, gid)?;
+        nix::unistd::setresuid(uid, uid, uid)?;
+    }
+    // No program that the command runs gives it other rights: not by a set-user-id bit, not by file capabilities.
+    Ok(nix::sys::prctl::set_no_new_privs()?)
+}
+
+/// Leaves the machine's view of the file system, and makes a private one.
+pub(super) fn enter_private_mounts(mounts: &PrivateMounts) -> io::Result<()> {
+    const NONE: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
+    // Later mounts of the machine appear in this view, and mounts of this view stay in it.
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
+    for (from, to) in &mounts.binds {
+        let bound = mount(Some(from.as_path()), to.as_path(), NONE, MsFlags::MS_BIND, NONE);
+        bound.map_err(|e| io::Error::other(format!("{} at {}: {e}", from.display(), to.display())))?;
+    }
+    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    if Path::new("/dev/shm").is_dir() {
+        mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, Some("mode=1777"))?;
+    }
+    if mounts.hide_processes {
+        mount(Some("proc"), "/proc", Some("proc"), plain | MsFlags::MS_NOEXEC, Some("hidepid=2"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Ranges of user and group ids.
+//!
+//! Guarantees: a range has no id that means something else: not root, not `nobody`, not "unchanged".
+//! Does not: know which ids are in use.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The default range of user ids of jobs. The distributions leave these ids alone: they lie above those of containers
+/// and below those that need more than 31 bits (<https://systemd.io/UIDS-GIDS/>).
+pub const JOB_UIDS: &str = "1900000000-1900000999";
+
+/// The default range of group ids of caches.
+pub const CACHE_GIDS: &str = "1900001000-1900001999";
+
+/// The lowest id of a range. The ids below belong to the system and to people.
+const LOWEST: u32 = 10_000;
+
+/// The highest id of a range: some programs read an id as a signed number.
+const HIGHEST: u32 = i32::MAX as u32;
+
+/// `nobody` and its neighbour, which means "unchanged" in 16-bit interfaces.
+const RESERVED: [u32; 2] = [65_534, 65_535];
+
+/// The fewest ids of a range.
+const FEWEST: u32 = 2;
+
+/// Ids from `first` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    /// The lowest id.
+    pub first: u32,
+    /// The highest id.
+    pub last: u32,
+}
+
+/// Why a text is not a range of ids.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdRangeError {
+    /// It is not two numbers.
+    #[error("must be FIRST-LAST, for example {JOB_UIDS}")]
+    NotARange,
+    /// An id is too low or too high.
+    #[error("must lie between {LOWEST} and {HIGHEST}: lower ids belong to the system and to people")]
+    OutOfBounds,
+    /// An id has another meaning.
+    #[error("must not contain {0}, which has another meaning")]
+    Reserved(u32),
+    /// There are too few ids.
+    #[error("must have at least {FEWEST} ids")]
+    TooSmall,
+}
+
+impl IdRange {
+    /// Every id of the range.
+    pub fn ids(self) -> impl Iterator<Item = u32> {
+        self.first..=self.last
+    }
+
+    /// Whether the id is in the range.
+    pub const fn contains(self, id: u32) -> bool {
+        self.first <= id && id <= self.last
+    }
+
+    /// Whether the two ranges share an id.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+impl FromStr for IdRange {
+    type Err = IdRangeError;
+
+    fn from_str(text: &str) -> Result<Self, IdRangeError> {
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| IdRangeError::NotARange);
+        let (first, last) = text.split_once('-').ok_or(IdRangeError::NotARange)?;
+        let range = Self { first: number(first)?, last: number(last)? };
+        if range.first < LOWEST || range.last > HIGHEST {
+            return Err(IdRangeError::OutOfBounds);
+        }
+        if range.last.saturating_sub(range.first).saturating_add(1) < FEWEST || range.last < range.first {
+            return Err(IdRangeError::TooSmall);
+        }
+        match RESERVED.into_iter().find(|id| range.contains(*id)) {
+            Some(id) => Err(IdRangeError::Reserved(id)),
+            None => Ok(range),
+        }
+    }
+}
+
+impl fmt::Display for IdRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_no_id_with_another_meaning() {
+        for (text, want) in [
+            ("", IdRangeError::NotARange),
+            ("5", IdRangeError::NotARange),
+            ("a-b", IdRangeError::NotARange),
+            ("-5-7", IdRangeError::NotARange),
+            ("0-100000", IdRangeError::OutOfBounds),
+            ("9999-20000", IdRangeError::OutOfBounds),
+            ("20000-4294967294", IdRangeError::OutOfBounds),
+            ("20000-4294967296", IdRangeError::NotARange),
+            ("20000-20000", IdRangeError::TooSmall),
+            ("30000-20000", IdRangeError::TooSmall),
+            ("60000-70000", IdRangeError::Reserved(65_534)),
+            ("65535-70000", IdRangeError::Reserved(65_535)),
+        ] {
+            assert_eq!(text.parse::<IdRange>(), Err(want), "{text:?}");
+        }
+        let range: IdRange = "20000-20001".parse().unwrap();
+        assert_eq!((range.ids().collect::<Vec<_>>(), range.to_string().as_str()), (vec![20000, 20001], "20000-20001"));
+    }
+
+    #[test]
+    fn the_default_ranges_are_valid_and_apart() {
+        let (jobs, caches): (IdRange, IdRange) = (JOB_UIDS.parse().unwrap(), CACHE_GIDS.parse().unwrap());
+        assert!(!jobs.overlaps(caches));
+        assert!(jobs.overlaps(IdRange { first: 1, last: jobs.first }));
+    }
+}

@@ -1,0 +1,179 @@
+//! What keeps a job apart from the node, from the agent, and from other jobs.
+//!
+//! | what | how |
+//! | --- | --- |
+//! | the agent's files, other jobs' files | a user id of its own for each alloc; directories that only this user enters |
+//! | the agent's rights | given up before the job's environment is applied, and never regained |
+//! | other jobs' processes | the user id; `/proc` shows the job only its own |
+//! | `/tmp`, `/var/tmp`, `/dev/shm` | private, and gone with the alloc |
+//! | memory, tasks, CPU | a control group for each alloc; without one, the supervisor measures memory, and the kernel counts tasks for each user id |
+//! | what a job leaves behind | everything that runs as its user id is ended with the alloc |
+//! | the instance metadata | a rule of the machine, tried with a job's rights |
+//!
+//! Guarantees: `docs/rules.md#isolation`.
+//! Does not: keep the addresses of the network apart; members of a job must reach each other.
+
+pub mod cgroup;
+pub mod end;
+pub mod helper;
+pub mod ids;
+pub mod metadata;
+pub mod probe;
+
+use crate::isolation::helper::PrivateMounts;
+use crate::isolation::ids::IdRange;
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+use serde::{Deserialize, Serialize};
+use std::ffi::CString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Who runs the commands of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobUsers {
+    /// A user id of its own for each alloc.
+    Own(OwnIds),
+    /// This user, for all allocs.
+    Named(String),
+    /// The agent's own user, for all allocs.
+    Agent,
+}
+
+/// The ids that allocs get, and what the machine allows besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnIds {
+    /// The ids of users. The last one is never a job's: it ends jobs.
+    pub uids: IdRange,
+    /// The ids of groups that share a cache.
+    pub cache_gids: IdRange,
+    /// How many processes and threads an alloc may have.
+    pub max_tasks: u64,
+    /// Whether jobs have their own view of the file system.
+    pub private_mounts: bool,
+    /// The group that has the control groups of allocs; `None` if the machine has none.
+    pub cgroups: Option<PathBuf>,
+}
+
+impl OwnIds {
+    /// The ids for allocs.
+    pub fn job_uids(&self) -> IdRange {
+        IdRange { last: self.uids.last.saturating_sub(1), ..self.uids }
+    }
+}
+
+/// How one alloc is kept apart: part of `task.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskIsolation {
+    /// The user id of the alloc, and its group id.
+    pub uid: u32,
+    /// The user id that ends the alloc.
+    pub reaper: u32,
+    /// How many processes and threads the alloc may have.
+    pub max_tasks: u64,
+    /// Whether the alloc has its own view of the file system.
+    pub private_mounts: bool,
+    /// The control group of the alloc; `None` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
+}
+
+impl TaskIsolation {
+    /// Ends everything that runs for the alloc. `program` is the agent's own.
+    pub async fn end(&self, program: &Path) {
+        if let Some(cgroup) = &self.cgroup
+            && let Err(error) = cgroup::remove(cgroup).await
+        {
+            tracing::warn!(%error, cgroup = %cgroup.display(), "the control group of the alloc is left behind");
+        }
+        end::end_user(program, self.uid, self.reaper).await;
+    }
+}
+
+/// The user who runs a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobUser {
+    /// The user id.
+    pub uid: u32,
+    /// The group id.
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+    /// The name. A user id of an alloc has this name only in the alloc's own view of the file system.
+    pub name: String,
+    /// The home directory; `None` for the directory in which the command runs.
+    pub home: Option<PathBuf>,
+}
+
+/// The name that an alloc's user id has in its own view of the file system.
+pub const JOB_NAME: &str = "job";
+
+impl JobUser {
+    /// The user of an alloc with a user id of its own. `groups` are those of its caches.
+    pub fn own(uid: u32, groups: Vec<u32>) -> Self {
+        Self { uid, gid: uid, groups, name: JOB_NAME.to_owned(), home: None }
+    }
+
+    /// The user with this name, with the user's own groups. `None` if there is no such user.
+    pub fn named(name: &str) -> io::Result<Option<Self>> {
+        let Some(user) = User::from_name(name)? else { return Ok(None) };
+        let groups = getgrouplist(&CString::new(name)?, user.gid)?;
+        Ok(Some(Self {
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+            groups: groups.into_iter().map(Gid::as_raw).collect(),
+            name: user.name,
+            home: Some(user.dir),
+        }))
+    }
+}
+
+/// The directories of the machine that an alloc sees its own in place of.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// The private mounts of an alloc whose directory is `dir`, with the files that [`write_user_files`] made. A temporary
+/// directory that contains the data directory stays as it is: the alloc must find its own files there.
+pub fn private_mounts(dir: &Path) -> PrivateMounts {
+    let temporary = TEMPORARY.iter().map(Path::new).filter(|t| t.is_dir() && !dir.starts_with(t));
+    let mut binds: Vec<_> = temporary.map(|t| (dir.join("tmp"), t.to_owned())).collect();
+    binds.extend(USER_FILES.map(|name| (dir.join(name), Path::new("/etc").join(name))));
+    binds.retain(|(_, to)| to.exists());
+    PrivateMounts { binds, hide_processes: proc_options_are_private() }
+}
+
+/// The files that give users and groups their names.
+pub const USER_FILES: [&str; 2] = ["passwd", "group"];
+
+/// Writes the users and groups of the machine, and those of the alloc, into the alloc's directory. Programs such as `ssh`
+/// and `git` fail for a user without a name.
+pub fn write_user_files(dir: &Path, user: &JobUser, home: &Path) -> io::Result<()> {
+    let (uid, gid, name) = (user.uid, user.gid, &user.name);
+    let lines =
+        [format!("{name}:x:{uid}:{gid}:nodekeeper job:{}:/bin/sh\n", home.display()), format!("{name}:x:{gid}:\n")];
+    for (file, line) in USER_FILES.into_iter().zip(lines) {
+        let mut text = match std::fs::read(Path::new("/etc").join(file)) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
+        if !text.is_empty() && !text.ends_with(b"\n") {
+            text.push(b'\n');
+        }
+        text.extend(line.bytes());
+        std::fs::write(dir.join(file), text)?;
+        std::fs::set_permissions(dir.join(file), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    }
+    Ok(())
+}
+
+/// Whether a mount of `/proc` has options of its own. Before Linux 5.8 they would be the machine's.
+fn proc_options_are_private() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|n| n.trim().parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5, 8)
+}
+
+/// Gives `path` to this user, and to nobody else.
+pub fn give(path: &Path, uid: u32, gid: u32, mode: u32) -> io::Result<()> {
+    nix::unistd::chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+}

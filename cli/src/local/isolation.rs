@@ -1,0 +1,104 @@
+//! Whether the jobs of the local machines are isolated from this computer.
+//!
+//! Guarantees: the user learns which of the two it is, and why. Two local systems, and two machines of one, never give
+//! jobs the same ids at the same time.
+//! Does not: isolate (the agent does).
+
+use super::args::LocalArgs;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The first id. The distributions leave the ids from here on alone (<https://systemd.io/UIDS-GIDS/>).
+const FIRST: u32 = 1_879_048_192;
+/// The ids of one local system, of 4,096 that may run at once.
+const PER_SYSTEM: u32 = 65_536;
+/// The user ids of one machine, and as many group ids for its caches.
+const PER_MACHINE: u32 = 32;
+
+/// How the jobs of local machines run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum JobIsolation {
+    /// Each job runs as a user id of its own.
+    OwnIds,
+    /// Jobs run as the user of this program.
+    None(Why),
+}
+
+/// Why jobs are not isolated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// `--unisolated`.
+    Asked,
+    /// This program does not run as root.
+    NotRoot,
+    /// Other users may not enter this directory, so jobs could not reach their files.
+    Closed(PathBuf),
+}
+
+impl JobIsolation {
+    /// What is possible here. `dir` is the working directory, absolute.
+    pub(super) fn of(args: &LocalArgs, dir: &Path) -> Self {
+        if args.unisolated {
+            return Self::None(Why::Asked);
+        }
+        if !nix::unistd::geteuid().is_root() {
+            return Self::None(Why::NotRoot);
+        }
+        let is_closed = |dir: &&Path| !dir.metadata().is_ok_and(|m| m.mode() & 0o001 != 0);
+        dir.ancestors().find(is_closed).map_or(Self::OwnIds, |closed| Self::None(Why::Closed(closed.to_owned())))
+    }
+
+    /// The agent's options for the machine with this number, of all that are up.
+    pub(super) fn agent_options(&self, number: u32) -> Vec<String> {
+        if let Self::None(_) = self {
+            return vec!["--unisolated".to_owned()];
+        }
+        let machines = PER_SYSTEM / (2 * PER_MACHINE);
+        let system = std::process::id() % (i32::MAX as u32 - FIRST).div_ceil(PER_SYSTEM);
+        let first = FIRST + system * PER_SYSTEM + (number % machines) * 2 * PER_MACHINE;
+        let range = |first: u32| format!("{first}-{}", first + PER_MACHINE - 1);
+        // The local metadata service has no credentials.
+        ["--job-uids", &range(first), "--cache-gids", &range(first + PER_MACHINE), "--allow-metadata"]
+            .map(str::to_owned)
+            .into()
+    }
+}
+
+impl fmt::Display for JobIsolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OwnIds => f.write_str("isolated: each runs as a user id of its own"),
+            Self::None(why) => {
+                f.write_str("NOT isolated, they can do what you can do here: ")?;
+                match why {
+                    Why::Asked => f.write_str("--unisolated is given"),
+                    Why::NotRoot => f.write_str("only root can isolate them"),
+                    Why::Closed(dir) => write!(f, "other users may not enter {} (chmod o+x)", dir.display()),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_machines_have_no_id_in_common() {
+        let options = [0, 1, 1023].map(|n| JobIsolation::OwnIds.agent_options(n));
+        let range = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap();
+            (first.parse::<u32>().unwrap(), last.parse::<u32>().unwrap())
+        };
+        let mut ranges: Vec<_> = options.iter().flat_map(|o| [range(&o[1]), range(&o[3])]).collect();
+        assert_eq!(
+            options[0].iter().step_by(2).collect::<Vec<_>>(),
+            ["--job-uids", "--cache-gids", "--allow-metadata"]
+        );
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "{ranges:?}");
+        assert!(ranges.iter().all(|(first, last)| *first >= FIRST && *last <= i32::MAX as u32 && last - first == 31));
+    }
+}
