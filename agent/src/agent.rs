@@ -4,7 +4,7 @@
 //! node is gone, all work is stopped before `--on-gone` runs.
 //! Does not: know the protocol, or processes.
 
-use crate::client::ControlPlaneClient;
+use crate::client::{Clock, ControlPlaneClient, Credential, Tokens};
 use crate::config::{AgentArgs, AgentConfigError};
 use crate::control;
 use crate::data_dir::{DataDir, DataDirError};
@@ -16,6 +16,7 @@ use crate::node_state::NodeState;
 use crate::protocol::{Identity, Node};
 use crate::reconcile;
 use crate::runner::{Runner, RunnerSettings};
+use crate::signer::{Signer, region_in};
 use crate::sweep::Sweeper;
 use crate::watch;
 use model::wire::NodeFile;
@@ -50,6 +51,8 @@ pub struct AgentConfig {
     pub boot_id: String,
     /// This program, to start supervisors with.
     pub program: PathBuf,
+    /// The clock, which only signs requests.
+    pub clock: Clock,
 }
 
 /// Why the agent ended.
@@ -63,7 +66,7 @@ pub enum EndReason {
 
 /// Runs the agent until the node is gone or `shutdown` completes.
 pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Result<EndReason, AgentError> {
-    let AgentConfig { node: file, args, boot_id, program } = config;
+    let AgentConfig { node: file, args, boot_id, program, clock } = config;
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
     let identity = identity(&args, imds.as_ref()).await?;
     let data_dir = DataDir::open(&args.data_dir)?;
@@ -73,7 +76,18 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         node_id = %file.node_id, instance_id = identity.instance_id, allocs = durable.allocs.len(),
         registered = durable.incarnation.is_some(), "the agent starts"
     );
-    let client = ControlPlaneClient::new(file.node_id, file.token.clone())?;
+    let credential = match (&file.token, &imds) {
+        (Some(boot), _) => Credential::Token(Tokens::new(boot.clone(), data_dir.load_token(file.node_id))),
+        (None, Some(imds)) => {
+            let region = match args.region.clone().or_else(|| region_in(&file.heartbeat_url)) {
+                Some(region) => region,
+                None => imds.region().await?,
+            };
+            Credential::Signature(Signer::new(imds.clone(), region))
+        }
+        (None, None) => return Err(AgentConfigError::NoCredential(args.config).into()),
+    };
+    let client = ControlPlaneClient::new(file.node_id, credential, clock)?;
     let (users, guard) = guard::prepare(&args, &data_dir, &program).await?;
     let settings = RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program };
     let mut runner = Runner::new(settings, &data_dir);

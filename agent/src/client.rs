@@ -2,13 +2,19 @@
 //!
 //! Guarantees: each call is one attempt, and takes at most [`TIMEOUT`]; a refusal counts only if its body and its
 //! status belong together, so that a 410 from a proxy cannot stop the work of a node.
-//! Does not: retry; the loops do. Does not sign requests; in `iam` mode a signing proxy does.
+//! Does not: retry; the loops do.
 
+use crate::signer::Signer;
+use jiff::Timestamp;
 use model::causes::chain;
 use model::ids::NodeId;
 use model::wire::{ErrorBody, ErrorCode};
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The longest time that a call may take.
@@ -41,23 +47,77 @@ impl CallError {
             Self::Refused { retry_after, .. } | Self::Failed { retry_after, .. } => *retry_after,
         }
     }
+
+    fn failed(what: impl Into<String>) -> Self {
+        Self::Failed { what: what.into(), retry_after: None }
+    }
 }
 
+/// How the node proves who it is.
+#[derive(Debug)]
+pub enum Credential {
+    /// By a token.
+    Token(Tokens),
+    /// By a signature with the credentials of the instance's role.
+    Signature(Signer),
+}
+
+/// The tokens of a node.
+#[derive(Debug)]
+pub struct Tokens {
+    /// The token of the node file, which counts until the node has used another one.
+    boot: String,
+    /// The token that an answer gave.
+    session: Mutex<Option<String>>,
+    /// Whether the last call with the session token was refused, so that the next call uses the boot token. A table that
+    /// was restored may know only that one.
+    refused: AtomicBool,
+}
+
+impl Tokens {
+    /// The token of the node file, and the one that an earlier answer gave.
+    pub const fn new(boot: String, session: Option<String>) -> Self {
+        Self { boot, session: Mutex::new(session), refused: AtomicBool::new(false) }
+    }
+
+    fn current(&self) -> String {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        session.filter(|_| !self.refused.load(Ordering::Relaxed)).unwrap_or_else(|| self.boot.clone())
+    }
+
+    /// Uses the other token for the next call, if there are two.
+    fn was_refused(&self) {
+        self.refused.fetch_xor(true, Ordering::Relaxed);
+    }
+}
+
+/// Gives the time. The agent uses it only to sign requests.
+pub type Clock = fn() -> Timestamp;
+
 /// Calls the control plane for one node.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ControlPlaneClient {
     http: reqwest::Client,
     node_id: NodeId,
-    token: Option<String>,
+    credential: Credential,
+    clock: Clock,
 }
 
 impl ControlPlaneClient {
     /// A client with this node's credential.
-    pub fn new(node_id: NodeId, token: Option<String>) -> Result<Self, reqwest::Error> {
+    pub fn new(node_id: NodeId, credential: Credential, clock: Clock) -> Result<Self, reqwest::Error> {
         let builder = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(Duration::from_secs(5));
         // A redirect would send the credential to another server.
         let http = builder.redirect(reqwest::redirect::Policy::none()).build()?;
-        Ok(Self { http, node_id, token })
+        Ok(Self { http, node_id, credential, clock })
+    }
+
+    /// Uses this token from now on.
+    pub fn use_token(&self, token: &str) {
+        if let Credential::Token(tokens) = &self.credential {
+            *tokens.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.to_owned());
+            tokens.refused.store(false, Ordering::Relaxed);
+        }
     }
 
     /// `POST {base}/v1/nodes/{node_id}/{what}`.
@@ -68,14 +128,23 @@ impl ControlPlaneClient {
         body: &impl Serialize,
     ) -> Result<A, CallError> {
         let url = format!("{}/v1/nodes/{}/{what}", base.trim_end_matches('/'), self.node_id);
-        let mut request = self.http.post(url).json(body);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
+        let body = serde_json::to_vec(body).map_err(|e| CallError::failed(e.to_string()))?;
+        let at = (self.clock)();
+        let mut request = self.http.post(&url).header(CONTENT_TYPE, "application/json");
+        match &self.credential {
+            Credential::Token(tokens) => request = request.bearer_auth(tokens.current()),
+            Credential::Signature(signer) => {
+                let headers = signer.headers(&url, &body, at).await;
+                for (name, value) in headers.map_err(|e| CallError::failed(e.to_string()))? {
+                    request = request.header(name, value);
+                }
+            }
         }
-        let response = request.send().await.map_err(|e| failed(&e))?;
+        let response = request.body(body).send().await.map_err(|e| failed(&e))?;
         let status = response.status();
-        let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok()?.trim().parse().ok());
-        let retry_after = retry_after.map(Duration::from_secs);
+        let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let retry_after = header(RETRY_AFTER).and_then(|v| v.trim().parse().ok()).map(Duration::from_secs);
+        let date = header(DATE);
         let bytes = response.bytes().await.map_err(|e| failed(&e))?;
         if status.is_success() {
             let unusable = |e| CallError::Failed { what: format!("the answer is not valid: {e}"), retry_after };
@@ -83,15 +152,24 @@ impl ControlPlaneClient {
         }
         match serde_json::from_slice::<ErrorBody>(&bytes) {
             Ok(ErrorBody { error: code, message }) if code.status() == status.as_u16() => {
+                if let (Credential::Token(tokens), ErrorCode::Unauthorized) = (&self.credential, code) {
+                    tokens.was_refused();
+                }
                 Err(CallError::Refused { code, message, retry_after })
             }
-            _ => Err(CallError::Failed { what: format!("HTTP status {status}"), retry_after }),
+            _ => {
+                // The function URL refuses a signature before a function runs.
+                if let (Credential::Signature(signer), StatusCode::FORBIDDEN) = (&self.credential, status) {
+                    signer.refused(date.as_deref(), at).await;
+                }
+                Err(CallError::Failed { what: format!("HTTP status {status}"), retry_after })
+            }
         }
     }
 }
 
 fn failed(error: &reqwest::Error) -> CallError {
-    CallError::Failed { what: chain(error), retry_after: None }
+    CallError::failed(chain(error))
 }
 
 /// The wait before the next call, from 0.2 s to one hour. `asked_s` is the wait that an answer asks for, in seconds.

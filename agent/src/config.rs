@@ -31,6 +31,10 @@ pub struct AgentArgs {
     /// Where other members of a job reach this node [default: from the instance metadata].
     #[arg(long, value_name = "ADDRESS")]
     pub address: Option<String>,
+    /// The region whose signatures the function URLs accept, without a token in the node file [default: that of the
+    /// URL, else from the instance metadata].
+    #[arg(long, value_name = "NAME")]
+    pub region: Option<String>,
     /// The instance metadata service.
     #[arg(long, value_name = "URL", default_value = "http://169.254.169.254")]
     pub imds_url: String,
@@ -160,6 +164,9 @@ pub enum AgentConfigError {
     /// Neither the command line nor the metadata gives the instance id.
     #[error("the instance id is not known: give --instance-id, or do not give --no-imds")]
     NoInstanceId,
+    /// The node file has no token, and there is no instance role.
+    #[error("the node file {0} has no token, and --no-imds is given: the node cannot prove who it is")]
+    NoCredential(PathBuf),
     /// An option has an empty value.
     #[error("{0} must not be empty")]
     Empty(&'static str),

@@ -113,6 +113,13 @@ async fn send_heartbeat(
     let answer: HeartbeatAnswer = client.post(url, "heartbeat", &state.read(Node::heartbeat)).await?;
     let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
     state.answered();
+    if let Some(token) = &answer.token {
+        // The node would lose a token that is not on disk with its agent. Until then the old one counts.
+        match state.keep_token(token) {
+            Ok(()) => client.use_token(token),
+            Err(error) => tracing::warn!(%error, "the new token cannot be saved: the old one is used"),
+        }
+    }
     if registered {
         tracing::info!(incarnation = answer.incarnation, status = %answer.status, "registered");
         state.handles_changed.notify_one();

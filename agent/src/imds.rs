@@ -33,6 +33,29 @@ pub struct Imds {
     base: String,
 }
 
+/// The path of the roles' credentials.
+const ROLES: &str = "iam/security-credentials/";
+
+/// The credentials of a role, for some hours.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct RoleCredentials {
+    /// The id of the access key.
+    pub access_key_id: String,
+    /// The secret access key.
+    pub secret_access_key: String,
+    /// The session token.
+    pub token: String,
+    /// When they end, by EC2's clock.
+    pub expiration: jiff::Timestamp,
+}
+
+impl std::fmt::Debug for RoleCredentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RoleCredentials").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
+    }
+}
+
 #[derive(Deserialize)]
 struct InstanceAction {
     time: String,
@@ -58,6 +81,25 @@ impl Imds {
         self.get("local-ipv4").await
     }
 
+    /// The region of the instance.
+    pub async fn region(&self) -> Result<String, ImdsError> {
+        let path = "placement/region";
+        let region = self.get(path).await?.unwrap_or_default();
+        if region.is_empty() { Err(ImdsError::InvalidAnswer { path, what: "it is empty".into() }) } else { Ok(region) }
+    }
+
+    /// The credentials of the instance's role.
+    pub async fn credentials(&self) -> Result<RoleCredentials, ImdsError> {
+        let path = ROLES;
+        let invalid = |what: String| ImdsError::InvalidAnswer { path, what };
+        let roles = self.get(path).await?.unwrap_or_default();
+        let Some(role) = roles.lines().next().filter(|r| !r.is_empty()) else {
+            return Err(invalid("the instance has no role: give its launch template an instance profile".into()));
+        };
+        let body = self.get(&format!("{path}{role}")).await?.unwrap_or_default();
+        serde_json::from_str(&body).map_err(|e| invalid(format!("the credentials of {role}: {e}")))
+    }
+
     /// When EC2 will interrupt the instance; `None` if EC2 has announced no interruption.
     pub async fn interrupt_at(&self) -> Result<Option<Time>, ImdsError> {
         let path = "spot/instance-action";
@@ -69,7 +111,7 @@ impl Imds {
     }
 
     /// The value at `path`; `None` for 404: the service has no such value.
-    async fn get(&self, path: &'static str) -> Result<Option<String>, ImdsError> {
+    async fn get(&self, path: &str) -> Result<Option<String>, ImdsError> {
         let token = self.http.put(format!("{}/latest/api/token", self.base));
         let token = token.header("X-aws-ec2-metadata-token-ttl-seconds", "60").send().await?;
         let token = token.error_for_status()?.text().await?;

@@ -3,6 +3,7 @@
 //! ```text
 //! agent ─ config              puts the parts together, and runs the loops
 //! control ─ backoff ─ client  the loop of heartbeats and alloc reports
+//! signer                      signs requests with the instance's role, where the node has no token
 //! sweep ─ handles             the loop of handle reports; destroys what an answer names
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
@@ -19,7 +20,7 @@
 //! Guarantees: an alloc is started at most once, whichever process is killed and whenever; a restart of the agent loses
 //! no running alloc; the agent stops work on its own decision only after 410 `gone`, and after a long silence of the
 //! control plane if `--stop-after-s` is given.
-//! Deliberately absent: the node's clock (the agent measures only durations), any choice of what to run, and any retry
+//! Deliberately absent: the node's clock (the agent measures only durations; only a signature has a time), any choice of what to run, and any retry
 //! of an alloc; the control plane decides.
 
 pub mod agent;
@@ -41,6 +42,7 @@ pub mod protocol;
 pub mod reconcile;
 pub mod runner;
 pub mod runtime;
+pub mod signer;
 pub mod supervisor;
 pub mod sweep;
 pub mod watch;

@@ -71,7 +71,9 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
             .trim()
             .to_owned(),
     };
-    let config = AgentConfig { node, args, boot_id, program: program()? };
+    #[allow(clippy::disallowed_methods, reason = "the agent gets the clock here, as an argument")]
+    let clock = jiff::Timestamp::now;
+    let config = AgentConfig { node, args, boot_id, program: program()?, clock };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

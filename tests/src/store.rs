@@ -182,6 +182,7 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
         boot_id: "boot-1",
         busy,
         refuses: None,
+        token: None,
         now,
         lease_expires_at: now + Span::from_s(90),
     };
@@ -221,6 +222,7 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
         boot_id: "boot-1",
         busy: false,
         refuses: None,
+        token: None,
         now: at(199),
         lease_expires_at: at(300),
     };

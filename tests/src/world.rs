@@ -5,7 +5,7 @@
 
 use crate::node::Node;
 use async_trait::async_trait;
-use model::auth::MasterKey;
+use model::auth::KeyRing;
 use model::cloud::{Cloud, CloudError, Instance, LaunchError};
 use model::control::PolicyRow;
 use model::ids::ClusterName;
@@ -16,6 +16,7 @@ use model::{Job, JobSpec};
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
+use runtime::keys::Keys;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -254,11 +255,11 @@ impl World {
         let operated = dynamo.clone();
         let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch) });
-        let key = MasterKey::from_hex(&"5a".repeat(32)).unwrap();
-        let credentials = Credentials::Token(key.clone());
+        let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
+        let credentials = Credentials::Token(Keys::fixed(keys.clone()));
         let settings = LaunchSettings {
             cluster: cluster.clone(),
-            key: Some(key),
+            keys: Some(keys),
             heartbeat_url: "http://heartbeat".into(),
             sweep_url: "http://sweep".into(),
         };

@@ -20,6 +20,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         intent: Intent::Run,
         must_report: false,
         allocs,
+        token: None,
     }
 }
 

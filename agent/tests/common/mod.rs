@@ -40,6 +40,12 @@ pub struct ControlPlane {
     pub reports: Vec<AllocReport>,
     pub handle_reports: Vec<HandleReport>,
     pub destroy: Vec<String>,
+    /// The only token that counts; [`TOKEN`] if absent.
+    pub accepts: Option<String>,
+    /// The token in the answers to heartbeats.
+    pub gives: Option<String>,
+    /// The token of each call.
+    pub bearers: Vec<String>,
     pub calls: usize,
 }
 
@@ -99,8 +105,11 @@ async fn answer(
 ) -> Response {
     let mut plane = plane.lock().unwrap();
     plane.calls += 1;
-    let bearer = format!("Bearer {TOKEN}");
-    if node != NODE_ID || headers.get("authorization").is_none_or(|h| h != bearer.as_str()) {
+    let given = headers.get("authorization").and_then(|h| h.to_str().ok()?.strip_prefix("Bearer "));
+    let given = given.unwrap_or_default().to_owned();
+    plane.bearers.push(given.clone());
+    let accepted = plane.accepts.as_deref().unwrap_or(TOKEN);
+    if node != NODE_ID || given != accepted {
         return (StatusCode::UNAUTHORIZED, Json(json!({"error": "unauthorized", "message": "no"}))).into_response();
     }
     if let Some((status, body)) = plane.refuse.clone() {
@@ -135,6 +144,9 @@ impl ControlPlane {
             "status": "ready", "incarnation": self.incarnation(), "seq": self.seq,
             "next_heartbeat_s": self.next_heartbeat_s, "intent": "run", "must_report": must_report,
         });
+        if let Some(token) = &self.gives {
+            answer["token"] = json!(token);
+        }
         if !self.reports.iter().any(|r| r.complete) {
             // The control plane places nothing on a node before its first complete report.
             answer["seq"] = json!(0);

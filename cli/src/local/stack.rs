@@ -17,7 +17,7 @@ use super::region::region;
 use super::{database, environment, functions, processes};
 use ec2_stand_in::Ec2;
 use lambda_stand_in::Lambda;
-use model::auth::{MasterKey, hex};
+use model::auth::{NumberedKey, hex};
 use model::policy::Policy;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -141,7 +141,7 @@ fn address(listener: &TcpListener) -> Result<SocketAddr, LocalError> {
 fn node_key(given: Option<&str>) -> Result<String, LocalError> {
     #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
     let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
-    MasterKey::from_hex(&key)?;
+    key.parse::<NumberedKey>()?;
     Ok(key)
 }
 

@@ -18,6 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use store::steps::{self, Retention};
 use store::{WriteError, change, unchanged};
 
+/// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
+const MAX_ALLOCS: usize = 10_000;
+
 /// One report while it is applied.
 struct Applying<'a> {
     ingest: &'a Ingest,
@@ -39,6 +42,10 @@ impl Ingest {
         report: &AllocReport,
         now: Time,
     ) -> Result<AllocReportAnswer, Refusal> {
+        if report.allocs.len() > MAX_ALLOCS {
+            let message = format!("the report has {} allocs, {MAX_ALLOCS} are allowed", report.allocs.len());
+            return Err(Refusal::new(ErrorCode::BadRequest, message));
+        }
         let known = self.known(now).await?;
         let record = self.qualified(node_id, proven, report).await?;
         // The number is written first: from here on, a report with a lower number is stale. A report with an equal
@@ -209,7 +216,7 @@ impl Applying<'_> {
                 }
                 Err(WriteError::Conflict(_) | WriteError::Contended) => {
                     let record = self.ingest.store.node(self.node_id.slot()).await.map_err(internal)?;
-                    self.record = standing(record, self.node_id, &Proven(None))?;
+                    self.record = standing(record, self.node_id, self.proven)?;
                 }
                 Err(e) => return Err(unwritten(e)),
             }

@@ -25,7 +25,7 @@ impl Ingest {
         now: Time,
     ) -> Result<HeartbeatAnswer, Refusal> {
         check(heartbeat)?;
-        if proven.0.as_ref().is_some_and(|p| *p != heartbeat.instance_id) {
+        if proven.instance().is_some_and(|id| id != heartbeat.instance_id) {
             let message = format!("the caller is not instance {}", heartbeat.instance_id);
             return Err(Refusal::new(ErrorCode::ForeignInstance, message));
         }
@@ -44,21 +44,22 @@ impl Ingest {
                         boot_id: &heartbeat.boot_id,
                         busy,
                         refuses: refuses.as_deref(),
+                        token: proven.token(),
                         now: pinged_at,
                         lease_expires_at,
                     };
                     match self.store.pulse(&pulse).await.map_err(internal)? {
-                        Ok(record) => return self.answer(record, heartbeat, &beat, now).await,
+                        Ok(record) => return self.answer(record, heartbeat, proven, &beat, now).await,
                         Err(record) => record,
                     }
                 }
                 None => self.store.node(node_id.slot()).await.map_err(internal)?,
             };
             let record = standing(record, node_id, proven)?;
-            let Some(after) = self.unsteady(&record, heartbeat, lease_expires_at, now)? else {
+            let Some(after) = self.unsteady(&record, heartbeat, proven, lease_expires_at, now)? else {
                 match pulse_after(&record, pinged_at, lease_expires_at) {
                     Some(pulse) => (pinged_at, lease_expires_at) = pulse,
-                    None => return self.answer(record, heartbeat, &beat, now).await,
+                    None => return self.answer(record, heartbeat, proven, &beat, now).await,
                 }
                 continue;
             };
@@ -66,7 +67,7 @@ impl Ingest {
                 Ok(written) => {
                     let subject = Subject::Slot(written.slot);
                     self.tell(&subject, ActionName::Heartbeat, &written.reason, &known, now).await;
-                    return self.answer(written, heartbeat, &beat, now).await;
+                    return self.answer(written, heartbeat, proven, &beat, now).await;
                 }
                 // Somebody else has changed the record: decide again.
                 Err(WriteError::Conflict(_) | WriteError::Contended) => {}
@@ -81,6 +82,7 @@ impl Ingest {
         &self,
         record: &NodeRecord,
         heartbeat: &Heartbeat,
+        proven: &Proven,
         lease_expires_at: Time,
         now: Time,
     ) -> Result<Option<NodeRecord>, Refusal> {
@@ -90,6 +92,7 @@ impl Ingest {
             busy: heartbeat.busy.unwrap_or(false),
             address: heartbeat.address.as_deref(),
             refuses: heartbeat.refuses.as_deref(),
+            session: proven.session(),
         };
         let impossible = |e: model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
         let bound = record.life().and_then(|l| l.instance_id.as_deref());
@@ -107,7 +110,8 @@ impl Ingest {
         };
         let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
         let refuses = caller.refuses.map(model::short_reason);
-        if !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses {
+        let same_token = !record.life().is_some_and(|l| l.would_note(proven.session()));
+        if !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses && same_token {
             return Ok(None);
         }
         record.heartbeat(&caller, lease_expires_at, now).map(Some).map_err(impossible)
@@ -117,6 +121,7 @@ impl Ingest {
         &self,
         record: NodeRecord,
         heartbeat: &Heartbeat,
+        proven: &Proven,
         beat: &crate::Beat,
         now: Time,
     ) -> Result<HeartbeatAnswer, Refusal> {
@@ -137,6 +142,7 @@ impl Ingest {
             next_heartbeat_s: beat.next_s(life.allocs.len()),
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
+            token: proven.next_token().map(str::to_owned),
             allocs,
         })
     }

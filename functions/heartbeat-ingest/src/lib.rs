@@ -17,7 +17,8 @@ use model::ids::ClusterName;
 use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
 use model::wire::ErrorCode;
-use runtime::http::{Credentials, Refusal, Request, answer};
+use runtime::http::{Credentials, Refusal, Request, answer, too_often};
+use runtime::rate::RateLimit;
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{DbError, Store, WriteError};
@@ -30,7 +31,8 @@ const CACHE: Span = Span::from_s(60);
 /// The most attempts at a write that loses races, before the node is told to try again later.
 pub(crate) const RACES: u32 = 4;
 
-/// The function. Between requests it keeps only a cache and a count of heartbeats. Both may be lost.
+/// The function. Between requests it keeps only a cache, a count of heartbeats, and how often nodes called. All of them
+/// may be lost.
 #[derive(Debug)]
 pub struct Ingest {
     store: Store,
@@ -38,6 +40,7 @@ pub struct Ingest {
     cluster: ClusterName,
     cached: Mutex<Option<(Time, Arc<Known>)>>,
     summary: Mutex<(Option<Time>, u64)>,
+    rate: RateLimit,
 }
 
 /// The policy and the size of the fleet, which are cached.
@@ -81,8 +84,9 @@ impl Beat {
 
 impl Ingest {
     /// The function on these tables.
-    pub const fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
-        Self { store, credentials, cluster, cached: Mutex::new(None), summary: Mutex::new((None, 0)) }
+    pub fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
+        let (cached, summary) = (Mutex::new(None), Mutex::new((None, 0)));
+        Self { store, credentials, cluster, cached, summary, rate: RateLimit::default() }
     }
 
     /// Answers one event. Every event gets an HTTP answer.
@@ -99,7 +103,10 @@ impl Ingest {
 
     async fn route(&self, request: &Request, now: Time) -> Result<Value, Refusal> {
         let (node_id, what) = request.route(HEARTBEAT_INGEST.routes)?;
-        let proven = self.credentials.check(request, &self.cluster, node_id)?;
+        let proven = self.credentials.check(request, &self.cluster, node_id, now).await?;
+        if !self.rate.allows(node_id, now) {
+            return Err(too_often(node_id));
+        }
         if what == "heartbeat" {
             let heartbeat = request.body()?;
             let answer = self.heartbeat(node_id, &proven, &heartbeat, now).await?;

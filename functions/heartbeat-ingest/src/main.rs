@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 #[tokio::main]
 async fn main() {
-    let parts = lambda::start(FUNCTION, Needs { key: true, urls: false }).await;
+    let parts = lambda::start(FUNCTION, Needs { key: true, callers: true, urls: false }).await;
     let cluster = parts.env.cluster.clone();
     let ingest = Arc::new(Ingest::new(parts.store.clone(), parts.credentials(), cluster.clone()));
     lambda::serve(FUNCTION, cluster, move |event, clock| {

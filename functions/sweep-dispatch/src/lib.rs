@@ -24,6 +24,7 @@ use runtime::clock::RunClock;
 use runtime::http::{Credentials, Request, answer};
 use runtime::lambda::Reply;
 use runtime::observation::{Observation, ObserveError};
+use runtime::rate::RateLimit;
 use runtime::run::Run;
 use serde_json::Value;
 use std::sync::atomic::AtomicI64;
@@ -45,12 +46,14 @@ pub struct Sweep {
     /// `sweep.report_s` as last read. It is cached so that a settled report needs no other read than that of the node
     /// record.
     pub(crate) report_s: AtomicI64,
+    pub(crate) rate: RateLimit,
 }
 
 impl Sweep {
     /// The function on these tables.
-    pub const fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
-        Self { store, credentials, cluster, report_s: AtomicI64::new(DEFAULT_REPORT_S) }
+    pub fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
+        let report_s = AtomicI64::new(DEFAULT_REPORT_S);
+        Self { store, credentials, cluster, report_s, rate: RateLimit::default() }
     }
 
     /// Answers an event. An HTTP event is a report of a node; any other event starts a scheduled run.

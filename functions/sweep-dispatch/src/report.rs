@@ -21,7 +21,7 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::wire::{ErrorCode, HandleReport, HandleReportAnswer, ReportCounter, ReportedHandle};
 use model::{ActionName, BrakeKind, Handle, HandleState, NodeRecord, NodeStatus};
-use runtime::http::{Claim, Refusal, Request, reporting, standing};
+use runtime::http::{Claim, Refusal, Request, reporting, standing, too_often};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -29,6 +29,9 @@ use store::{WriteError, change_handle, insert_handle, unchanged};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
+
+/// The most handles without a row that one report adds. Each costs a transaction. The next report adds the next ones.
+const MAX_ADDED: usize = 200;
 
 /// What a report changes, row by row.
 #[derive(Default)]
@@ -67,7 +70,10 @@ struct Applying<'a> {
 impl Sweep {
     pub(crate) async fn report(&self, request: &Request, now: Time) -> Result<HandleReportAnswer, Refusal> {
         let (node_id, _) = request.route(SWEEP_DISPATCH.routes)?;
-        let proven = self.credentials.check(request, &self.cluster, node_id)?;
+        let proven = self.credentials.check(request, &self.cluster, node_id, now).await?;
+        if !self.rate.allows(node_id, now) {
+            return Err(too_often(node_id));
+        }
         let report: HandleReport = request.body()?;
         if let Some(long) = report.handles.iter().find(|h| h.handle.is_empty() || h.handle.len() > MAX_HANDLE_BYTES) {
             let message = format!("a handle has {} bytes: 1 to {MAX_HANDLE_BYTES} are allowed", long.handle.len());
@@ -164,7 +170,7 @@ impl Applying<'_> {
             let reason = Reason::MissingTooLong { handle: dropped.handle.clone() };
             self.tell(ActionName::ForgetHandle, &reason).await;
         }
-        for found in &verdict.new_unknown {
+        for found in verdict.new_unknown.iter().take(MAX_ADDED) {
             let row = Handle::unknown(self.node_id, found, self.report.report_no, self.now);
             // The record must still be that of this node.
             ignore_race(store.transact(&[unchanged(&self.record), insert_handle(&row)]).await)?;

@@ -4,7 +4,7 @@
 //! any run can repeat the call (`docs/rules.md#R5`).
 //! Does not: call anything, or choose what to launch.
 
-use crate::auth::{MasterKey, hex};
+use crate::auth::{KeyRing, hex};
 use crate::ids::{ClusterName, NodeId};
 use crate::instance::{CLUSTER_TAG, NODE_TAG, SIZE_TAG};
 use crate::node::{Life, Offering};
@@ -29,17 +29,30 @@ pub struct LaunchRequest {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LaunchSettings {
     pub cluster: ClusterName,
-    /// The key for node tokens; `None` if IAM authenticates the nodes.
-    pub key: Option<MasterKey>,
+    /// The keys for node tokens; `None` if IAM authenticates the nodes.
+    pub keys: Option<KeyRing>,
     /// Where nodes send heartbeats.
     pub heartbeat_url: String,
     /// Where nodes report handles.
     pub sweep_url: String,
 }
 
+impl LaunchSettings {
+    /// The number of the key that tokens of new nodes are made with. Without keys it has no meaning.
+    pub fn key_version(&self) -> u32 {
+        self.keys.as_ref().map_or(1, KeyRing::version)
+    }
+}
+
 impl LaunchRequest {
-    /// Renders the request of a node.
-    pub fn render(settings: &LaunchSettings, policy: &Policy, node_id: NodeId, offering: &Offering) -> Self {
+    /// Renders the request of a node. `key_version` is that of its record.
+    pub fn render(
+        settings: &LaunchSettings,
+        policy: &Policy,
+        node_id: NodeId,
+        key_version: u32,
+        offering: &Offering,
+    ) -> Self {
         let cluster = &settings.cluster;
         let mut tags = policy.launch.tags.clone();
         tags.insert(CLUSTER_TAG.into(), cluster.to_string());
@@ -49,7 +62,7 @@ impl LaunchRequest {
         let file = NodeFile {
             cluster: cluster.clone(),
             node_id,
-            token: settings.key.as_ref().map(|k| k.token(cluster, node_id)),
+            token: settings.keys.as_ref().map(|k| k.boot_token(cluster, node_id, key_version)),
             heartbeat_url: settings.heartbeat_url.clone(),
             sweep_url: settings.sweep_url.clone(),
         };
@@ -97,7 +110,7 @@ mod tests {
     fn settings() -> LaunchSettings {
         LaunchSettings {
             cluster: "c".parse().unwrap(),
-            key: Some(MasterKey::from_hex(&"0f".repeat(32)).unwrap()),
+            keys: Some(KeyRing::new("0f".repeat(32).parse().unwrap(), None)),
             heartbeat_url: "http://h".into(),
             sweep_url: "http://s".into(),
         }
@@ -107,13 +120,13 @@ mod tests {
     fn the_same_record_and_policy_render_the_same_request() {
         let policy = Policy::from_json(&policy::example_json()).unwrap();
         let node = fixtures::node_id(3);
-        let request = LaunchRequest::render(&settings(), &policy, node, &fixtures::offering());
+        let request = LaunchRequest::render(&settings(), &policy, node, 1, &fixtures::offering());
         let mut bound = fixtures::offering();
         bound.zone = Some("eu-1a".into());
-        assert_eq!(LaunchRequest::render(&settings(), &policy, node, &bound).digest(), request.digest());
+        assert_eq!(LaunchRequest::render(&settings(), &policy, node, 1, &bound).digest(), request.digest());
         let mut other = policy.clone();
         other.launch.user_data = "echo hello".into();
-        assert_ne!(LaunchRequest::render(&settings(), &other, node, &bound).digest(), request.digest());
+        assert_ne!(LaunchRequest::render(&settings(), &other, node, 1, &bound).digest(), request.digest());
         assert_eq!(request.tags["Name"], "c-3");
         assert!(client_token(fixtures::assigned(3).life().unwrap()).len() <= 64);
     }
@@ -122,7 +135,7 @@ mod tests {
     fn user_data_carries_the_node_file_and_the_operators_commands() {
         let mut policy = Policy::from_json(&policy::example_json()).unwrap();
         policy.launch.user_data = "systemctl start nodekeeper-agent".into();
-        let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), &fixtures::offering());
+        let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), 1, &fixtures::offering());
         let file = node_file_in(&request.user_data).unwrap();
         assert_eq!((file.node_id, file.heartbeat_url.as_str()), (fixtures::node_id(3), "http://h"));
         assert_eq!(file.token.unwrap().len(), 64);

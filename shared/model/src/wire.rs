@@ -76,6 +76,9 @@ pub struct HeartbeatAnswer {
     pub intent: Intent,
     /// Whether a complete alloc report is due now.
     pub must_report: bool,
+    /// The token to use from now on, if it is another one than that of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// Every live alloc, if the caller's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,

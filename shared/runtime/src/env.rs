@@ -4,7 +4,7 @@
 //! mistakes are reported at once.
 //! Does not: read the environment of the process itself; its caller passes a lookup function.
 
-use model::auth::MasterKey;
+use model::auth::{NodeRole, NumberedKey};
 use model::ids::ClusterName;
 
 /// How nodes prove who they are.
@@ -20,7 +20,7 @@ pub enum NodeAuth {
 #[derive(Clone, Debug)]
 pub enum KeySource {
     /// The key itself, for local use.
-    Given(MasterKey),
+    Given(NumberedKey),
     /// The name or ARN of a secret.
     Secret(String),
     /// There is no key: IAM authenticates the nodes, or the function needs no key.
@@ -32,6 +32,8 @@ pub enum KeySource {
 pub struct Needs {
     /// Whether the function checks or makes node tokens.
     pub key: bool,
+    /// Whether the function answers nodes.
+    pub callers: bool,
     /// Whether the function writes the URLs into user data.
     pub urls: bool,
 }
@@ -43,6 +45,8 @@ pub struct Environment {
     pub cluster: ClusterName,
     /// `NODEKEEPER_NODE_AUTH`
     pub node_auth: NodeAuth,
+    /// `NODEKEEPER_NODE_ROLE`, for a function that answers nodes with `iam`.
+    pub node_role: Option<NodeRole>,
     /// `NODEKEEPER_NODE_KEY` or `NODEKEEPER_NODE_KEY_SECRET`
     pub key: KeySource,
     /// `NODEKEEPER_HEARTBEAT_URL`, without a slash at the end.
@@ -62,11 +66,14 @@ impl Environment {
         let mut reader = Reader { lookup, needs, wrong: Vec::new() };
         let cluster = reader.cluster();
         let node_auth = reader.node_auth();
+        let node_role = reader.node_role(node_auth);
         let key = reader.key(node_auth);
         let heartbeat_url = reader.url("NODEKEEPER_HEARTBEAT_URL");
         let sweep_url = reader.url("NODEKEEPER_SWEEP_URL");
         match cluster {
-            Some(cluster) if reader.wrong.is_empty() => Ok(Self { cluster, node_auth, key, heartbeat_url, sweep_url }),
+            Some(cluster) if reader.wrong.is_empty() => {
+                Ok(Self { cluster, node_auth, node_role, key, heartbeat_url, sweep_url })
+            }
             _ => Err(BadEnvironment(reader.wrong)),
         }
     }
@@ -112,16 +119,37 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
         }
     }
 
+    fn node_role(&mut self, node_auth: NodeAuth) -> Option<NodeRole> {
+        match self.value("NODEKEEPER_NODE_ROLE").map(|arn| arn.parse::<NodeRole>()) {
+            Some(Ok(role)) => Some(role),
+            Some(Err(e)) => {
+                self.wrong.push(format!("NODEKEEPER_NODE_ROLE is wrong: {e}"));
+                None
+            }
+            None => {
+                if self.needs.callers && node_auth == NodeAuth::Iam {
+                    self.wrong.push(
+                        "NODEKEEPER_NODE_ROLE is not set: with NODEKEEPER_NODE_AUTH=iam, only this role's instances \
+                         are nodes"
+                            .into(),
+                    );
+                }
+                None
+            }
+        }
+    }
+
     fn key(&mut self, node_auth: NodeAuth) -> KeySource {
         match (self.value("NODEKEEPER_NODE_KEY"), self.value("NODEKEEPER_NODE_KEY_SECRET")) {
-            (Some(hex), _) => match MasterKey::from_hex(&hex) {
-                Ok(key) => KeySource::Given(key),
+            // With both, the key is only the secret's first value.
+            (_, Some(secret)) => KeySource::Secret(secret),
+            (Some(text), None) => match text.parse() {
+                Ok::<NumberedKey, _>(key) => KeySource::Given(key),
                 Err(e) => {
                     self.wrong.push(format!("NODEKEEPER_NODE_KEY is wrong: {e}"));
                     KeySource::None
                 }
             },
-            (None, Some(secret)) => KeySource::Secret(secret),
             (None, None) => {
                 if self.needs.key && node_auth == NodeAuth::Token {
                     self.wrong.push(
@@ -166,14 +194,22 @@ mod tests {
             "NODEKEEPER_SWEEP_URL" => Some("ftp://x".to_owned()),
             _ => None,
         };
-        let BadEnvironment(wrong) = Environment::read(Needs { key: true, urls: true }, env).unwrap_err();
+        let needs = Needs { key: true, callers: true, urls: true };
+        let BadEnvironment(wrong) = Environment::read(needs, env).unwrap_err();
         assert_eq!(wrong.len(), 5, "{wrong:#?}");
+        let iam = |name: &str| match name {
+            "NODEKEEPER_CLUSTER" => Some("c".to_owned()),
+            "NODEKEEPER_NODE_AUTH" => Some("iam".to_owned()),
+            _ => None,
+        };
+        let BadEnvironment(wrong) = Environment::read(Needs { urls: false, ..needs }, iam).unwrap_err();
+        assert!(wrong.len() == 1 && wrong[0].contains("NODEKEEPER_NODE_ROLE is not set"), "{wrong:#?}");
     }
 
     #[test]
     fn variables_that_are_not_needed_may_be_missing() {
         let env = |name: &str| (name == "NODEKEEPER_CLUSTER").then(|| "c".to_owned());
-        assert!(Environment::read(Needs { key: false, urls: false }, env).is_ok());
-        assert!(Environment::read(Needs { key: true, urls: false }, env).is_err());
+        assert!(Environment::read(Needs { key: false, callers: false, urls: false }, env).is_ok());
+        assert!(Environment::read(Needs { key: true, callers: true, urls: false }, env).is_err());
     }
 }

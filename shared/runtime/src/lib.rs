@@ -6,7 +6,7 @@
 //! | [`run`] | the one run loop: lanes, freshness, deadline, outcome, event |
 //! | [`clock`], [`lanes`], [`answer`], [`metrics`] | its parts |
 //! | [`confirm`] | checks a plan that is only shown |
-//! | [`http`] | what all requests of nodes have in common |
+//! | [`http`], [`rate`] | what all requests of nodes have in common |
 //! | [`mod@env`], [`lambda`] | the environment, the start and the Lambda loop |
 //!
 //! Guarantees: all scheduled functions share one run loop, and all requests of nodes one set of checks.
@@ -17,9 +17,11 @@ pub mod clock;
 pub mod confirm;
 pub mod env;
 pub mod http;
+pub mod keys;
 pub mod lambda;
 pub mod lanes;
 pub mod metrics;
 pub mod observation;
+pub mod rate;
 pub mod run;
 pub mod soundness;

@@ -389,6 +389,7 @@ mod tests {
             busy: true,
             address: Some("255.255.255.255"),
             refuses: None,
+            session: Some(12),
         };
         let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x")
             .unwrap()

@@ -11,6 +11,7 @@ use crate::rows::{
 };
 use crate::tables::{DUE, Index, LIVE, QUEUE, Table};
 use crate::write::{Cond, Effect, Key, Write};
+use model::auth::TokenKind;
 use model::chance::Chance;
 use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
 use model::events::Event;
@@ -52,6 +53,8 @@ pub struct Pulse<'a> {
     pub busy: bool,
     /// Why the node takes no work, as the record has it: at most [`model::MAX_REASON_BYTES`].
     pub refuses: Option<&'a str>,
+    /// The key version of the token of this call; `None` with IAM.
+    pub token: Option<(u32, TokenKind)>,
     pub now: Time,
     /// When the renewed lease expires.
     pub lease_expires_at: Time,
@@ -336,23 +339,28 @@ impl Store {
         } else {
             Cond::Absent("busy")
         };
-        let write = Write {
-            key: node_key(pulse.node_id.slot()),
-            when: vec![
-                Cond::Eq("node_id", s(pulse.node_id)),
-                Cond::Eq("instance_id", s(pulse.instance_id)),
-                Cond::Eq("incarnation", s(pulse.incarnation)),
-                Cond::Eq("boot_id", s(pulse.boot_id)),
-                busy,
-                refuses,
-                Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
-                // A heartbeat never shortens the lease.
-                Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),
-                Cond::In("state", vec![s("in_use"), s("shutting_down")]),
-                Cond::In("status", vec![s("syncing"), s("ready")]),
-            ],
-            effect: Effect::Update { set, remove: Vec::new() },
-        };
+        let mut when = vec![
+            Cond::Eq("node_id", s(pulse.node_id)),
+            Cond::Eq("instance_id", s(pulse.instance_id)),
+            Cond::Eq("incarnation", s(pulse.incarnation)),
+            Cond::Eq("boot_id", s(pulse.boot_id)),
+            busy,
+            refuses,
+            Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
+            // A heartbeat never shortens the lease.
+            Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),
+            Cond::In("state", vec![s("in_use"), s("shutting_down")]),
+            Cond::In("status", vec![s("syncing"), s("ready")]),
+        ];
+        if let Some((version, kind)) = pulse.token {
+            when.push(Cond::Eq("key_version", n(version)));
+            when.push(match kind {
+                TokenKind::Session => Cond::Eq("session", aws_sdk_dynamodb::types::AttributeValue::Bool(true)),
+                TokenKind::Boot => Cond::Absent("session"),
+            });
+        }
+        let effect = Effect::Update { set, remove: Vec::new() };
+        let write = Write { key: node_key(pulse.node_id.slot()), when, effect };
         match self.write_one(&write, Answer::Row).await {
             Ok(Some(item)) => Ok(Ok(from_row(Table::Nodes, &item)?)),
             Ok(None) => Ok(Err(self.node(pulse.node_id.slot()).await?)),

@@ -9,13 +9,14 @@ use crate::check::Check;
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Seen};
 use heartbeat_ingest::Ingest;
-use model::auth::MasterKey;
+use model::auth::{KeyRing, NumberedKey};
 use model::chance::Chance;
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchSettings;
 use model::time::{Span, Time};
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
+use runtime::keys::Keys;
 use runtime::lambda::Reply;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -64,10 +65,11 @@ impl Functions {
     /// The functions on these tables and this cloud.
     pub fn new(core: &Arc<Core>, check: &Arc<Check>, db: Arc<dyn Db>, ec2: &Arc<Ec2>) -> Arc<Self> {
         let cluster: ClusterName = "simulated".parse().unwrap_or_else(|_| unreachable!("a good name"));
-        let key = MasterKey::from_hex(&"5a".repeat(32)).unwrap_or_else(|_| unreachable!("a good key"));
+        let key: NumberedKey = "5a".repeat(32).parse().unwrap_or_else(|_| unreachable!("a good key"));
+        let keys = KeyRing::new(key, None);
         let seed = core.scenario.seed;
         let store = Store::with_chance(db, Chance::seeded(seed));
-        let credentials = Credentials::Token(key.clone());
+        let credentials = Credentials::Token(Keys::fixed(keys.clone()));
         let skew = || {
             let ms = if core.happens(Fault::ClockSkew) { core.of(Fault::ClockSkew, -3000, 3000) } else { 0 };
             Span::from_ms(ms)
@@ -91,7 +93,7 @@ impl Functions {
             cloud: Seen(Arc::clone(ec2)),
             settings: LaunchSettings {
                 cluster,
-                key: Some(key),
+                keys: Some(keys),
                 heartbeat_url: "https://heartbeat".into(),
                 sweep_url: "https://sweep".into(),
             },

@@ -23,6 +23,8 @@ use tokio::task::AbortHandle;
 #[derive(Default)]
 struct Disk {
     durable: Option<Durable>,
+    /// The token that an answer gave.
+    token: Option<String>,
     /// The order of each alloc that was started, and in which boot.
     started: BTreeMap<AllocId, (AllocOrder, u32)>,
     /// How each ended alloc ended.
@@ -54,6 +56,8 @@ pub struct Machine {
     boot: u32,
     busy_until: Option<Time>,
     refuses_until: Option<Time>,
+    /// Whether the node may have lost the token that counts.
+    locked_out: bool,
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
@@ -95,6 +99,7 @@ impl Machine {
             boot: 1,
             busy_until: None,
             refuses_until: None,
+            locked_out: false,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
             // work by then.
             hangs_at: core.happens(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
@@ -371,6 +376,8 @@ impl Machine {
         }
         if core.happens(Fault::DiskLost) {
             core.tell(|| self.name(), || "reboots with an empty disk".into());
+            // With its disk the node loses its session token, and its boot token does not count any more.
+            self.locked_out |= self.disk.token.is_some();
             self.disk = Disk::default();
             self.reboot(core.of(Fault::DiskLost, 20, 200)).await;
         } else if core.happens(Fault::Reboots) {

@@ -24,9 +24,6 @@ use model::{ActionName, NewLife, NodeRecord, Offering};
 use runtime::answer::{ActError, Outcome};
 use store::{Cond, WriteError};
 
-/// The version of the master key that new nodes' tokens are made with.
-const KEY_VERSION: u32 = 1;
-
 impl Acting<'_> {
     /// Waits for the turn of a launch call. Returns whether the call may be made then.
     async fn may_call(&self) -> bool {
@@ -55,9 +52,9 @@ impl Acting<'_> {
         let Some(first) = rest.find(|o| !self.pace.is_refused(o)) else { return Ok(Outcome::Left) };
         let now = self.run.now();
         let node_id = NodeId::new(slot, self.run.store.chance().ulid(now));
-        let request = self.render(node_id, first);
-        let life =
-            NewLife { node_id, offering: first.clone(), request_digest: request.digest(), key_version: KEY_VERSION };
+        let key_version = self.settings.key_version();
+        let request = self.render(node_id, key_version, first);
+        let life = NewLife { node_id, offering: first.clone(), request_digest: request.digest(), key_version };
         let previous = self.run.lanes.record(slot);
         let claimed = NodeRecord::assign(slot, previous.as_ref(), life, now, reason)?;
         let mut record = self.run.store.write(previous.as_ref(), &claimed, Vec::new()).await?;
@@ -82,7 +79,7 @@ impl Acting<'_> {
                     return self.refused(&record, error).await;
                 }
                 // The attempt changes in a write of its own, before the call.
-                let digest = self.render(node_id, next).digest();
+                let digest = self.render(node_id, key_version, next).digest();
                 let after = record.next_attempt(next.clone(), digest, self.run.now())?;
                 record = self.write_node(&record, &after, Vec::new()).await?;
                 continue;
@@ -95,7 +92,7 @@ impl Acting<'_> {
     pub(super) async fn relaunch(&self, node_id: NodeId) -> Result<Outcome, ActError> {
         let record = self.record(node_id)?;
         let Some(life) = record.life() else { return Err(ActError::CONFLICT) };
-        if self.render(node_id, &life.offering).digest() != life.request_digest {
+        if self.render(node_id, life.key_version, &life.offering).digest() != life.request_digest {
             // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
             // tagged instance, or abandon the launch.
             return Ok(Outcome::Said);
@@ -123,13 +120,13 @@ impl Acting<'_> {
         }
     }
 
-    fn render(&self, node_id: NodeId, offering: &Offering) -> LaunchRequest {
-        LaunchRequest::render(self.settings, &self.run.seen.policy, node_id, offering)
+    fn render(&self, node_id: NodeId, key_version: u32, offering: &Offering) -> LaunchRequest {
+        LaunchRequest::render(self.settings, &self.run.seen.policy, node_id, key_version, offering)
     }
 
     async fn call(&self, record: &NodeRecord) -> Result<Instance, LaunchError> {
         let Some(life) = record.life() else { return Err(LaunchError::Lost("the record is cleaned".into())) };
-        let request = self.render(life.node_id, &life.offering);
+        let request = self.render(life.node_id, life.key_version, &life.offering);
         self.cloud.launch(&request, &client_token(life)).await
     }
 

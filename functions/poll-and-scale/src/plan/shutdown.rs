@@ -220,12 +220,10 @@ fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) -> Opt
 /// An idle node whose agent takes no work. It stays for the idle time-out, in which the agent may find that it can take
 /// work again, and a person can look at the machine.
 fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, why: &str) -> Option<Reason> {
-    let policy = &view.seen.policy.idle;
     let reason = Reason::AgentRefuses { why: why.to_owned() };
-    let since = contact.idle_since_at.filter(|_| contact.idle_seen >= policy.confirmations);
-    match since {
+    match idle_since(view, contact) {
         None => count_idle(plan, life, contact, Seen::Idle),
-        Some(since) if view.now < since + Span::from_s(policy.timeout_s) => {}
+        Some(since) if view.now < since + Span::from_s(view.seen.policy.idle.timeout_s) => {}
         Some(_) => {
             // With the next node this would be the same, if its image or its boot script is wrong.
             shut_down(plan, life, Because::FailedStart, reason);
@@ -243,7 +241,7 @@ fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, n
         return Some(job.map_or(Reason::KeptForMinimum { min }, |job| Reason::ReservedFor { job }));
     }
     let policy = &view.seen.policy.idle;
-    let Some(since) = contact.idle_since_at.filter(|_| contact.idle_seen >= policy.confirmations) else {
+    let Some(since) = idle_since(view, contact) else {
         count_idle(plan, life, contact, Seen::Idle);
         let seen = contact.idle_seen.saturating_add(1);
         return Some(Reason::IdleUnconfirmed { seen, of: policy.confirmations });
@@ -254,6 +252,11 @@ fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, n
         shut_down(plan, life, Because::NotNeeded, Reason::IdleTooLong { idle: view.now.since(since) });
     }
     stays
+}
+
+/// Since when the node has been idle; `None` if not enough runs have seen it idle.
+fn idle_since(view: &View<'_>, contact: &Contact) -> Option<Time> {
+    contact.idle_since_at.filter(|_| contact.idle_seen >= view.seen.policy.idle.confirmations)
 }
 
 /// Why a node that must stay until `until` is not shut down now: that time has not come, or no shutdown window is open

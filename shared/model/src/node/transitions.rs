@@ -38,6 +38,24 @@ pub struct Caller<'a> {
     pub address: Option<&'a str>,
     /// Why the node takes no work; `None` if it does.
     pub refuses: Option<&'a str>,
+    /// The key version of the session token that it used; `None` for another credential.
+    pub session: Option<u32>,
+}
+
+impl Life {
+    /// Whether a session token of this key version is news about the node's credential.
+    pub fn would_note(&self, session: Option<u32>) -> bool {
+        session.is_some_and(|version| !self.session || version > self.key_version)
+    }
+
+    /// Notes that the node used a session token of this key version. Returns whether that is news.
+    fn used(&mut self, session: Option<u32>) -> bool {
+        let news = self.would_note(session);
+        if let Some(version) = session.filter(|_| news) {
+            (self.session, self.key_version) = (true, self.key_version.max(version));
+        }
+        news
+    }
 }
 
 /// How a run saw a node.
@@ -71,6 +89,7 @@ impl NodeRecord {
             offering: launch.offering,
             request_digest: launch.request_digest,
             key_version: launch.key_version,
+            session: false,
             instance_id: None,
             address: None,
             assigned_at: now,
@@ -157,6 +176,7 @@ impl NodeRecord {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("register"))?;
         life.seq = life.next_seq(now);
+        life.used(caller.session);
         if life.instance_id.is_none() {
             life.instance_id = Some(caller.instance_id.to_owned());
         }
@@ -198,7 +218,8 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy` or `refuses` differs.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, `busy` or `refuses` differs, or the
+    /// node uses a new token.
     pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
@@ -232,8 +253,13 @@ impl NodeRecord {
                 contact.gate_seq = seq;
             }
         }
-        if let (Some(address), Some(life)) = (caller.address, new.life_mut()) {
-            life.address = Some(address.to_owned());
+        if let Some(life) = new.life_mut() {
+            if life.used(caller.session) && reason.is_empty() {
+                reason = "uses its new token";
+            }
+            if let Some(address) = caller.address {
+                life.address = Some(address.to_owned());
+            }
         }
         Ok(new.touched(now, reason))
     }
