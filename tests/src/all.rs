@@ -20,6 +20,7 @@ mod node;
 mod old_reads;
 mod races;
 mod second_opinions;
+mod signatures;
 mod simulation;
 mod starts;
 mod store;

@@ -1,6 +1,6 @@
 //! The options of `nodekeeper local`, and what `main` reads for it.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use model::ids::ClusterName;
 use model::time::Time;
 use std::path::PathBuf;
@@ -30,6 +30,9 @@ pub struct LocalArgs {
     /// The key that makes node tokens: at least 64 hexadecimal digits [default: random]
     #[arg(long, value_name = "HEX")]
     pub node_key: Option<String>,
+    /// How nodes prove who they are: by a token, or by requests signed with the role of their instances
+    #[arg(long, value_enum, default_value_t = LocalAuth::Token, conflicts_with = "functions_url")]
+    pub node_auth: LocalAuth,
     /// How many seconds a minute of the functions' schedules takes here [default: 2, with --demo 1]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub tick_s: Option<u64>,
@@ -46,6 +49,15 @@ pub struct LocalArgs {
     /// Show everything on real jobs, check the results, and exit with 0 or 1
     #[arg(long, conflicts_with_all = ["policy", "data", "functions_url"])]
     pub demo: bool,
+}
+
+/// How nodes prove who they are.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalAuth {
+    /// By a token in the node file.
+    Token,
+    /// By signatures, which the local function URLs check.
+    Iam,
 }
 
 impl LocalArgs {

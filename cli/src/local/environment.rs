@@ -2,7 +2,8 @@
 //!
 //! Guarantees: only its owner can read the environment file, which holds the node key.
 
-use super::args::LocalArgs;
+use super::args::{LocalArgs, LocalAuth};
+use super::credentials;
 use super::directory::{NO_SECRET, Places, REGION};
 use super::error::LocalError;
 use super::functions;
@@ -18,7 +19,13 @@ pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str) -> BTreeMa
         let name = functions::serving(route).map_or_else(String::new, |function| function.name.to_owned());
         format!("{}/lambda-url/{name}", places.functions)
     };
-    [
+    let auth = match args.node_auth {
+        LocalAuth::Token => vec![("NODEKEEPER_NODE_AUTH", "token".to_owned())],
+        LocalAuth::Iam => {
+            vec![("NODEKEEPER_NODE_AUTH", "iam".to_owned()), ("NODEKEEPER_NODE_ROLE", credentials::role_arn())]
+        }
+    };
+    let common = [
         ("NODEKEEPER_CLUSTER", args.cluster.to_string()),
         ("NODEKEEPER_NODE_KEY", key.to_owned()),
         ("NODEKEEPER_HEARTBEAT_URL", url("heartbeat")),
@@ -30,9 +37,8 @@ pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str) -> BTreeMa
         ("AWS_ACCESS_KEY_ID", NO_SECRET.to_owned()),
         ("AWS_SECRET_ACCESS_KEY", NO_SECRET.to_owned()),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
+    ];
+    common.into_iter().chain(auth).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Writes lines that a shell and `cargo lambda watch --env-file` both read.

@@ -1,12 +1,13 @@
 //! The schedules, settings and logs of the functions here. Names, periods and routes come from
 //! the table [`FUNCTIONS`].
 
-use super::args::{LocalArgs, LocalEnv};
+use super::args::{LocalArgs, LocalAuth, LocalEnv};
 use super::binaries::Binaries;
+use super::credentials::LocalCredentials;
 use super::directory::REGION;
 use super::error::LocalError;
 use super::wake;
-use lambda_stand_in::{FunctionConfig, LambdaSettings, LogSink, Schedule};
+use lambda_stand_in::{FunctionConfig, LambdaSettings, LogSink, Schedule, UrlAuth};
 use model::functions::{FUNCTIONS, Function};
 use model::time::Span;
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ pub(super) fn settings(
     env: &LocalEnv,
     binaries: &Binaries,
     variables: &BTreeMap<String, String>,
+    credentials: &Arc<LocalCredentials>,
 ) -> LambdaSettings {
     let schedule = |(name, period): (&str, Span)| Schedule {
         function: name.to_owned(),
@@ -48,6 +50,7 @@ pub(super) fn settings(
         region: REGION.to_owned(),
         inherited_env: inherited.into_iter().filter_map(|(n, v)| Some((n.to_owned(), v.clone()?))).collect(),
         event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
+        url_auth: (args.node_auth == LocalAuth::Iam).then(|| Arc::clone(credentials) as Arc<dyn UrlAuth>),
     }
 }
 

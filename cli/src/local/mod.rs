@@ -25,6 +25,7 @@
 
 mod args;
 mod binaries;
+mod credentials;
 mod database;
 mod demo;
 mod directory;

@@ -5,7 +5,8 @@
 //! Does not: change anything; the commands do.
 
 use super::args::{Clock, LocalArgs, LocalEnv};
-use super::directory::sdk_config;
+use super::credentials::{LocalCredentials, ROLE};
+use super::directory::{REGION, sdk_config};
 use super::machines::{LocalMachines, Metadata};
 use crate::commands::Next;
 use axum::Router;
@@ -49,9 +50,16 @@ pub struct Page {
     cluster: ClusterName,
     clock: Clock,
     last: Mutex<Option<(Instant, Value)>>,
+    /// The credentials of the machines' role; absent if machines have no role.
+    credentials: Option<Arc<LocalCredentials>>,
 }
 
 impl Page {
+    /// The page, whose metadata service has these credentials.
+    pub(super) fn with_credentials(self, credentials: Option<Arc<LocalCredentials>>) -> Self {
+        Self { credentials, ..self }
+    }
+
     pub(super) fn new(
         store: Store,
         ec2: Arc<Ec2>,
@@ -63,7 +71,7 @@ impl Page {
     ) -> Self {
         let (cluster, clock) = (args.cluster.clone(), Arc::clone(&env.clock));
         let cloud = Cloud::connect(&sdk_config(ec2_at), cluster.clone());
-        Self { store, cloud, ec2, machines, lambda, cluster, clock, last: Mutex::default() }
+        Self { store, cloud, ec2, machines, lambda, cluster, clock, last: Mutex::default(), credentials: None }
     }
 
     async fn state(&self) -> Result<Value, DbError> {
@@ -174,12 +182,18 @@ async fn metadata(
         return Err(StatusCode::UNAUTHORIZED);
     }
     let metadata = page.machines.metadata(&instance_id).ok_or(StatusCode::NOT_FOUND)?;
+    match (path.strip_prefix("iam/security-credentials/"), &page.credentials) {
+        (Some(""), Some(_)) => return Ok(ROLE.to_owned()),
+        (Some(ROLE), Some(credentials)) => return Ok(credentials.of_instance(&instance_id).to_string()),
+        _ => {}
+    }
     entry(&instance_id, &metadata, &path).ok_or(StatusCode::NOT_FOUND)
 }
 
 fn entry(instance_id: &str, metadata: &Metadata, path: &str) -> Option<String> {
     match path {
         "instance-id" => Some(instance_id.to_owned()),
+        "placement/region" => Some(REGION.to_owned()),
         "local-ipv4" => Some(metadata.private_ip.clone()),
         "spot/instance-action" => {
             let time = jiff::Timestamp::from_millisecond(metadata.interrupt_at?.as_ms()).ok()?;

@@ -4,7 +4,7 @@
 //! the error says how many have not.
 //! Does not: start or stop the parts itself; `stack` does.
 
-use super::args::{LocalArgs, LocalEnv};
+use super::args::{LocalArgs, LocalAuth, LocalEnv};
 use super::binaries::{Binaries, Build, Needed};
 use super::demo;
 use super::error::LocalError;
@@ -79,9 +79,14 @@ fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
   functions  {url}   {functions}
   logs       {logs}
   jobs       {isolation}
+  nodes      {auth}
   commands   set -a; . {env}; set +a; {exe} submit -- echo hello\n",
         cluster = args.cluster,
         isolation = stack.isolation,
+        auth = match args.node_auth {
+            LocalAuth::Token => "prove who they are by a token",
+            LocalAuth::Iam => "sign their requests with the role of their instances, and the function URLs check it",
+        },
         url = places.functions,
         env = env_file.display(),
         exe = env.exe.display(),

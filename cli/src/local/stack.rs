@@ -6,8 +6,9 @@
 //! [`Stack::shut_down`] returns when no function and no machine is left.
 //! Does not: decide when to end, or print to the terminal; `run` does.
 
-use super::args::{Clock, LocalArgs, LocalEnv};
+use super::args::{Clock, LocalArgs, LocalAuth, LocalEnv};
 use super::binaries::Binaries;
+use super::credentials::LocalCredentials;
 use super::directory::{self, Places};
 use super::error::LocalError;
 use super::isolation::JobIsolation;
@@ -16,10 +17,9 @@ use super::page::{self, Page};
 use super::region::region;
 use super::{database, environment, functions, processes};
 use ec2_stand_in::Ec2;
-use lambda_stand_in::Lambda;
+use lambda_stand_in::{Lambda, LambdaSettings};
 use model::auth::{NumberedKey, hex};
 use model::policy::Policy;
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -65,14 +65,19 @@ impl Stack {
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
         let (machines, ec2) = start_ec2(env, binaries, &places, &policy, isolation.clone(), ports.ec2, &mut tasks)?;
+        let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
         let lambda = match ports.lambda {
-            Some(listener) => Some(start_lambda(args, env, binaries, &places, &variables, listener)?),
+            Some(listener) => {
+                let settings = functions::settings(args, env, binaries, &variables, &credentials);
+                Some(start_lambda(settings, env, &places, listener)?)
+            }
             None => {
                 functions::wake_elsewhere(args, &places.functions, &mut tasks)?;
                 None
             }
         };
         let page = Page::new(store.clone(), Arc::clone(&ec2), places.ec2, machines.clone(), lambda.clone(), args, env);
+        let page = page.with_credentials((args.node_auth == LocalAuth::Iam).then_some(credentials));
         tasks.spawn(page::serve(ports.page, page));
         tasks.spawn(reap_orphans());
         let clock = Arc::clone(&env.clock);
@@ -182,14 +187,11 @@ fn start_ec2(
 }
 
 fn start_lambda(
-    args: &LocalArgs,
+    settings: LambdaSettings,
     env: &LocalEnv,
-    binaries: &Binaries,
     places: &Places,
-    variables: &BTreeMap<String, String>,
     listener: TcpListener,
 ) -> Result<Arc<Lambda>, LocalError> {
-    let settings = functions::settings(args, env, binaries, variables);
     let log = functions::log_sink(&places.logs)?;
     Ok(Arc::new(Lambda::start(settings, listener, log, Arc::clone(&env.clock))?))
 }

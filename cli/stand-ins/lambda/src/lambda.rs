@@ -38,6 +38,7 @@ impl Lambda {
             region: settings.region,
             inherited_env: settings.inherited_env,
             event_retry_ms: settings.event_retry_ms,
+            url_auth: settings.url_auth,
             clock,
             log,
             stop: watch::Sender::new(false),

@@ -9,7 +9,8 @@
 //! killed; callers see function errors, time-outs and crashes as in AWS; no process outlives
 //! [`Lambda::shutdown`] or this program.
 //!
-//! Deliberately absent: authorisation (every local caller may do everything), memory limits,
+//! Deliberately absent: authorisation (every local caller may do everything, except that function URLs may ask for
+//! signatures), memory limits,
 //! response streaming, events for extensions (they may register and wait), versions and aliases (a
 //! qualifier is ignored), reserved concurrency. Unlike in AWS, callers beyond `max_concurrency` wait
 //! for a while; AWS refuses them at once.
@@ -20,6 +21,7 @@
 //! | `function` | one function: its processes and the invocations that wait for them |
 //! | `process` | starts, watches and ends an operating system process |
 //! | `runtime_api`, `invoke_api`, `url` | the three HTTP interfaces |
+//! | `sigv4` | checks the signatures of requests to function URLs |
 //! | `event` | asynchronous invocations, their retries, schedules |
 //! | `settings`, `host`, `functions` | what is run, and what all parts share |
 
@@ -35,6 +37,7 @@ mod process;
 mod request_id;
 mod runtime_api;
 mod settings;
+mod sigv4;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -45,4 +48,5 @@ pub use host::LogSink;
 pub use lambda::Lambda;
 pub use process::death_signal_wrapper;
 pub use settings::{FunctionConfig, LambdaSettings, Schedule, SettingsError};
+pub use sigv4::{Issued, MAX_SKEW, Signed, UrlAuth, caller};
 pub use stats::{LastRun, Stats};

@@ -1,8 +1,10 @@
 //! What the stand-in runs: functions, schedules, their environment. Checked once, at the start.
 
+use crate::sigv4::UrlAuth;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The functions, and when they run.
 #[derive(Clone, Debug)]
@@ -18,6 +20,8 @@ pub struct LambdaSettings {
     pub inherited_env: BTreeMap<String, String>,
     /// How long a failed asynchronous invocation waits before its first and its second retry.
     pub event_retry_ms: [u64; 2],
+    /// Who may call function URLs; `None`: everybody may, as with the authorisation type `NONE`.
+    pub url_auth: Option<Arc<dyn UrlAuth>>,
 }
 
 /// One function.

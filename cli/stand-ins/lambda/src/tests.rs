@@ -47,8 +47,14 @@ fn bench_with(functions: Vec<FunctionConfig>, schedules: Vec<Schedule>) -> Bench
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let inherited_env = BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
-    let settings =
-        LambdaSettings { functions, schedules, region: "eu-west-1".to_owned(), inherited_env, event_retry_ms: [1, 1] };
+    let settings = LambdaSettings {
+        functions,
+        schedules,
+        region: "eu-west-1".to_owned(),
+        inherited_env,
+        event_retry_ms: [1, 1],
+        url_auth: None,
+    };
     let lambda = Lambda::start(settings, TcpListener::from_std(listener).unwrap(), log, clock).unwrap();
     Bench { lambda, lines }
 }
@@ -541,6 +547,7 @@ async fn invalid_settings_are_refused() {
             region: String::new(),
             inherited_env: BTreeMap::new(),
             event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
+            url_auth: None,
         };
         settings.check().unwrap_err()
     };

@@ -4,12 +4,16 @@
 //! Guarantees: the body of a request reaches the function byte for byte; an answer that is not a valid HTTP answer
 //! becomes 502, as every failure of the function does.
 //!
-//! Does not: check signatures (AWS_IAM), or add CORS headers.
+//! With [`UrlAuth`](crate::sigv4::UrlAuth) only signed requests reach a function (`AWS_IAM`), and the event says whose
+//! they are.
+//!
+//! Does not: add CORS headers.
 
 use crate::body::{BodyError, MAX_PAYLOAD, read_body};
 use crate::error::InvokeError;
 use crate::functions::Functions;
 use crate::request_id::new_request_id;
+use crate::sigv4::{self, Issued, Signed};
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{CONTENT_TYPE, COOKIE, HOST, SET_COOKIE, USER_AGENT};
@@ -56,7 +60,9 @@ struct HttpEvent<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RequestContext<'a> {
-    account_id: &'static str,
+    account_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    authorizer: Option<Value>,
     api_id: &'a str,
     domain_name: String,
     domain_prefix: &'a str,
@@ -110,6 +116,22 @@ async fn call(State(functions): State<Arc<Functions>>, request: Request) -> Resp
         }
         Err(BodyError::Broken) => return StatusCode::BAD_REQUEST.into_response(),
     };
+    let received_at = (functions.host.clock)();
+    let caller = match &functions.host.url_auth {
+        None => None,
+        Some(auth) => {
+            let query = parts.uri.query().unwrap_or_default();
+            let (method, headers) = (parts.method.as_str(), &parts.headers);
+            let signed = Signed { method, path: parts.uri.path(), query, headers, body: &body };
+            match sigv4::caller(signed, &functions.host.region, &**auth, received_at) {
+                Ok(caller) => Some(caller),
+                Err(why) => {
+                    tracing::debug!(function = %name, why, "a function URL refuses a signature");
+                    return message(StatusCode::FORBIDDEN, why);
+                }
+            }
+        }
+    };
     let source = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     let source_ip = source.map_or_else(|| "127.0.0.1".to_owned(), |ConnectInfo(address)| address.ip().to_string());
     let request = UrlRequest {
@@ -120,7 +142,8 @@ async fn call(State(functions): State<Arc<Functions>>, request: Request) -> Resp
         headers: &parts.headers,
         body: &body,
         source_ip,
-        received_at: (functions.host.clock)(),
+        received_at,
+        caller,
     };
     let Ok(event) = serde_json::to_vec(&request.event()) else {
         return message(StatusCode::BAD_REQUEST, "the request cannot be made into an event");
@@ -159,6 +182,8 @@ struct UrlRequest<'a> {
     body: &'a [u8],
     source_ip: String,
     received_at: Time,
+    /// Who signed the request; `None` if nobody had to.
+    caller: Option<Issued>,
 }
 
 impl<'a> UrlRequest<'a> {
@@ -178,7 +203,8 @@ impl<'a> UrlRequest<'a> {
             user_agent,
         };
         let request_context = RequestContext {
-            account_id: "anonymous",
+            account_id: self.caller.as_ref().map_or_else(|| "anonymous".to_owned(), |c| c.account.clone()),
+            authorizer: self.caller.as_ref().map(authorizer),
             api_id: self.function,
             domain_name: host.to_owned(),
             domain_prefix: self.function,
@@ -202,6 +228,14 @@ impl<'a> UrlRequest<'a> {
             is_base64_encoded,
         }
     }
+}
+
+/// What the event says about a caller who signed ("Request payload format", Lambda Developer Guide).
+fn authorizer(caller: &Issued) -> Value {
+    json!({"iam": {
+        "accountId": caller.account, "callerId": caller.user_id, "cognitoIdentity": null,
+        "principalOrgId": null, "userArn": caller.arn, "userId": caller.user_id,
+    }})
 }
 
 /// Headers by name, repeated ones joined by commas; cookies are a list of their own.
