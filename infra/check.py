@@ -69,21 +69,22 @@ class Needs:
     timeout_s: int
     key: bool = False
     urls_in_user_data: bool = False
-    ec2: frozenset[str] = frozenset()
 
 
 NEEDS = {
-    "poll-and-scale": Needs(
-        55, key=True, urls_in_user_data=True,
-        ec2=frozenset({
-            "ec2:CreateTags", "ec2:DescribeInstances", "ec2:DescribeLaunchTemplateVersions", "ec2:DescribeSubnets",
-            "ec2:GetConsoleOutput", "ec2:RunInstances", "ec2:TerminateInstances",
-        }),
-    ),
-    "clean-stale-records": Needs(55, ec2=frozenset({"ec2:DescribeInstances", "ec2:TerminateInstances"})),
+    "poll-and-scale": Needs(55, key=True, urls_in_user_data=True),
+    "clean-stale-records": Needs(55),
     "heartbeat-ingest": Needs(20, key=True),
     "sweep-dispatch": Needs(55, key=True),
-}  # fmt: skip
+}
+
+# The calls of DynamoDB and EC2 that each function makes. The tests record them and compare them with this file.
+CALLS = json.loads((ROOT / "infra" / "calls.json").read_text())
+
+# Reading the stream of new jobs is Lambda's part, with the function's role.
+STREAM = {
+    f"dynamodb:{verb} jobs/stream" for verb in ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
+}
 
 
 @dataclass(frozen=True)
@@ -570,7 +571,7 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
         trusted = [s.get("Principal") for s in properties["AssumeRolePolicyDocument"]["Statement"]]
         if any(as_list(t.get("Service")) not in TRUSTED or t.keys() != {"Service"} for t in trusted):
             yield f"{role}: may be assumed by {trusted}; allow only Lambda, or Scheduler for a schedule"
-    ec2_by_role: dict[str, set[str]] = {}
+    granted_by_role: dict[str, set[str]] = {}
     for role, document in policies(resources):
         for statement in document["Statement"]:
             if statement["Effect"] != "Allow" or "NotAction" in statement or "NotResource" in statement:
@@ -578,18 +579,31 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
                 continue
             for action in as_list(statement["Action"]):
                 yield from check_grant(role, action, as_list(statement["Resource"]), statement.get("Condition", {}))
-                if action.startswith("ec2:"):
-                    ec2_by_role.setdefault(role, set()).add(action)
+                granted_by_role.setdefault(role, set()).update(calls_of(action, as_list(statement["Resource"])))
     for wanted in contract.checked_functions():
-        found = ec2_by_role.pop(f"{wanted.logical_id}Role", set())
-        differ = sorted(found ^ wanted.needs.ec2)
-        if differ:
-            yield f"{wanted.logical_id}Role: EC2 actions differ from those needed: {differ}"
-    for role in ec2_by_role:
-        yield f"{role}: grants EC2 actions, but belongs to no function that needs them"
+        found = granted_by_role.pop(f"{wanted.logical_id}Role", set())
+        needed = set(CALLS.get(wanted.name, [])) | (STREAM if wanted.name == "poll-and-scale" else set())
+        for call in sorted(found - needed):
+            yield f"{wanted.logical_id}Role: {call}: the function never makes this call; take the permission away"
+        for call in sorted(needed - found):
+            yield f"{wanted.logical_id}Role: {call}: the function makes this call; allow it"
+    for role, found in granted_by_role.items():
+        if found:
+            yield f"{role}: grants {sorted(found)}, but belongs to no function that needs it"
     passes = any("iam:PassRole" in as_list(s["Action"]) for _, d in policies(resources) for s in d["Statement"])
     if passes != (mode == "iam"):
         yield f"iam:PassRole: {'granted' if passes else 'not granted'} in {mode} mode: grant it only with NodeRoleArn"
+
+
+def calls_of(action: str, granted: list[str]) -> set[str]:
+    """The calls that a grant allows, in the form of `calls.json`: EC2 actions, and DynamoDB actions with their table."""
+    if action.startswith("ec2:"):
+        return {action}
+    if not action.startswith("dynamodb:"):
+        return set()
+    prefix = f"arn:aws:dynamodb:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:table/{CLUSTER}-"
+    tables = {arn.removeprefix(prefix).replace("/index/", "/").replace("/stream/*", "/stream") for arn in granted}
+    return {f"{action} {table}" for table in tables}
 
 
 def check_grant(role: str, action: str, granted: list[str], condition: dict[str, Any]) -> Iterator[str]:
@@ -854,17 +868,21 @@ MISTAKES = [
     Mistake("anybody may invoke, not only by URL", put("SweepInvokePermission", "InvokedViaFunctionUrl"), "more than the URLs need"),
     Mistake("everybody in iam mode", put("HeartbeatUrlPermission", "Principal", value="*"), "more than the URLs need in iam mode"),
     # Policies
-    Mistake("all of DynamoDB", statement("PollAndScaleRole", "Write", lambda s: s.update(Action="dynamodb:*")), "name each action"),
-    Mistake("any table", statement("SweepDispatchRole", "Read", lambda s: s.update(Resource="*")), "SweepDispatchRole: dynamodb"),
-    Mistake("somebody else's table", statement("HeartbeatIngestRole", "Write", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:dynamodb:${AWS::Region}:${AWS::AccountId}:table/*"})), "own tables"),
-    Mistake("an action that does not exist", statement("HeartbeatIngestRole", "Read", lambda s: s["Action"].append("dynamodb:ReadItem")), "UNKNOWN_ACTION"),
+    Mistake("all of DynamoDB", statement("PollAndScaleRole", "Control", lambda s: s.update(Action="dynamodb:*")), "name each action"),
+    Mistake("any table", statement("SweepDispatchRole", "Control", lambda s: s.update(Resource="*")), "SweepDispatchRole: dynamodb"),
+    Mistake("somebody else's table", statement("HeartbeatIngestRole", "Nodes", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:dynamodb:${AWS::Region}:${AWS::AccountId}:table/*"})), "own tables"),
+    Mistake("an action that does not exist", statement("HeartbeatIngestRole", "Nodes", lambda s: s["Action"].append("dynamodb:ReadItem")), "UNKNOWN_ACTION"),
     Mistake("any instance may be terminated", statement("CleanStaleRecordsRole", "OwnInstances", lambda s: s.pop("Condition")), "ResourceTag"),
     Mistake("the condition on a request's tag", statement("PollAndScaleRole", "OwnInstances", lambda s: s.update(Condition={"StringEquals": {"aws:RequestTag/nodekeeper:cluster": {"Ref": "ClusterName"}}})), "ResourceTag"),
     Mistake("launches without the tag", statement("PollAndScaleRole", "Launch", lambda s: s.pop("Condition")), "RequestTag"),
     Mistake("tags at any time", statement("PollAndScaleRole", "TagAtLaunch", lambda s: s.pop("Condition")), "CreateAction"),
-    Mistake("sweep-dispatch may launch", statement("SweepDispatchRole", "Events", lambda s: s.update(Action=["ec2:RunInstances"])), "SweepDispatchRole: EC2 actions"),
+    Mistake("sweep-dispatch may launch", statement("SweepDispatchRole", "Events", lambda s: s.update(Action=["ec2:RunInstances"])), "SweepDispatchRole: ec2:RunInstances: the function never"),
     Mistake("any role may be passed", lambda t: properties("PollAndScaleRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource="*"), "iam:PassRole"),
-    Mistake("heartbeats may delete nodes", statement("HeartbeatIngestRole", "Write", lambda s: s["Action"].append("dynamodb:DeleteItem")), "only clean-stale-records"),
+    Mistake("heartbeats may delete nodes", statement("HeartbeatIngestRole", "Nodes", lambda s: s["Action"].append("dynamodb:DeleteItem")), "only clean-stale-records"),
+    Mistake("heartbeats may make jobs", statement("HeartbeatIngestRole", "Jobs", lambda s: s["Action"].append("dynamodb:PutItem")), "dynamodb:PutItem jobs: the function never"),
+    Mistake("sweep-dispatch may read jobs", statement("SweepDispatchRole", "Nodes", lambda s: s.update(Resource=[s["Resource"], {"Fn::GetAtt": ["JobsTable", "Arn"]}])), "dynamodb:Scan jobs: the function never"),
+    Mistake("a call that is not allowed", statement("PollAndScaleRole", "Nodes", lambda s: s["Action"].remove("dynamodb:GetItem")), "dynamodb:GetItem nodes: the function makes this call"),
+    Mistake("an index that is not allowed", statement("SweepDispatchRole", "HandlesDue", lambda s: s.update(Resource={"Fn::GetAtt": ["HandlesTable", "Arn"]})), "dynamodb:Query handles/due: the function makes"),
     Mistake("a role for every account", put("SweepDispatchRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "may be assumed by"),
     Mistake("a managed policy", put("PollAndScaleRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AdministratorAccess"]), "managed policies"),
     # Secret, alarms, outputs

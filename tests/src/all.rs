@@ -18,6 +18,7 @@ mod end_to_end;
 mod identity;
 mod node;
 mod old_reads;
+mod permissions;
 mod races;
 mod second_opinions;
 mod signatures;

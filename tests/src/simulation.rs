@@ -39,7 +39,7 @@ const KEPT: &[(&str, u64)] = &[
 ];
 
 /// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.
-fn world(seed: u64, options: &str) -> Scenario {
+pub fn world(seed: u64, options: &str) -> Scenario {
     let small = options.split_whitespace().any(|word| word == "--small");
     let words: Vec<&str> = options.split_whitespace().filter(|word| *word != "--small").collect();
     let given = |name: &str| words.chunks(2).filter(|pair| pair[0] == name).map(|pair| pair[1]).collect::<Vec<_>>();

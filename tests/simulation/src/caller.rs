@@ -96,6 +96,17 @@ impl Caller {
         CALLER.try_with(Arc::clone).unwrap_or_else(|_| Self::new(Kind::Operator, 0, 0, START))
     }
 
+    /// The function that makes the call; `None` for an operator.
+    pub fn function(&self) -> Option<&'static str> {
+        match &self.kind {
+            Kind::Run(function) => Some(function),
+            Kind::Node { what, .. } => {
+                model::functions::FUNCTIONS.iter().find(|f| f.routes.contains(what)).map(|f| f.name)
+            }
+            Kind::Operator => None,
+        }
+    }
+
     /// The caller's name in the story.
     pub fn name(&self) -> String {
         match &self.kind {

@@ -14,7 +14,7 @@ use model::time::{Span, Time};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use runtime::answer::Outcome;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -256,6 +256,7 @@ struct State {
     counts: BTreeMap<&'static str, u64>,
     faults: Vec<u64>,
     did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
+    calls: BTreeMap<&'static str, BTreeSet<String>>,
     lines: VecDeque<Line>,
 }
 
@@ -283,6 +284,7 @@ impl Core {
             counts: BTreeMap::new(),
             faults: vec![0; Fault::ALL.len()],
             did: BTreeMap::new(),
+            calls: BTreeMap::new(),
             lines: VecDeque::new(),
         };
         Self {
@@ -370,6 +372,13 @@ impl Core {
         *lock(&self.state).counts.entry(what).or_default() += 1;
     }
 
+    /// Notes that a function made this call of AWS: the operation, and what it is about.
+    pub fn called(&self, function: Option<&'static str>, operation: &str, what: &str) {
+        let Some(function) = function else { return };
+        let call = format!("{operation} {what}").trim_end().to_owned();
+        lock(&self.state).calls.entry(function).or_default().insert(call);
+    }
+
     /// Counts the outcome of an action of a function.
     pub fn did(&self, function: &'static str, action: ActionName, outcome: Outcome) {
         if !happened::ACTIONS.contains(&(function, action)) {
@@ -420,7 +429,8 @@ impl Core {
     /// The counts of what happened.
     pub fn happened(&self) -> Happened {
         let state = lock(&self.state);
-        Happened { faults: state.faults.clone(), counts: state.counts.clone(), did: state.did.clone() }
+        let calls = state.calls.clone();
+        Happened { faults: state.faults.clone(), counts: state.counts.clone(), did: state.did.clone(), calls }
     }
 
     /// The story's lines so far.

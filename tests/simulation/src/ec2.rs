@@ -168,6 +168,9 @@ impl Ec2 {
     async fn call(&self, operation: &'static str) -> Result<Arc<Caller>, CloudError> {
         let caller = Caller::current();
         caller.point().await;
+        // One instance by its id is asked for with the same call as all of them.
+        let name = if operation == "DescribeInstance" { "DescribeInstances" } else { operation };
+        self.core.called(caller.function(), &format!("ec2:{name}"), "");
         let slow = self.core.happens(Fault::Ec2Slow);
         let ms = if slow {
             self.core.of(Fault::Ec2Slow, 500, 20_000)
@@ -461,6 +464,10 @@ impl Cloud for Seen {
         let core = &ec2.core;
         let caller = Caller::current();
         caller.point().await;
+        // A launch call tags what it launches.
+        for operation in ["ec2:RunInstances", "ec2:CreateTags"] {
+            core.called(caller.function(), operation, "");
+        }
         if core.happens(Fault::LaunchThrottled) {
             let error = LaunchError::Throttled("RequestLimitExceeded (simulated)".into());
             caller.was_told(&request.offering, &error, core.now());

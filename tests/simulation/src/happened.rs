@@ -7,7 +7,7 @@
 use crate::core::Fault;
 use model::ActionName;
 use runtime::answer::Outcome;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The states and situations that a world can reach.
 pub const SITUATIONS: &[&str] = &[
@@ -115,6 +115,8 @@ pub struct Happened {
     pub counts: BTreeMap<&'static str, u64>,
     /// Actions of the scheduled functions, by outcome.
     pub did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
+    /// The calls of AWS that each function made: the operation, and the table and index.
+    pub calls: BTreeMap<&'static str, BTreeSet<String>>,
 }
 
 impl Happened {
@@ -126,6 +128,9 @@ impl Happened {
         }
         for (what, n) in &other.counts {
             *self.counts.entry(what).or_default() += n;
+        }
+        for (function, calls) in &other.calls {
+            self.calls.entry(function).or_default().extend(calls.iter().cloned());
         }
         for (what, n) in &other.did {
             *self.did.entry(*what).or_default() += n;

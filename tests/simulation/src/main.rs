@@ -60,6 +60,9 @@ struct Args {
     /// Print only failures and the last line
     #[arg(long)]
     quiet: bool,
+    /// Print the calls of AWS that each function made, as JSON
+    #[arg(long)]
+    calls: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -160,7 +163,9 @@ fn main() -> ExitCode {
         }
     });
     let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if !args.quiet {
+    if args.calls {
+        println!("{}", serde_json::to_string_pretty(&sum.happened.calls).unwrap_or_default());
+    } else if !args.quiet {
         println!("\n{}\n", sum.happened.table());
     }
     println!("{}", sum.line(began));

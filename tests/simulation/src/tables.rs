@@ -99,6 +99,11 @@ impl Tables {
         Ok(caller)
     }
 
+    fn called(&self, caller: &Caller, operation: &str, table: Table, index: Option<Index>) {
+        let index = index.map(|i| format!("/{}", i.name)).unwrap_or_default();
+        self.core.called(caller.function(), &format!("dynamodb:{operation}"), &format!("{}{index}", table.suffix()));
+    }
+
     /// After a write: the caller may be killed, or may not get the answer.
     async fn after(&self, caller: &Caller, operation: &'static str) -> Result<(), DbError> {
         caller.point().await;
@@ -258,6 +263,7 @@ fn describe(change: &Change) -> String {
 impl Db for Tables {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         let caller = self.before("GetItem", false).await?;
+        self.called(&caller, "GetItem", key.table, None);
         let mut row = lock(&self.model).read(key)?.cloned();
         if let Some(twin) = &self.twin {
             let real = twin.get(key).await?;
@@ -275,6 +281,7 @@ impl Db for Tables {
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         let caller = self.before("BatchGetItem", false).await?;
+        keys.iter().for_each(|key| self.called(&caller, "BatchGetItem", key.table, None));
         let mut rows = lock(&self.model).read_many(keys)?;
         if let Some(twin) = &self.twin {
             let sorted = |items: &[Row]| {
@@ -292,6 +299,7 @@ impl Db for Tables {
 
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
         let caller = self.before("Query", query.index.is_some()).await?;
+        self.called(&caller, "Query", query.table, query.index);
         if from.is_some() && self.core.happens(Fault::PageFails) {
             return Err(DbError::Unreachable { operation: "Query", detail: "a page failed (simulated)".into() });
         }
@@ -306,6 +314,7 @@ impl Db for Tables {
 
     async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
         let caller = self.before("Scan", true).await?;
+        self.called(&caller, "Scan", table, index);
         if from.is_some() && self.core.happens(Fault::PageFails) {
             return Err(DbError::Unreachable { operation: "Scan", detail: "a page failed (simulated)".into() });
         }
@@ -326,13 +335,9 @@ impl Db for Tables {
     }
 
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
-        let operation = match write.effect {
-            Effect::Put(_) => "PutItem",
-            Effect::Update { .. } => "UpdateItem",
-            Effect::Delete => "DeleteItem",
-            Effect::Check => "TransactWriteItems",
-        };
+        let operation = operation(write);
         let caller = self.before(operation, false).await?;
+        self.called(&caller, operation, write.key.table, None);
         if write.key.table == Table::Events {
             // Events are for people. Nothing is decided from them, so this world does not keep them.
             self.core.count("an event was kept");
@@ -356,6 +361,8 @@ impl Db for Tables {
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
         let operation = "TransactWriteItems";
         let caller = self.before(operation, false).await?;
+        // A transaction needs the permissions of its parts.
+        writes.iter().for_each(|write| self.called(&caller, self::operation(write), write.key.table, None));
         if self.core.happens(Fault::DbContended) {
             return Err(WriteError::Contended);
         }
@@ -378,6 +385,16 @@ impl Db for Tables {
         result?;
         self.after(&caller, operation).await?;
         Ok(())
+    }
+}
+
+/// The operation that carries out this write, whose permission it needs.
+fn operation(write: &Write) -> &'static str {
+    match write.effect {
+        Effect::Put(_) => "PutItem",
+        Effect::Update { .. } => "UpdateItem",
+        Effect::Delete => "DeleteItem",
+        Effect::Check => "ConditionCheckItem",
     }
 }
 

@@ -1,0 +1,50 @@
+//! Which calls of AWS each function makes: the permissions that it needs, and no others.
+//!
+//! The simulation runs the real functions, and records every call at the boundaries of the store and of EC2. The list of
+//! these calls is `infra/calls.json`. `infra/check.py` compares the template's policies with it, in both directions.
+
+use crate::second_opinions::root;
+use crate::simulation::world;
+use nodekeeper_simulation::world::{How, simulate};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Worlds in which every call is made that the simulation knows.
+const WORLDS: &[(u64, &str)] = &[
+    (110, "--small --hours 1"),
+    (49, "--small --hours 1"),
+    (116, "--small --hours 1"),
+    (106, "--small --hours 1"),
+    (8, "--small --hours 1 --fault StrayHandle=0.2"),
+    (1, "--small --hours 2 --fault InstanceDies=0.1 --fault FunctionDown=0.01"),
+];
+
+/// Calls that are too rare for a world: the function, the call, and the test that makes it.
+const RARE: &[(&str, &str, &str)] = &[(
+    "poll-and-scale",
+    "dynamodb:GetItem nodes",
+    "old_reads::an_alloc_on_a_node_that_a_scan_did_not_show_yet_is_not_lost",
+)];
+
+#[test]
+fn the_calls_of_the_functions_are_those_that_the_policies_allow() {
+    let mut made: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (seed, options) in WORLDS {
+        for (function, calls) in simulate(world(*seed, options), How::default()).happened.calls {
+            made.entry(function.to_owned()).or_default().extend(calls);
+        }
+    }
+    for (function, call, _) in RARE {
+        let news = made.entry((*function).to_owned()).or_default().insert((*call).to_owned());
+        assert!(news, "{function}: {call} is not rare: a world makes it");
+    }
+    let file = root().join("infra/calls.json");
+    let listed: BTreeMap<String, BTreeSet<String>> =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(listed.keys().collect::<Vec<_>>(), made.keys().collect::<Vec<_>>());
+    for (function, calls) in &made {
+        let missing: Vec<_> = calls.difference(&listed[function]).collect();
+        let never: Vec<_> = listed[function].difference(calls).collect();
+        assert!(missing.is_empty(), "{function} makes calls that are not in {}: {missing:?}", file.display());
+        assert!(never.is_empty(), "no world makes these calls of {function}: {never:?}");
+    }
+}
