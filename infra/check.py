@@ -81,9 +81,11 @@ NEEDS = {
 # The calls of DynamoDB and EC2 that each function makes. The tests record them and compare them with this file.
 CALLS = json.loads((ROOT / "infra" / "calls.json").read_text())
 
-# Reading the stream of new jobs is Lambda's part, with the function's role.
+# Reading the streams of new jobs and of ended allocs is Lambda's part, with the function's role.
 STREAM = {
-    f"dynamodb:{verb} jobs/stream" for verb in ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
+    f"dynamodb:{verb} {table}/stream"
+    for verb in ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
+    for table in ("allocs", "jobs")
 }
 
 
@@ -130,6 +132,12 @@ class Contract:
         """The functions whose needs are known. `check_contract` reports the others."""
         return [f for f in self.functions if f.name in NEEDS]
 
+
+# What wakes poll-and-scale, by table: a new job, and an alloc that ends.
+STREAM_FILTERS = {
+    "jobs": {"eventName": ["INSERT"]},
+    "allocs": {"eventName": ["MODIFY"], "dynamodb": {"NewImage": {"client": {"S": ["complete", "failed"]}}}},
+}
 
 # Who may assume a role: Lambda assumes our roles, Scheduler assumes the roles that SAM makes for schedules.
 TRUSTED = (["lambda.amazonaws.com"], ["scheduler.amazonaws.com"])
@@ -517,15 +525,30 @@ def check_events(resources: dict[str, Any]) -> Iterator[str]:
         if found[kind] != wanted[kind]:
             yield f"events: {kind}: filtered for {found[kind]}, must be filtered for {wanted[kind]}"
 
-    streams = list(of_type(resources, "AWS::Lambda::EventSourceMapping").values())
-    if [s["FunctionName"] for s in streams] != [f"{CLUSTER}-poll-and-scale"]:
-        yield "events: new jobs must wake poll-and-scale, through the stream of the jobs table"
-    for stream in streams:
-        filters = [json.loads(f["Pattern"]) for f in stream.get("FilterCriteria", {}).get("Filters", [])]
-        if filters != [{"eventName": ["INSERT"]}]:
-            yield "events: the stream must be filtered for INSERT, or each write of our own would wake poll-and-scale"
-        if stream.get("MaximumRetryAttempts") != 0:
-            yield "events: MaximumRetryAttempts of the stream must be 0, or a failing run blocks the jobs behind it"
+    streams: dict[str, list[dict[str, Any]]] = {}
+    for stream in of_type(resources, "AWS::Lambda::EventSourceMapping").values():
+        table = stream["EventSourceArn"].partition("/stream/")[0].rpartition(f"{CLUSTER}-")[2]
+        streams.setdefault(table, []).append(stream)
+    for table in sorted(STREAM_FILTERS.keys() ^ streams.keys()):
+        what = "must wake poll-and-scale, and does not" if table in STREAM_FILTERS else "must not wake poll-and-scale"
+        yield f"events: the stream of the {table} table: {what}"
+    for table in sorted(STREAM_FILTERS.keys() & streams.keys()):
+        for stream in streams[table]:
+            yield from check_stream(table, stream)
+
+
+def check_stream(table: str, stream: dict[str, Any]) -> Iterator[str]:
+    """One stream wakes poll-and-scale: at once, for what it should see, and without getting stuck."""
+    what = f"events: the stream of the {table} table"
+    if stream["FunctionName"] != f"{CLUSTER}-poll-and-scale":
+        yield f"{what}: must wake poll-and-scale"
+    filters = [json.loads(f["Pattern"]) for f in stream.get("FilterCriteria", {}).get("Filters", [])]
+    if filters != [STREAM_FILTERS[table]]:
+        yield f"{what}: must be filtered for {STREAM_FILTERS[table]}, or each write of our own would wake poll-and-scale"
+    if stream.get("MaximumRetryAttempts") != 0:
+        yield f"{what}: MaximumRetryAttempts must be 0, or a failing run blocks what comes after it"
+    if stream.get("MaximumBatchingWindowInSeconds") != 0:
+        yield f"{what}: MaximumBatchingWindowInSeconds must be 0, so that a job is seen at once"
 
 
 def check_urls(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
@@ -861,6 +884,8 @@ MISTAKES = [
     Mistake("no spot warnings", put("PollAndScale", "Events", "SpotInterruption"), "Spot Instance Interruption"),
     Mistake("every state change wakes it", put("PollAndScale", "Events", "InstanceEnded", "Properties", "Pattern", "detail"), "State-change"),
     Mistake("our own writes wake us", put("PollAndScale", "Events", "NewJobs", "Properties", "FilterCriteria"), "INSERT"),
+    Mistake("ended allocs wake nobody", put("PollAndScale", "Events", "EndedAllocs"), "stream of the allocs table"),
+    Mistake("new jobs wait for a batch", put("PollAndScale", "Events", "NewJobs", "Properties", "MaximumBatchingWindowInSeconds", value=5), "seen at once"),
     Mistake("a table without the stream", put("JobsTable", "StreamSpecification"), "StreamArn"),
     # URLs
     Mistake("open to all in iam mode", put("SweepUrl", "AuthType", value="NONE"), "SweepUrl"),

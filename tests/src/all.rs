@@ -26,4 +26,5 @@ mod simulation;
 mod starts;
 mod store;
 mod story;
+mod turns;
 mod world;

@@ -8,7 +8,7 @@ use super::directory::REGION;
 use super::error::LocalError;
 use super::wake;
 use lambda_stand_in::{FunctionConfig, LambdaSettings, LogSink, Schedule, UrlAuth};
-use model::functions::{FUNCTIONS, Function};
+use model::functions::{FUNCTIONS, Function, POLL_AND_SCALE};
 use model::time::Span;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -54,8 +54,9 @@ pub(super) fn settings(
     }
 }
 
-/// As in the template: a scheduled function times out before its next run, and only a function
-/// that answers nodes has several processes.
+/// As in the template: a scheduled function times out before its next run. A function that answers nodes has several
+/// processes. poll-and-scale has two more than its schedule needs: one for a run that waits for its turn, and one for
+/// events that find that somebody waits.
 fn function_config(function: &Function, binaries: &Binaries, variables: &BTreeMap<String, String>) -> FunctionConfig {
     let answers_nodes = !function.routes.is_empty();
     FunctionConfig {
@@ -64,7 +65,11 @@ fn function_config(function: &Function, binaries: &Binaries, variables: &BTreeMa
         env: variables.clone(),
         timeout_ms: if function.period.is_some() { 55_000 } else { 20_000 },
         memory_mb: if answers_nodes { 256 } else { 512 },
-        max_concurrency: if answers_nodes { 4 } else { 1 },
+        max_concurrency: match function.name {
+            _ if answers_nodes => 4,
+            name if name == POLL_AND_SCALE.name => 3,
+            _ => 1,
+        },
         max_waiting: 1_000,
         event_retries: 0,
     }

@@ -40,6 +40,7 @@ mod region;
 mod run;
 mod stack;
 mod terminal;
+mod triggers;
 mod wake;
 
 pub use args::{Clock, LocalArgs, LocalEnv};

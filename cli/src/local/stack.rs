@@ -15,7 +15,7 @@ use super::isolation::JobIsolation;
 use super::machines::{LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::region::region;
-use super::{database, environment, functions, processes};
+use super::{database, environment, functions, processes, triggers};
 use ec2_stand_in::Ec2;
 use lambda_stand_in::{Lambda, LambdaSettings};
 use model::auth::{NumberedKey, hex};
@@ -79,6 +79,9 @@ impl Stack {
         let page = Page::new(store.clone(), Arc::clone(&ec2), places.ec2, machines.clone(), lambda.clone(), args, env);
         let page = page.with_credentials((args.node_auth == LocalAuth::Iam).then_some(credentials));
         tasks.spawn(page::serve(ports.page, page));
+        if let Some(lambda) = &lambda {
+            tasks.spawn(triggers::wake(store.clone(), Arc::clone(lambda)));
+        }
         tasks.spawn(reap_orphans());
         let clock = Arc::clone(&env.clock);
         Ok(Self { store, ec2, machines, isolation, lambda, policy, clock, places, _tasks: tasks, _lock: lock })

@@ -25,6 +25,7 @@ use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError, Observed};
 use runtime::run::Run;
 use serde_json::Value;
+use std::time::Duration;
 use store::{Store, WriteError};
 
 /// The name of the function.
@@ -33,6 +34,15 @@ pub const FUNCTION: &str = POLL_AND_SCALE.name;
 /// How long a spot instance stays after its warning (EC2 user guide, "Spot Instance
 /// interruption notices").
 const SPOT_WARNING: Span = Span::from_s(120);
+
+/// The longest that a run waits for its turn. Lambda ends the invocation after 55 s, and the run itself needs its time.
+const LONGEST_WAIT: Span = Span::from_s(20);
+
+/// So many nodes add one `poll.min_gap_s` to the time between two runs that events start.
+const NODES_PER_GAP: u64 = 1000;
+
+/// How often a turn is taken again after a lost race. After that the run begins: one run too many does no harm.
+const RACES: u32 = 4;
 
 /// One run, started by the schedule or by an event.
 pub async fn tick(
@@ -49,10 +59,20 @@ pub async fn tick(
     if let (false, Some(instance_id)) = (dry_run, interrupted(input)) {
         drain_interrupted(store, instance_id, now).await?;
     }
-    if !dry_run && !take_turn(store, input, now).await? {
-        let (observed, ran) = (Observed::default(), Ran::NotItsTurn);
-        return Ok(RunAnswer::new(FUNCTION, now, observed, Vec::new(), &clock, ran));
-    }
+    let turn = if dry_run { Turn::Now } else { take_turn(store, input, now).await? };
+    let now = match turn {
+        Turn::Now => now,
+        Turn::At(due) => {
+            let wait = u64::try_from(due.since(clock.now()).as_ms()).unwrap_or(0);
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            begin(store, clock.now()).await?;
+            clock.now()
+        }
+        Turn::Left => {
+            let (observed, ran) = (Observed::default(), Ran::NotItsTurn);
+            return Ok(RunAnswer::new(FUNCTION, now, observed, Vec::new(), &clock, ran));
+        }
+    };
     let seen = Observation::read(store, cloud, now).await?;
     let plan = plan(&seen, clock.now());
     let explained = plan.explained.answer();
@@ -66,23 +86,64 @@ pub async fn tick(
     Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).explaining(explained))
 }
 
-/// Whether it is this run's turn. Events start at most one run in `poll.min_gap_s`: the one that writes
-/// `last_run`. A scheduled run always has its turn, because skipping it would lose a minute.
-async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<bool, ObserveError> {
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// This run begins now.
+    Now,
+    /// This run begins at this time: `poll.min_gap_s` after the last one.
+    At(Time),
+    /// This run does nothing: another run begins later than now, and sees what this run would have seen.
+    Left,
+}
+
+/// Decides whose turn it is, and writes it to `last_run`.
+///
+/// Events start at most one run in a gap. The first event within a gap waits for its end. The others leave, because the
+/// waiting run observes after them. So no event is lost, unless the waiting run is killed: then the schedule of the next
+/// minute sees what the events meant. A scheduled run always has its turn, because skipping it would lose a minute.
+async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<Turn, ObserveError> {
     let by_event = by_event(input);
-    let last: LastRun = store.entry(&ControlKey::LastRun).await?;
-    if by_event {
-        let (policy, _) = store.ingest_control().await?.checked_policy()?;
-        if last.since_at().is_some_and(|at| now.since(at) < Span::from_s(policy.poll.min_gap_s)) {
-            return Ok(false);
+    for _ in 0..RACES {
+        let last: LastRun = store.entry(&ControlKey::LastRun).await?;
+        let gap = if by_event { gap(store).await? } else { Span::ZERO };
+        let due = last.since_at().map_or(now, |at| at + gap).max(now);
+        let (after, turn) = if due == now {
+            (last.begun(now), Turn::Now)
+        } else if last.promised_at(now).is_some() || due.since(now) > LONGEST_WAIT {
+            return Ok(Turn::Left);
+        } else {
+            (last.promised(due), Turn::At(due))
+        };
+        match store.write_entry(&last, &after).await {
+            Ok(_) => return Ok(turn),
+            Err(WriteError::Db(e)) => return Err(e.into()),
+            // Another run takes its turn at the same moment.
+            Err(_) if by_event => {}
+            Err(_) => return Ok(Turn::Now),
         }
     }
+    Ok(Turn::Now)
+}
+
+/// Notes that a run that has waited begins now. A lost race is fine: another run begins at the same moment.
+async fn begin(store: &Store, now: Time) -> Result<(), ObserveError> {
+    let last: LastRun = store.entry(&ControlKey::LastRun).await?;
     match store.write_entry(&last, &last.begun(now)).await {
-        Ok(_) => Ok(true),
         Err(WriteError::Db(e)) => Err(e.into()),
-        // Another run starts at the same moment. A run that an event started leaves the turn to it.
-        Err(_) => Ok(!by_event),
+        _ => Ok(()),
     }
+}
+
+/// The shortest time between two runs that events start. It grows with the fleet, because a run reads every node: so the
+/// cost of the runs stays a small part of the cost of the nodes.
+async fn gap(store: &Store) -> Result<Span, ObserveError> {
+    let control = store.ingest_control().await?;
+    let (policy, _) = control.checked_policy()?;
+    let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|r| r.in_use).unwrap_or(0);
+    let least = policy.poll.min_gap_s;
+    let grown = least.saturating_mul(1 + i64::try_from(in_use / NODES_PER_GAP).unwrap_or(0));
+    Ok(Span::from_s(grown.min(least.max(LONGEST_WAIT.as_ms() / 1000))))
 }
 
 /// Whether an event started the run. The inputs of EventBridge rules and DynamoDB streams name an event. The inputs of

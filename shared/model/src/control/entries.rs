@@ -188,6 +188,17 @@ impl LastRun {
     pub fn begun(&self, now: Time) -> Self {
         Self(EntryRow { since_at: Some(now), ..self.0.clone() })
     }
+
+    /// When a run will begin that waits for it; `None` if no run waits.
+    pub fn promised_at(&self, now: Time) -> Option<Time> {
+        self.until_at().filter(|at| *at > now)
+    }
+
+    /// The entry after a run promised to begin at this time.
+    #[must_use]
+    pub fn promised(&self, at: Time) -> Self {
+        Self(EntryRow { until_at: Some(at), ..self.0.clone() })
+    }
 }
 
 impl IngestSummary {
