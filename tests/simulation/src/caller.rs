@@ -10,7 +10,7 @@ use model::ids::{NodeId, Slot};
 use model::time::Time;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
@@ -45,8 +45,8 @@ pub struct Caller {
     killed: Notify,
     /// The life that each slot had when this caller first saw it or made it.
     pub lives: Mutex<HashMap<Slot, Option<NodeId>>>,
-    /// When the caller began.
-    pub began: Time,
+    /// When the caller began, in milliseconds. For a run: when it began to observe.
+    began_ms: AtomicI64,
     /// The time at which the caller's last slow call returned.
     held_up_until: Mutex<Option<Time>>,
     /// For each brake: how many things the caller has taken away. Also other counts, such as launches.
@@ -79,7 +79,7 @@ impl Caller {
             kill_at,
             killed: Notify::new(),
             lives: Mutex::default(),
-            began,
+            began_ms: AtomicI64::new(began.as_ms()),
             held_up_until: Mutex::default(),
             taken: Mutex::default(),
             heard: AtomicBool::new(false),
@@ -89,6 +89,16 @@ impl Caller {
             leaving: Mutex::default(),
             shut_down: Mutex::default(),
         })
+    }
+
+    /// When the caller began. A run that waits for its turn begins when it observes.
+    pub fn began(&self) -> Time {
+        Time::from_ms(self.began_ms.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the caller begins to observe now.
+    pub fn observes_from(&self, now: Time) {
+        self.began_ms.store(now.as_ms(), Ordering::Relaxed);
     }
 
     /// Who is calling now. An operator, if no caller is set.

@@ -315,7 +315,7 @@ impl Check {
         let leased = matches!(text(item, "status"), Some("ready" | "syncing"));
         if leased
             && text(item, "state") == Some("in_use")
-            && time(item, "lease_expires_at").is_some_and(|at| at + SLACK >= caller.began)
+            && time(item, "lease_expires_at").is_some_and(|at| at + SLACK >= caller.began())
         {
             caller.hears_somebody();
         }
@@ -427,7 +427,7 @@ impl Check {
             |c: &&Change| matches!(c.table, Table::Nodes | Table::Jobs | Table::Allocs) && !launching(c) && !warned(c);
         let Some(change) = changes.iter().find(acting) else { return };
         if self.is_too_late(caller) {
-            let what = format!("{} began at {} and changed {:?}", caller.name(), caller.began, change.after);
+            let what = format!("{} began at {} and changed {:?}", caller.name(), caller.began(), change.after);
             self.broken("invariant_nothing_is_done_by_an_old_observation", what);
         }
     }
@@ -435,7 +435,7 @@ impl Check {
     /// Whether a run's observation was already too old when an action that writes now must have begun.
     fn is_too_late(&self, caller: &Caller) -> bool {
         let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
-        let limit = caller.began + Span::from_s(stale_after);
+        let limit = caller.began() + Span::from_s(stale_after);
         let limit = caller.held_up_until().map_or(limit, |until| until.max(limit));
         self.core.now() > limit + ACTION
     }

@@ -315,6 +315,10 @@ impl Db for Tables {
     async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
         let caller = self.before("Scan", true).await?;
         self.called(&caller, "Scan", table, index);
+        if table == Table::Control && from.is_none() && matches!(caller.kind, Kind::Run(_)) {
+            // An observation begins with the table control.
+            caller.observes_from(self.core.now());
+        }
         if from.is_some() && self.core.happens(Fault::PageFails) {
             return Err(DbError::Unreachable { operation: "Scan", detail: "a page failed (simulated)".into() });
         }

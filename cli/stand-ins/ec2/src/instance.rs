@@ -78,8 +78,9 @@ pub struct Instance {
     /// Whether the instance terminates, rather than stops, when its machine powers off
     /// (`InstanceInitiatedShutdownBehavior`).
     pub ends_when_off: bool,
+    /// The script for the first boot, decoded.
     #[serde(skip)]
-    pub(crate) user_data: String,
+    pub user_data: String,
 }
 
 /// Why an instance is in its state ("StateReason", EC2 API Reference).

@@ -51,7 +51,7 @@ fn release<'m>(model: &'m Model, name: &str) -> Option<&'m Row> {
 
 /// Whether a lease expired before the run began.
 fn is_long_over(caller: &Caller, row: &Item) -> bool {
-    time(row, "lease_expires_at").is_some_and(|at| at + SLACK < caller.began)
+    time(row, "lease_expires_at").is_some_and(|at| at + SLACK < caller.began())
 }
 
 /// How many nodes should heartbeat, and how many of their leases expired before the run began.
@@ -129,6 +129,10 @@ impl Check {
             let was_there =
                 |r: &Item| since.is_none_or(|since| time(r, "assigned_at").is_none_or(|at| at <= since + SLACK));
             let all = model.rows(Table::Nodes).filter(|r| was_up(r) && was_there(r)).count();
+            // The run counted those too that it cleaned for another reason: EC2 said that their instances are terminated.
+            let cleaned = |r: &Item| text(r, "state") == Some("cleaned") && lately(r);
+            let others = model.rows(Table::Nodes).filter(|r| cleaned(r)).count();
+            let all = all + others.saturating_sub(caller.taken("missing"));
             let stale = &policy.stale;
             let floor = stale.brake_min as usize;
             let hold_s = Some(stale.brake_hold_s);
@@ -209,7 +213,7 @@ impl Check {
     fn held_since(&self, caller: &Caller, model: &Model, name: &str) -> Option<Time> {
         let now = self.core.now();
         let seen = lock(&self.seen);
-        let earlier = seen.brakes.get(name).filter(|(by, at, _)| *by != caller.number && *at >= caller.began);
+        let earlier = seen.brakes.get(name).filter(|(by, at, _)| *by != caller.number && *at >= caller.began());
         let rows = model
             .get(&control_key(&ControlKey::Brake(name.parse().ok()?)))
             .into_iter()

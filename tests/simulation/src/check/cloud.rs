@@ -23,7 +23,7 @@ const COMMITS: Span = Span::from_s(25);
 
 /// Whether a run could have read something that was written at `at`.
 fn could_know(caller: &Caller, at: Time) -> bool {
-    at + SLACK + COMMITS + BEHIND < caller.began
+    at + SLACK + COMMITS + BEHIND < caller.began()
 }
 
 impl Check {
@@ -42,7 +42,7 @@ impl Check {
         let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
         let record = node.and_then(|n| model.get(&node_key(n.slot())));
         let now = self.core.now();
-        if record.and_then(|r| time(r, "assigned_at")).is_none_or(|at| at + SLACK < caller.began) {
+        if record.and_then(|r| time(r, "assigned_at")).is_none_or(|at| at + SLACK < caller.began()) {
             return;
         }
         let offering = &request.offering;
@@ -234,7 +234,7 @@ impl Check {
     /// clean-stale-records terminates nothing on the basis of a list that is older than `poll.stale_after_s`.
     fn invariant_no_orphan_is_judged_by_an_old_list(&self, caller: &Caller) {
         if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && self.is_too_late(caller) {
-            let what = format!("{} began at {}", caller.name(), caller.began);
+            let what = format!("{} began at {}", caller.name(), caller.began());
             self.broken("invariant_no_orphan_is_judged_by_an_old_list", what);
         }
     }

@@ -152,7 +152,7 @@ impl Check {
             is_assigned(Some(row))
                 && matches!(text(row, "intent"), None | Some("run"))
                 && time(row, "assigned_at")
-                    .is_some_and(|at| at + SLACK < caller.began && self.core.now().since(at) < RUN)
+                    .is_some_and(|at| at + SLACK < caller.began() && self.core.now().since(at) < RUN)
                 && self.may_be_there(row)
                 && node_id(row).is_some_and(|n| caller.knows(n))
         };
@@ -183,14 +183,14 @@ impl Check {
         let now = self.core.now();
         let runs = |row: &Row| {
             let real = text(row, "instance_id").and_then(|id| ec2.one(id));
-            real.is_some_and(|r| r.is_up() && r.is_listed(caller.began - RUN) && r.is_listed(now))
+            real.is_some_and(|r| r.is_up() && r.is_listed(caller.began() - RUN) && r.is_listed(now))
         };
         let is_ready = |row: &&Row| {
             text(row, "state") == Some("in_use")
                 && text(row, "status") == Some("ready")
                 && matches!(text(row, "intent"), None | Some("run"))
                 && text(row, "refuses").is_none()
-                && time(row, "modified_at").is_some_and(|at| at + SETTLED < caller.began)
+                && time(row, "modified_at").is_some_and(|at| at + SETTLED < caller.began())
                 && node_id(row).is_some_and(|n| caller.knows(n))
                 && runs(row)
         };

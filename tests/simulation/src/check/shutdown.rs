@@ -356,7 +356,7 @@ fn was_short(caller: &Caller, model: &Model, policy: &Policy, size: &Size) -> bo
         model.get(&control_key(&key)).is_some_and(|row| {
             let until = time(row, "until_at");
             let since = until.map(|until| until - Span::from_s(count(row, "wait_s")));
-            until.is_some_and(|at| at > caller.began) && since.is_some_and(|at| at < caller.began)
+            until.is_some_and(|at| at > caller.began()) && since.is_some_and(|at| at < caller.began())
         })
     };
     markets.into_iter().all(|market| places.iter().all(|place| is_short(market, place)))
