@@ -6,6 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -109,14 +110,33 @@ fn the_demonstration_does_real_work_and_leaves_nothing() {
     assert_eq!(processes_of(&mark), Vec::<String>::new());
 }
 
+/// Signed requests: the function URLs refuse a stranger before any function runs, and a job runs from its submission to
+/// its end.
+#[test]
+fn with_signed_requests_a_stranger_is_refused_and_a_job_ends() {
+    let local = Local::start(&["--tick-s", "1", "--node-auth", "iam"]);
+    let submitted = local.nodekeeper(&["submit", "--wait", "--", "sh", "-c", "echo signed"]);
+    assert!(submitted.status.success(), "{}", text(&submitted));
+    let url = format!("{}/v1/nodes/0-01JD0000000000000000000000/heartbeat", local.env()["NODEKEEPER_HEARTBEAT_URL"]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let status = runtime.block_on(async {
+        reqwest::Client::new().post(url).bearer_auth("0".repeat(64)).body("{}").send().await.unwrap().status()
+    });
+    assert_eq!(status.as_u16(), 403);
+}
+
 #[test]
 fn ctrl_c_leaves_no_process_not_even_a_jobs_daemon() {
     let mut local = Local::start(&["--tick-s", "1"]);
     let mark = local.path().to_string_lossy().into_owned();
-    let script = format!("setsid sh -c 'exec -a {mark}-daemon sleep 1000' & touch {mark}/started; sleep 1000");
+    // Isolated jobs write there too.
+    let shared = local.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o1777)).unwrap();
+    let script = format!("setsid bash -c 'exec -a {mark}-daemon sleep 1000' & touch {mark}/shared/started; sleep 1000");
     let submitted = local.nodekeeper(&["submit", "--", "bash", "-c", &script]);
     assert!(submitted.status.success(), "{}", text(&submitted));
-    until("the job's start", 60, || local.path().join("started").exists().then_some(()));
+    until("the job's start", 60, || shared.join("started").exists().then_some(()));
     assert!(processes_of(&mark).len() > 3);
     assert_eq!(local.stop(), Some(0), "{}", std::fs::read_to_string(local.path().join("local.log")).unwrap());
     until("the end of every process", 10, || processes_of(&mark).is_empty().then_some(()));

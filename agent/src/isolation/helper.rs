@@ -9,7 +9,6 @@
 //! Does not: know allocs, or wait for the command.
 
 use crate::isolation::cgroup;
-use crate::runtime::Environment;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -17,6 +16,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
@@ -32,7 +32,7 @@ pub struct JobStart {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// The whole environment of the command.
-    pub env: Environment,
+    pub env: BTreeMap<String, String>,
     /// The user id.
     pub uid: u32,
     /// The group id.
