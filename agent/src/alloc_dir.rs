@@ -18,7 +18,7 @@
 //! a part of their content. So a command runs at most once, and has only one end.
 //! Does not: start or stop processes, or look at them.
 
-use crate::atomic_file;
+use crate::atomic_file::{self, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
 use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, NodeId};
@@ -237,13 +237,6 @@ fn give_to_job(dir: &Path, task: &AllocTask) -> io::Result<()> {
         fs::create_dir(&tmp)?;
     }
     [dir.join("work"), tmp].iter().try_for_each(|path| isolation::give(path, isolation.uid, isolation.uid, 0o700))
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {

@@ -74,6 +74,14 @@ impl DiskReserve {
     }
 }
 
+/// The result of a removal, for which a missing file is a success.
+pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 /// Puts the renames and links in `dir` on disk.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()

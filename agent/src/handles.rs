@@ -6,6 +6,7 @@
 //! Does not: decide what to destroy, or know which allocs are still needed (`protocol` does).
 
 use crate::alloc_dir::{AllocDir, is_cache_name};
+use crate::atomic_file::absent_is_fine;
 use crate::data_dir::DataDir;
 use crate::protocol::HandleList;
 use crate::runtime::RuntimeKind;
@@ -159,13 +160,6 @@ fn remove_labelled(dir: &Path) -> io::Result<()> {
     }
     absent_is_fine(fs::remove_file(dir.join("label")))?;
     absent_is_fine(fs::remove_dir(dir))
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 /// The directories in `dir`, without those that are still being created: their names begin with a dot.

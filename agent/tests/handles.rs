@@ -76,6 +76,11 @@ async fn an_interruption_is_told_at_once() {
 /// of a container named `hang…` does not end before the test does.
 const FAKE_DOCKER: &str = r#"#!/bin/sh
 echo "$*" >> "$FAKE_DOCKER/calls"
+case "$*" in
+*nodekeeper-agent-probe*reach*) cat "$FAKE_DOCKER/reached"; exit ;;
+"image inspect"*) test -e "$FAKE_DOCKER/imported"; exit ;;
+"import - "*) tar --list --file - > "$FAKE_DOCKER/imported"; exit ;;
+esac
 case "$1" in
 ps) for f in "$FAKE_DOCKER"/c-*; do [ -e "$f" ] && printf '%s\t%s\n' "${f##*/c-}" "$(cat "$f")"; done; exit 0 ;;
 rm) for last; do :; done
@@ -130,6 +135,36 @@ async fn a_container_runs_stops_and_is_removed() {
     assert!(!running.exists(), "removed when it ended");
     let calls = std::fs::read_to_string(bin.join("calls")).unwrap();
     assert!(calls.contains(&format!("stop --time 20 {}", alloc_id(1))), "{calls}");
+}
+
+/// Whether jobs reach the metadata is tried from a container, because a container has another network than the machine.
+#[tokio::test]
+async fn a_container_that_reaches_the_metadata_or_cannot_try_it_makes_the_node_refuse() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("skipped: only root can give jobs user ids of their own");
+    }
+    let uids = format!("{}-{}", 1_400_000_000 + std::process::id(), 1_400_000_009 + std::process::id());
+    for (reached, want) in [
+        (r#"{"addresses":["169.254.169.254:80"]}"#, Some("jobs reach the instance metadata at 169.254.169.254")),
+        ("", Some("cannot find out whether jobs reach the metadata")),
+        (r#"{"addresses":[]}"#, None),
+    ] {
+        let mut node = TestNode::new().await;
+        let bin = add_fake_docker(&mut node);
+        std::fs::write(bin.join("reached"), reached).unwrap();
+        node.start(&["--runtime", "docker", "--job-uids", &uids]);
+        let beat = node.until("it is told", |n| n.with(|p| p.beats.first().cloned())).await;
+        match want {
+            Some(want) => assert!(beat.refuses.as_deref().is_some_and(|r| r.starts_with(want)), "{:?}", beat.refuses),
+            None => assert_eq!(beat.refuses, None),
+        }
+        // The image has the agent's program only, and the container runs as a job's does.
+        assert_eq!(std::fs::read_to_string(bin.join("imported")).unwrap(), "agent\n");
+        let calls = std::fs::read_to_string(bin.join("calls")).unwrap();
+        let user = uids.split('-').next().unwrap();
+        let run = format!("run --rm --user {user}:{user} --cap-drop ALL --security-opt no-new-privileges");
+        assert!(calls.lines().any(|call| call.starts_with(&run)), "{calls}");
+    }
 }
 
 #[tokio::test]
