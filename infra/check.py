@@ -160,7 +160,7 @@ class Contract:
         return [f for f in self.functions if f.name in NEEDS]
 
 
-# What wakes poll-and-scale, by table: a new job, and an alloc that ends.
+# A new job and an alloc that ends wake poll-and-scale. These are the filters of the tables' streams.
 STREAM_FILTERS = {
     "jobs": {"eventName": ["INSERT"]},
     "allocs": {"eventName": ["MODIFY"], "dynamodb": {"NewImage": {"client": {"S": ["complete", "failed"]}}}},

@@ -46,8 +46,8 @@ pub struct AllocTask {
     /// How the alloc is kept apart, if it has a user id of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<TaskIsolation>,
-    /// Whether the command runs as the agent's own user. Without this and without another user the command is not run:
-    /// a task that says nothing must not run as root.
+    /// Whether the command runs as the agent's own user. A task that has neither this nor another user is not run.
+    /// Otherwise an incomplete task would run as root.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unisolated: bool,
     /// The boot in which the alloc is started.

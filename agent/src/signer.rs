@@ -75,8 +75,8 @@ impl Signer {
         }
     }
 
-    /// Notes that AWS refused a signature at this time of the node's clock, with an answer of this `Date`. The next
-    /// request gets new credentials and the right time.
+    /// Notes that AWS refused a signature. `at` is the time by the node's clock, and `date` is the time in AWS's answer.
+    /// The signer then fetches new credentials and corrects the time of the next request.
     pub async fn refused(&self, date: Option<&str>, at: Timestamp) {
         *self.cached.lock().await = None;
         let Some(real) = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()) else { return };

@@ -63,7 +63,7 @@ const ATTACKS: [(&str, &str); 24] = [
     ("lists the other jobs", "ls $DATA/allocs && echo GOT"),
     ("lists the caches", "ls $DATA/caches && echo GOT"),
     ("reads another job's order, with its secrets", "grep -q s3cret $VICTIM/task.json && echo GOT"),
-    ("reads another job's files", "cat $VICTIM/work/secret && echo GOT"),
+    ("reads another job's files", "cat $VICTIM_FILE && echo GOT"),
     ("reads another job's output", "cat $VICTIM/output && echo GOT"),
     ("reads another job's environment", "tr '\\0' '\\n' < /proc/$VICTIM_PID/environ | grep -q s3cret && echo GOT"),
     ("sees another job's command line", "test -e /proc/$VICTIM_PID/cmdline && echo GOT"),
@@ -113,6 +113,7 @@ async fn attack(isolation: &[&str]) -> Vec<&'static str> {
         ("AGENT", node.agent.as_ref().unwrap().id().to_string()),
         ("AGENT_PROGRAM", env!("CARGO_BIN_EXE_nodekeeper-agent").to_owned()),
         ("VICTIM", victim_dir.display().to_string()),
+        ("VICTIM_FILE", victim_dir.join("work").join("secret").display().to_string()),
         ("VICTIM_PID", victim_pid.clone()),
         ("MARK", mark.clone()),
     ];

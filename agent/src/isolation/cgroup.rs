@@ -1,4 +1,4 @@
-//! Control groups, version 2: the limits of an alloc, and its end in one step.
+//! Control groups of version 2. They limit an alloc, and they end all its processes in one step.
 //!
 //! Every alloc has the group `nodekeeper-{first user id}/{alloc_id}`: agents that share a machine have different user ids.
 //! The kernel holds the processes of the group within memory, tasks and CPU weight, as far as the machine's version 2

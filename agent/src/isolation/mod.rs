@@ -130,8 +130,9 @@ impl JobUser {
 /// The directories of the machine that an alloc sees its own in place of.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// The private mounts of an alloc whose directory is `dir`, with the files that [`write_user_files`] made. A temporary
-/// directory that contains the data directory stays as it is: the alloc must find its own files there.
+/// The private mounts of an alloc. `dir` is the directory of the alloc, with the files that [`write_user_files`] made. If a
+/// temporary directory contains the data directory, the alloc sees the machine's one. Otherwise the alloc would not find
+/// its own files.
 pub fn private_mounts(dir: &Path) -> PrivateMounts {
     let temporary = TEMPORARY.iter().map(Path::new).filter(|t| t.is_dir() && !dir.starts_with(t));
     let mut binds: Vec<_> = temporary.map(|t| (dir.join("tmp"), t.to_owned())).collect();

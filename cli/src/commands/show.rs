@@ -93,7 +93,8 @@ pub(super) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(show).collect())
 }
 
-/// An error with its causes. It may quote what a node or a user wrote, so it is shown as on a terminal.
+/// The text of an error and its causes. The text may quote what a node or a user wrote, so control characters in it are
+/// shown and not obeyed.
 pub fn error(error: &anyhow::Error) -> String {
     output(&format!("{error:#}"), Screen::Terminal).into_owned()
 }

@@ -206,7 +206,7 @@ reasons! {
     /// A node is drained before its first heartbeat.
     DrainedUnheard "drained_unheard" {} = "drained before its first heartbeat";
     /// A node has never sent a heartbeat, but heartbeat-ingest may have been down.
-    BootBlackout "boot_blackout" {} = "no heartbeat within boot.timeout_s, but heartbeat-ingest has not shown since then that it works: the node is left alone for now";
+    BootBlackout "boot_blackout" {} = "no heartbeat within boot.timeout_s, but heartbeat-ingest has not shown since then that it works: the node is left alone until it has";
     /// A node sent no heartbeat within the boot time-out.
     BootTimedOut "boot_timed_out" { waited: Span } = "no heartbeat within {waited} of its assignment";
     /// A drained node is idle.
