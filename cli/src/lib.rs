@@ -3,5 +3,7 @@
 //! Guarantees: the same commands work with AWS and with local endpoints; an error is one line that says what is wrong,
 //! why, and what to do. Does not: overwrite what a function wrote: every write is conditional, as in the functions.
 
+pub mod aws;
 pub mod commands;
+pub mod hidden_env;
 pub mod local;

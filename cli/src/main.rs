@@ -5,12 +5,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
 
-use anyhow::bail;
 use clap::{Parser, Subcommand};
 use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Screen, Usage};
+use nodekeeper_cli::hidden_env::HiddenEnv;
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -36,13 +36,15 @@ enum What {
     Operate(Command),
 }
 
+/// What is logged by default. `aws_config` warns of each place where it finds no credentials; an error then says it in
+/// one line.
+const QUIET: &str = "warn,dynoxide=error,aws_config=off,aws_runtime=error";
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn,dynoxide=error".into()),
-        )
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| QUIET.into()))
         .with_writer(io::stderr)
         .with_ansi(false)
         .init();
@@ -87,13 +89,12 @@ async fn connect(cluster: Option<ClusterName>) -> anyhow::Result<Cluster> {
     let Some(name) = cluster else {
         return Err(Usage("no cluster is named: give --cluster NAME, or set NODEKEEPER_CLUSTER".into()).into());
     };
-    let config = runtime::lambda::sdk_config().await;
-    if config.region().is_none() {
-        bail!("no region is set, so it is not known where the tables are: set AWS_REGION (any, with a local endpoint)");
-    }
+    let profile = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
+    let config = nodekeeper_cli::aws::config(profile.as_deref()).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::new(aws_sdk_ec2::Client::new(&config), name);
-    Ok(Cluster { store: Store::new(Arc::new(dynamo.clone())), dynamo, cloud: Arc::new(cloud) })
+    let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
+    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud) })
 }
 
 /// Whether the reader of the output has closed the pipe.

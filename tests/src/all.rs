@@ -19,6 +19,7 @@ mod end_to_end;
 mod identity;
 mod node;
 mod old_reads;
+mod operators_credentials;
 mod permissions;
 mod races;
 mod second_opinions;

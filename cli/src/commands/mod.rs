@@ -21,6 +21,7 @@ mod show;
 mod status;
 mod story;
 mod submit;
+mod teardown;
 #[cfg(test)]
 mod tests;
 
@@ -148,6 +149,8 @@ pub enum Command {
     History(history::HistoryArgs),
     /// Say whether all is well, and what to do if not (then the exit code is 1)
     Status(status::StatusArgs),
+    /// Let every instance go and prove that none is left, before the stack is deleted
+    Teardown(teardown::TeardownArgs),
 }
 
 /// Runs a command.
@@ -172,5 +175,6 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Plan(args) => plan::run(context, &args).await,
         Command::History(args) => history::run(context, &args).await,
         Command::Status(args) => status::run(context, &args).await,
+        Command::Teardown(args) => teardown::run(context, &args).await,
     }
 }

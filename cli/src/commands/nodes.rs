@@ -6,7 +6,7 @@
 use super::next::{self, Next};
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
-use super::{Context, Outcome};
+use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::ActionName;
 use model::events::Subject;
@@ -175,35 +175,15 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
 
 pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent: Intent) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
-    let keep = retention(&cluster).await?;
-    let (action, already, done) = match intent {
-        Intent::Hold => (ActionName::Hold, "is held already", "held: it stays up and takes no new work"),
-        Intent::Drain => {
-            (ActionName::Drain, "is being drained already", "drains: it takes no new work and is shut down when idle")
-        }
-        Intent::Run => (ActionName::Resume, "is neither held nor drained", "takes work again"),
+    let (already, done) = match intent {
+        Intent::Hold => ("is held already", "held: it stays up and takes no new work"),
+        Intent::Drain => ("is being drained already", "drains: it takes no new work and is shut down when idle"),
+        Intent::Run => ("is neither held nor drained", "takes work again"),
     };
     let mut all = true;
     for slot in &args.slots {
-        let now = context.now();
-        let changed = retried(async || {
-            let record = cluster.store.node(*slot).await?.ok_or_else(|| no_node(*slot))?;
-            // The termination of this node has begun and cannot be undone.
-            if matches!(record.state, NodeState::ShuttingDown(_)) {
-                anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
-            }
-            if record.life().is_some_and(|l| l.intent == intent) {
-                return Ok(false);
-            }
-            let after = record.with_intent(intent, None, now)?;
-            cluster.store.write(Some(&record), &after, Vec::new()).await?;
-            Ok(true)
-        });
-        match changed.await {
-            Ok(true) => {
-                tell(&cluster, &Subject::Slot(*slot), action, BY_OPERATOR, keep, now).await?;
-                writeln!(context.out, "slot {slot} {done}")?;
-            }
+        match change_intent(&cluster, *slot, intent, context.now()).await {
+            Ok(true) => writeln!(context.out, "slot {slot} {done}")?,
             Ok(false) => writeln!(context.out, "nothing changed: slot {slot} {already}")?,
             // An error with one slot does not stop the others.
             Err(e) => {
@@ -213,4 +193,31 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
         }
     }
     Ok(Outcome::done_if(all))
+}
+
+/// Gives the node in a slot an intent. Returns whether that changed anything.
+pub(super) async fn change_intent(cluster: &Cluster, slot: Slot, intent: Intent, now: Time) -> anyhow::Result<bool> {
+    let changed = retried(async || {
+        let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
+        // The termination of this node has begun and cannot be undone.
+        if matches!(record.state, NodeState::ShuttingDown(_)) {
+            anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
+        }
+        if record.life().is_some_and(|l| l.intent == intent) {
+            return Ok(false);
+        }
+        let after = record.with_intent(intent, None, now)?;
+        cluster.store.write(Some(&record), &after, Vec::new()).await?;
+        Ok(true)
+    });
+    let changed = changed.await?;
+    if changed {
+        let action = match intent {
+            Intent::Hold => ActionName::Hold,
+            Intent::Drain => ActionName::Drain,
+            Intent::Run => ActionName::Resume,
+        };
+        tell(cluster, &Subject::Slot(slot), action, BY_OPERATOR, retention(cluster).await?, now).await?;
+    }
+    Ok(changed)
 }

@@ -15,7 +15,7 @@ use crate::metrics;
 use async_trait::async_trait;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
-use aws_config::{BehaviorVersion, SdkConfig};
+use aws_config::{BehaviorVersion, ConfigLoader, SdkConfig};
 use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
 use model::auth::{KeyRing, NumberedKey};
 use model::ids::ClusterName;
@@ -68,8 +68,8 @@ impl Parts {
     }
 }
 
-/// The configuration of the AWS SDK, with limits on how long a call may take.
-pub async fn sdk_config() -> SdkConfig {
+/// How the configuration of the AWS SDK is loaded, with limits on how long a call may take.
+pub fn sdk_config() -> ConfigLoader {
     aws_config::defaults(BehaviorVersion::latest())
         .retry_config(RetryConfig::standard().with_max_attempts(3))
         .timeout_config(
@@ -79,8 +79,6 @@ pub async fn sdk_config() -> SdkConfig {
                 .operation_timeout(Duration::from_secs(20))
                 .build(),
         )
-        .load()
-        .await
 }
 
 /// Reads the environment and makes the clients. If that fails, it logs why in one line and exits with code 1.
@@ -107,7 +105,7 @@ fn fail(function: &str, error: &dyn Display) -> ! {
 
 async fn parts(needs: Needs) -> Result<Parts, String> {
     let env = Environment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
-    let config = sdk_config().await;
+    let config = sdk_config().load().await;
     if config.region().is_none() {
         return Err("AWS_REGION is not set: Lambda sets it; elsewhere, set it to the region of the tables".into());
     }

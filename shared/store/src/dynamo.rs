@@ -14,7 +14,8 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
     KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, ReturnValue,
-    ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification, TransactWriteItem, Update,
+    ReturnValuesOnConditionCheckFailure, ScalarAttributeType, Select, TimeToLiveSpecification, TransactWriteItem,
+    Update,
 };
 use model::causes::chain;
 use model::ids::ClusterName;
@@ -42,6 +43,8 @@ macro_rules! conditional {
 pub struct Dynamo {
     client: Client,
     cluster: ClusterName,
+    /// Whether reads of jobs and allocs leave out their environments.
+    hides_env: bool,
 }
 
 impl fmt::Debug for Dynamo {
@@ -53,7 +56,28 @@ impl fmt::Debug for Dynamo {
 impl Dynamo {
     /// The tables `{cluster}-…`, reached through this client.
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
-        Self { client, cluster }
+        Self { client, cluster, hides_env: false }
+    }
+
+    /// The same tables, for a reader whose permissions hide the environments of jobs: reads ask for all other
+    /// attributes by name. A row then reads as if its job had no environment. Writes are as before: a write changes
+    /// only the attributes that differ.
+    pub fn without_env(&self) -> Self {
+        Self { hides_env: true, ..self.clone() }
+    }
+
+    /// The attributes that a read of this table asks for, and their names. `None` for whole rows. An index never has
+    /// environments.
+    fn projection(&self, table: Table, index: Option<Index>) -> Option<(String, Aliases)> {
+        let names = table.without_env().filter(|_| self.hides_env && index.is_none())?;
+        let mut aliases = Aliases::default();
+        let expression: Vec<String> = names.iter().map(|name| aliases.name(name)).collect();
+        Some((expression.join(", "), aliases))
+    }
+
+    /// The cluster of these tables.
+    pub const fn cluster(&self) -> &ClusterName {
+        &self.cluster
     }
 
     fn name(&self, table: Table) -> String {
@@ -243,11 +267,14 @@ fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
 impl Db for Dynamo {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         let table = self.name(key.table);
+        let (projection, aliases) = self.projection(key.table, None).unzip();
         let answer = self
             .client
             .get_item()
             .table_name(&table)
             .set_key(Some(key.attributes()))
+            .set_projection_expression(projection)
+            .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
             .consistent_read(true)
             .send()
             .await
@@ -271,8 +298,11 @@ impl Db for Dynamo {
                     tokio::time::sleep(std::time::Duration::from_millis(25 << tries)).await;
                 }
                 tries += 1;
+                let (projection, aliases) = self.projection(first.table, None).unzip();
                 let request = KeysAndAttributes::builder()
                     .set_keys(Some(std::mem::take(&mut wanted)))
+                    .set_projection_expression(projection)
+                    .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
                     .consistent_read(true)
                     .build()
                     .map_err(|e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() })?;
@@ -318,11 +348,15 @@ impl Db for Dynamo {
 
     async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
         let name = self.name(table);
+        let (projection, aliases) = self.projection(table, index).unzip();
         let answer = self
             .client
             .scan()
             .table_name(&name)
             .set_index_name(index.map(|i| i.name.to_owned()))
+            .set_select(projection.is_some().then_some(Select::SpecificAttributes))
+            .set_projection_expression(projection)
+            .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
             .consistent_read(index.is_none())
             .set_exclusive_start_key(from)
             .send()

@@ -2,7 +2,8 @@
 //!
 //! Local tables are made from these definitions, and the template is checked against them.
 //! Guarantees: no index projects more than the 20 attributes that DynamoDB allows.
-//! Does not: name the attributes that are neither keys nor projected; the model's types do.
+//! Does not: name the attributes that are neither keys nor projected; the model's types do. The exception is
+//! [`Table::without_env`].
 
 use serde_json::{Value, json};
 
@@ -172,6 +173,81 @@ pub const TABLES: &[Definition] = &[
     },
 ];
 
+const JOBS_WITHOUT_ENV: &[&str] = &[
+    "allocs",
+    "caches",
+    "command",
+    "copies",
+    "done",
+    "exclusive",
+    "expires_at",
+    "failed_count",
+    "finished_at",
+    "gpus",
+    "image",
+    "instance_type",
+    "job_id",
+    "kill_timeout_s",
+    "lost_after_s",
+    "lost_count",
+    "market",
+    "memory_mib",
+    "name",
+    "nodes",
+    "priority",
+    "queue",
+    "rank",
+    "reason",
+    "reconcile",
+    "replace",
+    "retry_failed",
+    "retry_lost",
+    "scratch_gib",
+    "state",
+    "submitted_at",
+    "timeout_s",
+    "vcpus",
+    "version",
+];
+
+const ALLOCS_WITHOUT_ENV: &[&str] = &[
+    "alloc_id",
+    "awaiting",
+    "caches",
+    "client",
+    "command",
+    "desired",
+    "exclusive",
+    "exit_code",
+    "expires_at",
+    "finished_at",
+    "gpus",
+    "history",
+    "image",
+    "kill_timeout_s",
+    "live_node",
+    "log_tail",
+    "lost_after_s",
+    "memory_mib",
+    "message",
+    "node_id",
+    "nodes",
+    "placed_at",
+    "placed_seq",
+    "priority",
+    "reconcile",
+    "replace",
+    "replaced_by",
+    "replaces",
+    "scratch_gib",
+    "slot",
+    "started_at",
+    "timeout_s",
+    "unknown_since_at",
+    "vcpus",
+    "version",
+];
+
 impl Table {
     /// The part of the table's name after the name of the cluster.
     pub const fn suffix(self) -> &'static str {
@@ -182,6 +258,17 @@ impl Table {
             Self::Handles => "handles",
             Self::Control => "control",
             Self::Events => "events",
+        }
+    }
+
+    /// Every attribute except `env`, for the two tables whose rows have one: what a reader may see whose permissions
+    /// hide the environments of jobs. IAM can name what is allowed, but not what is hidden, so the template has this
+    /// list too.
+    pub const fn without_env(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::Jobs => Some(JOBS_WITHOUT_ENV),
+            Self::Allocs => Some(ALLOCS_WITHOUT_ENV),
+            Self::Nodes | Self::Handles | Self::Control | Self::Events => None,
         }
     }
 
@@ -219,6 +306,7 @@ pub fn to_json() -> Value {
                 "name": d.table.suffix(), "key": key(d.key),
                 "indexes": d.indexes.iter().map(index).collect::<Vec<_>>(),
                 "ttl": d.expires.then_some(EXPIRES),
+                "without_env": d.table.without_env(),
             })
         })
         .collect()

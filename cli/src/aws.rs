@@ -1,0 +1,97 @@
+//! The region and the credentials of an operator.
+//!
+//! Guarantees: credentials that cannot be had are one clear line before the first call. A profile that signs in by IAM
+//! Identity Center (SSO) or by `aws login` works if the AWS CLI is there: it gives the credentials.
+//! Does not: sign in, or keep credentials.
+//!
+//! Why the AWS CLI: the SDK can read such profiles itself, but with two more service clients, which the functions would
+//! carry too.
+
+use anyhow::bail;
+use aws_config::SdkConfig;
+use aws_config::credential_process::CredentialProcessProvider;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use std::error::Error;
+
+/// What gives the credentials of a profile that the SDK cannot read. It reads AWS_PROFILE, as the SDK does.
+const AWS_CLI: &str = "aws configure export-credentials --format process";
+
+/// The configuration of the SDK, with a region and with credentials. `profile` is AWS_PROFILE.
+pub async fn config(profile: Option<&str>) -> anyhow::Result<SdkConfig> {
+    let config = runtime::lambda::sdk_config().load().await;
+    if config.region().is_none() {
+        bail!("no region is set: {}", no_region(profile));
+    }
+    let Some(provider) = config.credentials_provider() else { return Ok(config) };
+    let Err(error) = provider.provide_credentials().await else { return Ok(config) };
+    let error = told(&error);
+    if !error.contains("cargo feature(s) enabled: sso") && !error.contains("`credentials-login`") {
+        bail!("{}", no_credentials(&error, profile));
+    }
+    let cli = SharedCredentialsProvider::new(CredentialProcessProvider::new(AWS_CLI.to_owned()));
+    if let Err(error) = cli.provide_credentials().await {
+        bail!("{}", no_session(&error, profile));
+    }
+    Ok(runtime::lambda::sdk_config().credentials_provider(cli).load().await)
+}
+
+fn no_region(profile: Option<&str>) -> String {
+    match profile {
+        Some(name) => {
+            format!(
+                "set AWS_REGION, or give profile `{name}` of ~/.aws/config a region (AWS_PROFILE names this profile)"
+            )
+        }
+        None => "set AWS_REGION, or `region` in ~/.aws/config (any region, with a local endpoint)".to_owned(),
+    }
+}
+
+fn no_credentials(error: &str, profile: Option<&str>) -> String {
+    // The last place where the SDK looks is the metadata of an instance.
+    let nothing = error.contains("no providers in chain") || error.contains("IMDS") || error.contains("not enabled");
+    match (nothing, profile) {
+        (true, Some(name)) => format!(
+            "there are no AWS credentials: profile `{name}` (AWS_PROFILE) does not exist in ~/.aws/config or \
+             ~/.aws/credentials, or names none: see `aws configure list --profile {name}`"
+        ),
+        (true, None) => "there are no AWS credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and \
+                         AWS_SECRET_ACCESS_KEY"
+            .to_owned(),
+        (false, Some(name)) => format!("the AWS credentials of profile `{name}` cannot be had: {error}"),
+        (false, None) => format!("the AWS credentials cannot be had: {error}"),
+    }
+}
+
+fn no_session(error: &CredentialsError, profile: Option<&str>) -> String {
+    let name = profile.unwrap_or("default");
+    let source = error.source().map(ToString::to_string).unwrap_or_default();
+    // 127: there is no such program. 2: version 1 has no such command.
+    if source.contains("exit status: 127") || source.contains("exit status: 2.") {
+        return format!(
+            "profile `{name}` signs in through a browser, and the AWS CLI (version 2) gives its credentials: install it"
+        );
+    }
+    format!("profile `{name}` has no session: run `aws sso login --profile {name}` (or `aws login`): {}", told(error))
+}
+
+/// The error and what caused it, without repetition, in one line.
+fn told(error: &CredentialsError) -> String {
+    let mut told = Vec::new();
+    let mut cause: Option<&dyn Error> = Some(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if !told.iter().any(|known: &String| known.contains(&text)) {
+            told.push(text);
+        }
+        cause = error.source();
+    }
+    let told = told.join(": ");
+    // What a credential process says about itself is enough, if it says something.
+    match told.split_once("Stderr:") {
+        Some((before, "")) => before.trim_end().trim_end_matches('.').to_owned(),
+        Some((_, said)) => said.trim_start().to_owned(),
+        None => told,
+    }
+}

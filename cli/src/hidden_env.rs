@@ -1,0 +1,83 @@
+//! The tables as somebody sees them whose permissions may hide the environments of jobs.
+//!
+//! Flow: a read asks for whole rows. If DynamoDB denies that, this read and all later ones leave the environments out.
+//! Guarantees: a reader who may see environments sees them; the others see everything else, and are told once.
+//! Does not: hide anything. The permissions do, and DynamoDB enforces them.
+
+use async_trait::async_trait;
+use std::sync::atomic::{AtomicBool, Ordering};
+use store::{Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, Query, Row, Table, Write, WriteError};
+
+/// The tables of one cluster, as far as the reader may see them.
+#[derive(Debug)]
+pub struct HiddenEnv {
+    whole: Dynamo,
+    without_env: Dynamo,
+    denied: AtomicBool,
+}
+
+impl HiddenEnv {
+    /// The tables behind `dynamo`.
+    pub fn new(dynamo: Dynamo) -> Self {
+        Self { without_env: dynamo.without_env(), whole: dynamo, denied: AtomicBool::new(false) }
+    }
+
+    /// Makes a read of whole rows. `None` if DynamoDB denies that, now or before.
+    async fn whole<T>(
+        &self,
+        table: Table,
+        read: impl Future<Output = Result<T, DbError>> + Send,
+    ) -> Option<Result<T, DbError>> {
+        let hides = table.without_env().is_some();
+        if hides && self.denied.load(Ordering::Relaxed) {
+            return None;
+        }
+        match read.await {
+            Err(DbError::Refused { code, .. }) if hides && code == "AccessDeniedException" => None,
+            other => Some(other),
+        }
+    }
+
+    /// The result of a read without environments. Tells the reader once that they are hidden.
+    fn hidden<T>(&self, read: Result<T, DbError>) -> Result<T, DbError> {
+        if read.is_ok() && !self.denied.swap(true, Ordering::Relaxed) {
+            tracing::warn!("your permissions hide the environments of jobs: they are not shown");
+        }
+        read
+    }
+}
+
+#[async_trait]
+impl Db for HiddenEnv {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
+        match self.whole(key.table, self.whole.get(key)).await {
+            Some(read) => read,
+            None => self.hidden(self.without_env.get(key).await),
+        }
+    }
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        match self.whole(first.table, self.whole.get_many(keys)).await {
+            Some(read) => read,
+            None => self.hidden(self.without_env.get_many(keys).await),
+        }
+    }
+    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.whole.query(query, from).await
+    }
+    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+        if index.is_some() {
+            return self.whole.scan(table, index, from).await;
+        }
+        match self.whole(table, self.whole.scan(table, None, from.clone())).await {
+            Some(read) => read,
+            None => self.hidden(self.without_env.scan(table, None, from).await),
+        }
+    }
+    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
+        self.whole.write(write, answer).await
+    }
+    async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
+        self.whole.transact(writes).await
+    }
+}
