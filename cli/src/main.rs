@@ -93,8 +93,9 @@ async fn connect(cluster: Option<ClusterName>) -> anyhow::Result<Cluster> {
     let config = nodekeeper_cli::aws::config(profile.as_deref()).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::new(aws_sdk_ec2::Client::new(&config), name);
+    let secrets = aws_sdk_secretsmanager::Client::new(&config);
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
-    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud) })
+    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), secrets })
 }
 
 /// Whether the reader of the output has closed the pipe.

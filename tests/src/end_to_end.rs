@@ -1,6 +1,8 @@
 //! The built programs, run as users run them: the demonstration, cargo-lambda, bad starts, Ctrl-C. Every wait polls and
 //! has a deadline.
 
+mod drills;
+
 use crate::second_opinions::{free_port, python_tool, root, wait_for_port};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

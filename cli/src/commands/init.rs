@@ -5,20 +5,24 @@
 use super::{Context, Outcome, show};
 use clap::Args;
 use model::functions;
+use runtime::metrics;
 use serde_json::json;
 use store::tables_json;
 
 /// `init`
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// Print tables and functions as JSON instead; needs no cluster
+    /// Print tables, functions and metrics as JSON instead; needs no cluster
     #[arg(long)]
     print_contract: bool,
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
     if args.print_contract {
-        show::json(context.out, &json!({"tables": tables_json(), "functions": functions::to_json()}))?;
+        let names = metrics::METRICS.iter().map(|(name, ..)| *name).chain([metrics::RUNS_FAILED]);
+        let metrics = json!({"namespace": metrics::NAMESPACE, "names": names.collect::<Vec<_>>()});
+        let tables = tables_json();
+        show::json(context.out, &json!({"tables": tables, "functions": functions::to_json(), "metrics": metrics}))?;
         return Ok(Outcome::Done);
     }
     let cluster = context.cluster().await?;

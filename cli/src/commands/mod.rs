@@ -12,6 +12,7 @@ mod handles;
 mod history;
 mod init;
 mod jobs;
+mod key;
 mod next;
 mod nodes;
 mod operate;
@@ -46,6 +47,8 @@ pub struct Cluster {
     pub dynamo: Dynamo,
     /// The cluster's instances in EC2.
     pub cloud: Arc<dyn Cloud>,
+    /// Where the master key of the node tokens is kept.
+    pub secrets: aws_sdk_secretsmanager::Client,
 }
 
 impl fmt::Debug for Cluster {
@@ -149,6 +152,9 @@ pub enum Command {
     History(history::HistoryArgs),
     /// Say whether all is well, and what to do if not (then the exit code is 1)
     Status(status::StatusArgs),
+    /// Show and rotate the master key of the node tokens
+    #[command(subcommand)]
+    Key(key::KeyCommand),
     /// Let every instance go and prove that none is left, before the stack is deleted
     Teardown(teardown::TeardownArgs),
 }
@@ -175,6 +181,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Plan(args) => plan::run(context, &args).await,
         Command::History(args) => history::run(context, &args).await,
         Command::Status(args) => status::run(context, &args).await,
+        Command::Key(command) => key::run(context, &command).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }
 }

@@ -5,7 +5,7 @@
 //!                    └─ --cancel-jobs ┘       └─ --terminate: terminate what EC2 lists, without waiting for jobs
 //! ```
 //!
-//! Guarantees: exit code 0 means that EC2 listed no instance of the cluster for [`PROVED`], while nothing could launch
+//! Guarantees: exit code 0 means that EC2 listed no instance of the cluster for `--prove-s`, while nothing could launch
 //! one. What happened in between is printed. It can be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
@@ -27,11 +27,8 @@ use std::time::Duration;
 use store::WriteError;
 use store::steps::cancel_job;
 
-/// How long EC2 must list no instance. It is longer than a run of a function, so that the launch of a run that read the
-/// old policy is seen.
-const PROVED: Span = Span::from_s(120);
 /// The time between two looks.
-const LOOK: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(5);
 /// How many looks in a row may fail.
 const FAILED_LOOKS: u32 = 6;
 
@@ -47,6 +44,10 @@ pub struct TeardownArgs {
     /// Terminate the instances now. Their jobs are lost. Also works while the functions do not run
     #[arg(long)]
     pub(super) terminate: bool,
+    /// How long EC2 must list no instance, in seconds. A shorter time than a run of a function takes may miss the launch
+    /// of a run that read the old policy
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub(super) prove_s: u32,
     /// Give up after this time, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 7200)]
     pub(super) timeout_s: u32,
@@ -120,8 +121,8 @@ pub(super) async fn wait(
                 let since = *empty_since.get_or_insert(now);
                 if !left.nothing() {
                     empty_since = None;
-                } else if now.since(since) >= PROVED {
-                    writeln!(context.out, "no instance is left: EC2 listed none for {} s", PROVED.as_ms() / 1000)?;
+                } else if now.since(since) >= Span::from_s(args.prove_s.into()) {
+                    writeln!(context.out, "no instance is left: EC2 listed none for {} s", args.prove_s)?;
                     return Ok(Outcome::Done);
                 }
                 let says = left.to_string();

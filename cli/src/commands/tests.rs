@@ -4,10 +4,13 @@ mod asking;
 mod ending;
 mod explaining;
 mod jobs;
+mod keys;
 mod nodes;
+mod permissions;
 mod setting_up;
 
 use super::*;
+use crate::local::secrets::LocalSecret;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
@@ -126,6 +129,20 @@ impl Said {
     }
 }
 
+/// A client of the local secret.
+async fn secrets(secret: &LocalSecret) -> aws_sdk_secretsmanager::Client {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}{}", listener.local_addr().unwrap(), secret.path());
+    let router = secret.router();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let config = aws_sdk_secretsmanager::Config::builder()
+        .behavior_version(aws_sdk_secretsmanager::config::BehaviorVersion::latest())
+        .region(aws_sdk_secretsmanager::config::Region::new("eu-west-1"))
+        .credentials_provider(aws_sdk_secretsmanager::config::Credentials::new("local", "local", None, None, "test"))
+        .endpoint_url(url);
+    aws_sdk_secretsmanager::Client::from_conf(config.build())
+}
+
 #[derive(Clone)]
 struct World {
     cluster: Cluster,
@@ -147,8 +164,9 @@ impl World {
             .build();
         let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), "test".parse().unwrap());
         let store = Store::new(Arc::new(dynamo.clone()));
+        let secrets = secrets(&LocalSecret::new(&format!("1:{}", "0f".repeat(32)))).await;
         Self {
-            cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())) },
+            cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())), secrets },
             now: at(1000),
             screen: Screen::Pipe,
         }

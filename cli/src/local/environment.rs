@@ -7,14 +7,18 @@ use super::credentials;
 use super::directory::{NO_SECRET, Places, REGION};
 use super::error::LocalError;
 use super::functions;
+use super::secrets;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+/// How old the functions' copies of the keys may be. Here time is short: a rotation is done within seconds.
+const KEY_MAX_AGE_S: u32 = 5;
+
 /// The environment of the functions, and of other programs that use this system.
-pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str) -> BTreeMap<String, String> {
+pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, secret_path: &str) -> BTreeMap<String, String> {
     let url = |route: &str| {
         let name = functions::serving(route).map_or_else(String::new, |function| function.name.to_owned());
         format!("{}/lambda-url/{name}", places.functions)
@@ -28,10 +32,13 @@ pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str) -> BTreeMa
     let common = [
         ("NODEKEEPER_CLUSTER", args.cluster.to_string()),
         ("NODEKEEPER_NODE_KEY", key.to_owned()),
+        ("NODEKEEPER_NODE_KEY_SECRET", secrets::NAME.to_owned()),
+        ("NODEKEEPER_KEY_MAX_AGE_S", KEY_MAX_AGE_S.to_string()),
         ("NODEKEEPER_HEARTBEAT_URL", url("heartbeat")),
         ("NODEKEEPER_SWEEP_URL", url("handles")),
         ("AWS_ENDPOINT_URL_DYNAMODB", format!("http://{}", places.dynamo)),
         ("AWS_ENDPOINT_URL_EC2", format!("http://{}", places.ec2)),
+        ("AWS_ENDPOINT_URL_SECRETS_MANAGER", format!("http://{}{secret_path}", places.page)),
         ("AWS_ENDPOINT_URL_LAMBDA", places.functions.clone()),
         ("AWS_REGION", REGION.to_owned()),
         ("AWS_ACCESS_KEY_ID", NO_SECRET.to_owned()),

@@ -38,6 +38,7 @@ pub mod page;
 mod processes;
 mod region;
 mod run;
+pub(crate) mod secrets;
 mod stack;
 mod terminal;
 mod triggers;

@@ -147,14 +147,15 @@ fn job(job: &Job, waits_because: Option<&str>) -> Value {
     })
 }
 
-/// Serves the page until the listener fails or the future is dropped.
-pub(super) async fn serve(listener: TcpListener, page: Page) {
+/// Serves the page and the local secret until the listener fails or the future is dropped.
+pub(super) async fn serve(listener: TcpListener, page: Page, secrets: Router) {
     let router = Router::new()
         .route("/", get(html))
         .route("/state.json", get(state))
         .route("/metadata/{instance_id}/latest/api/token", put(|| async { TOKEN }))
         .route("/metadata/{instance_id}/latest/meta-data/{*path}", get(metadata))
-        .with_state(Arc::new(page));
+        .with_state(Arc::new(page))
+        .merge(secrets);
     if let Err(error) = axum::serve(listener, router).await {
         tracing::error!(%error, "the page is no longer served: restart");
     }

@@ -15,6 +15,7 @@ use super::isolation::JobIsolation;
 use super::machines::{LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::region::region;
+use super::secrets::LocalSecret;
 use super::{database, environment, functions, processes, triggers};
 use ec2_stand_in::Ec2;
 use lambda_stand_in::{Lambda, LambdaSettings};
@@ -58,7 +59,8 @@ impl Stack {
 
         let ports = Ports::bind(args).await?;
         let places = ports.places(args, dir)?;
-        let variables = environment::variables(args, &places, &key);
+        let secret = LocalSecret::new(&key);
+        let variables = environment::variables(args, &places, &key, secret.path());
         environment::write_file(&places.env_file, &variables)?;
 
         let store = database::start(args, ports.dynamo, places.dynamo, &mut tasks).await?;
@@ -78,7 +80,7 @@ impl Stack {
         };
         let page = Page::new(store.clone(), Arc::clone(&ec2), places.ec2, machines.clone(), lambda.clone(), args, env);
         let page = page.with_credentials((args.node_auth == LocalAuth::Iam).then_some(credentials));
-        tasks.spawn(page::serve(ports.page, page));
+        tasks.spawn(page::serve(ports.page, page, secret.router()));
         if let Some(lambda) = &lambda {
             tasks.spawn(triggers::wake(store.clone(), Arc::clone(lambda)));
         }

@@ -300,5 +300,7 @@ words! {
         Release = "release",
         /// An operator stored a policy.
         PolicySet = "policy_set",
+        /// An operator rotated the master key of the node tokens.
+        KeyRotated = "key_rotated",
     }
 }

@@ -4,8 +4,10 @@
 //! mistakes are reported at once.
 //! Does not: read the environment of the process itself; its caller passes a lookup function.
 
+use crate::keys;
 use model::auth::{NodeRole, NumberedKey};
 use model::ids::ClusterName;
+use model::time::Span;
 
 /// How nodes prove who they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub struct Environment {
     pub node_role: Option<NodeRole>,
     /// `NODEKEEPER_NODE_KEY` or `NODEKEEPER_NODE_KEY_SECRET`
     pub key: KeySource,
+    /// `NODEKEEPER_KEY_MAX_AGE_S`: the age at which the keys of a secret are read again.
+    pub key_max_age: Span,
     /// `NODEKEEPER_HEARTBEAT_URL`, without a slash at the end.
     pub heartbeat_url: String,
     /// `NODEKEEPER_SWEEP_URL`, without a slash at the end.
@@ -68,11 +72,12 @@ impl Environment {
         let node_auth = reader.node_auth();
         let node_role = reader.node_role(node_auth);
         let key = reader.key(node_auth);
+        let key_max_age = reader.key_max_age();
         let heartbeat_url = reader.url("NODEKEEPER_HEARTBEAT_URL");
         let sweep_url = reader.url("NODEKEEPER_SWEEP_URL");
         match cluster {
             Some(cluster) if reader.wrong.is_empty() => {
-                Ok(Self { cluster, node_auth, node_role, key, heartbeat_url, sweep_url })
+                Ok(Self { cluster, node_auth, node_role, key, key_max_age, heartbeat_url, sweep_url })
             }
             _ => Err(BadEnvironment(reader.wrong)),
         }
@@ -161,6 +166,15 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
                 KeySource::None
             }
         }
+    }
+
+    fn key_max_age(&mut self) -> Span {
+        let Some(text) = self.value("NODEKEEPER_KEY_MAX_AGE_S") else { return keys::MAX_AGE };
+        let span = text.parse().ok().filter(|s| (1..=3600).contains(s)).map(Span::from_s);
+        if span.is_none() {
+            self.wrong.push(format!("NODEKEEPER_KEY_MAX_AGE_S is {text:?}: it must be 1 to 3600 (seconds)"));
+        }
+        span.unwrap_or(keys::MAX_AGE)
     }
 
     fn url(&mut self, name: &str) -> String {

@@ -1,6 +1,6 @@
 //! The keys of node tokens, read again while the process runs.
 //!
-//! Guarantees: after a rotation every process uses the new key within [`MAX_AGE`], and accepts tokens made with it within
+//! Guarantees: after a rotation every process uses the new key within its maximum age, and accepts tokens made with it within
 //! [`MIN_AGE`]. Strangers cannot make a process read the secret more often than that. A secret that cannot be read leaves
 //! the keys as they are.
 //! Does not: make or store keys.
@@ -11,7 +11,7 @@ use model::time::{Span, Time};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The age at which keys are read again.
+/// The age at which keys are read again, if nothing else is said.
 pub const MAX_AGE: Span = Span::from_s(300);
 
 /// The age at which keys are read again for a token that they do not accept: it may be of a newer key.
@@ -28,24 +28,25 @@ pub trait KeySecret: Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Keys {
     secret: Option<Arc<dyn KeySecret>>,
+    max_age: Span,
     known: Arc<Mutex<(Time, KeyRing)>>,
 }
 
 impl Keys {
     /// Keys that never change.
     pub fn fixed(ring: KeyRing) -> Self {
-        Self { secret: None, known: Arc::new(Mutex::new((Time::from_ms(0), ring))) }
+        Self { secret: None, max_age: MAX_AGE, known: Arc::new(Mutex::new((Time::from_ms(0), ring))) }
     }
 
-    /// Reads the keys from this secret, now and again.
-    pub async fn of_secret(secret: Arc<dyn KeySecret>, now: Time) -> Result<Self, String> {
+    /// Reads the keys from this secret, now and again when they are `max_age` old.
+    pub async fn of_secret(secret: Arc<dyn KeySecret>, max_age: Span, now: Time) -> Result<Self, String> {
         let ring = secret.read().await?;
-        Ok(Self { secret: Some(secret), known: Arc::new(Mutex::new((now, ring))) })
+        Ok(Self { secret: Some(secret), max_age, known: Arc::new(Mutex::new((now, ring))) })
     }
 
-    /// The keys, at most [`MAX_AGE`] old.
+    /// The keys, at most the maximum age old.
     pub async fn ring(&self, now: Time) -> KeyRing {
-        match self.read_if_older(MAX_AGE, now).await {
+        match self.read_if_older(self.max_age, now).await {
             Some(ring) => ring,
             None => self.known.lock().unwrap_or_else(PoisonError::into_inner).1.clone(),
         }
@@ -53,7 +54,7 @@ impl Keys {
 
     /// The keys, read again because a token was not accepted. `None` if they were read a moment ago.
     pub async fn ring_again(&self, now: Time) -> Option<KeyRing> {
-        self.read_if_older(MIN_AGE, now).await
+        self.read_if_older(MIN_AGE.min(self.max_age), now).await
     }
 
     async fn read_if_older(&self, age: Span, now: Time) -> Option<KeyRing> {
@@ -103,7 +104,7 @@ mod tests {
     async fn keys_are_read_again_when_they_are_old_or_refuse_a_token() {
         let secret = Arc::new(Secret { version: Mutex::new(1), ..Secret::default() });
         let at = |s: i64| Time::from_ms(0) + Span::from_s(s);
-        let keys = Keys::of_secret(secret.clone(), at(0)).await.unwrap();
+        let keys = Keys::of_secret(secret.clone(), MAX_AGE, at(0)).await.unwrap();
         *secret.version.lock().unwrap() = 2;
         let version = async |s: i64| keys.ring(at(s)).await.version();
         assert_eq!((version(1).await, version(299).await), (1, 1));

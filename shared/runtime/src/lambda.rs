@@ -115,7 +115,7 @@ async fn parts(needs: Needs) -> Result<Parts, String> {
         KeySource::Given(key) => Some(Keys::fixed(KeyRing::new(key.clone(), None))),
         KeySource::Secret(name) => {
             let client = aws_sdk_secretsmanager::Client::new(&config);
-            Some(Keys::of_secret(Arc::new(Secret { client, name: name.clone() }), Time::now()).await?)
+            Some(Keys::of_secret(Arc::new(Secret { client, name: name.clone() }), env.key_max_age, Time::now()).await?)
         }
         KeySource::None => None,
     };

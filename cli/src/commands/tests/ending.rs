@@ -44,7 +44,8 @@ impl Cloud for Ending {
 
 /// Waits as `teardown` does. Before look number `n` (from 1), `happens(n)` changes the world. Each look is 10 s later.
 async fn waited(world: &World, terminate: bool, timeout_s: u32, happens: impl AsyncFn(i64)) -> Said {
-    let args = TeardownArgs { confirm: "test".parse().unwrap(), cancel_jobs: false, terminate, timeout_s };
+    let args =
+        TeardownArgs { confirm: "test".parse().unwrap(), cancel_jobs: false, terminate, prove_s: 120, timeout_s };
     let looks = Arc::new(AtomicI64::new(0));
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let clock = Arc::clone(&looks);
@@ -132,7 +133,9 @@ async fn a_teardown_terminates_what_no_function_ends() {
     let (world, ec2) = (World::with_policy().await, Arc::new(Ending::default()));
     let world = with(&world, &ec2);
     world.put_node(&fixtures::ready(0)).await;
-    for (id, state) in [("i-1", InstanceState::Running), ("i-2", InstanceState::Stopped), ("i-3", InstanceState::Terminated)] {
+    for (id, state) in
+        [("i-1", InstanceState::Running), ("i-2", InstanceState::Stopped), ("i-3", InstanceState::Terminated)]
+    {
         ec2.set(id, state);
     }
     let said = waited(&world, true, 7200, async |look| {

@@ -1,0 +1,197 @@
+//! What the people who use the commands must be allowed: `infra/people.json`, with which `infra/check.py` compares the
+//! policies of the template.
+//!
+//! Everybody may read every table; readers without the environments of jobs. So the file lists only the other calls.
+
+use super::*;
+use crate::commands::key::KeyCommand;
+use crate::commands::policy::PolicyCommand;
+use crate::local::secrets::NAME;
+use std::collections::BTreeSet;
+use store::Effect;
+
+/// The least powerful person who may give this command. `None`: the command calls nothing, or is not for a deployed
+/// cluster.
+fn who(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::Init(_) | Command::Policy(PolicyCommand::Check(_)) => None,
+        Command::Policy(PolicyCommand::Show(_))
+        | Command::Jobs(_)
+        | Command::Job(_)
+        | Command::Logs(_)
+        | Command::Nodes(_)
+        | Command::Node(_)
+        | Command::Handles(_)
+        | Command::Plan(_)
+        | Command::History(_)
+        | Command::Status(_) => Some("reader"),
+        Command::Submit(_) | Command::Cancel(_) => Some("submitter"),
+        Command::Policy(PolicyCommand::Set(_))
+        | Command::Hold(_)
+        | Command::Drain(_)
+        | Command::Resume(_)
+        | Command::Keep(_)
+        | Command::Release(_)
+        | Command::Key(KeyCommand::Show(_) | KeyCommand::Rotate(_))
+        | Command::Teardown(_) => Some("operator"),
+    }
+}
+
+type Calls = Arc<Mutex<BTreeSet<String>>>;
+
+/// Tables and EC2 that note each call.
+struct Noting {
+    db: Dynamo,
+    calls: Calls,
+}
+
+impl Noting {
+    fn write(&self, write: &DbWrite) {
+        let operation = match write.effect {
+            Effect::Put(_) => "PutItem",
+            Effect::Update { .. } => "UpdateItem",
+            Effect::Delete => "DeleteItem",
+            Effect::Check => "ConditionCheckItem",
+        };
+        self.calls.lock().unwrap().insert(format!("dynamodb:{operation} {}", write.key.table.suffix()));
+    }
+}
+
+#[async_trait]
+impl Db for Noting {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
+        self.db.get(key).await
+    }
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        self.db.get_many(keys).await
+    }
+    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.db.query(query, from).await
+    }
+    async fn scan(&self, table: Table, index: Option<store::Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.db.scan(table, index, from).await
+    }
+    async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Row>, WriteError> {
+        self.write(write);
+        self.db.write(write, answer).await
+    }
+    async fn transact(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
+        writes.iter().for_each(|write| self.write(write));
+        self.db.transact(writes).await
+    }
+}
+
+/// EC2 with one instance that no record claims.
+struct NotingCloud(Calls);
+
+#[async_trait]
+impl Cloud for NotingCloud {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        self.0.lock().unwrap().insert("ec2:DescribeInstances".to_owned());
+        let tags = BTreeMap::new();
+        let state = model::cloud::InstanceState::Running;
+        Ok(vec![Instance { instance_id: "i-9".into(), state, launched_at: at(0), zone: None, tags }])
+    }
+    async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
+        self.0.lock().unwrap().insert("ec2:DescribeInstances".to_owned());
+        Ok(None)
+    }
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Instance, LaunchError> {
+        panic!("a command launched")
+    }
+    async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
+        self.0.lock().unwrap().insert("ec2:TerminateInstances".to_owned());
+        Ok(())
+    }
+    async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
+        panic!("a command read a console")
+    }
+}
+
+#[tokio::test]
+async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
+    let world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    let queued = world.put_job(2).await;
+    let dir = tempfile::tempdir().unwrap();
+    let policy = file(&dir, "p.toml", &POLICY.replace("max = 4", "max = 3"));
+    let (job, queued, alloc) =
+        (job.summary.job_id.to_string(), queued.summary.job_id.to_string(), alloc.id().to_string());
+    let mut made = BTreeMap::<&str, BTreeSet<String>>::new();
+    for line in [
+        &["policy", "show"][..],
+        &["jobs"],
+        &["jobs", "--all"],
+        &["job", &job],
+        &["logs", &job],
+        &["logs", &alloc],
+        &["nodes"],
+        &["node", "0"],
+        &["handles", "0"],
+        &["plan"],
+        &["plan", "--function", "clean-stale-records"],
+        &["plan", "--function", "sweep-dispatch"],
+        &["history"],
+        &["status"],
+        &["submit", "--", "true"],
+        &["cancel", &queued],
+        &["policy", "set", &policy],
+        &["hold", "0"],
+        &["drain", "0"],
+        &["resume", "0"],
+        &["keep", &alloc],
+        &["release", "missing"],
+        &["key", "show", "--secret", NAME],
+        &["key", "rotate", "--secret", NAME],
+        &["cancel", &job],
+        &["teardown", "test", "--cancel-jobs", "--terminate", "--timeout-s", "0"],
+    ] {
+        let calls = Calls::default();
+        let noting = Noting { db: world.cluster.dynamo.clone(), calls: Arc::clone(&calls) };
+        let mut watched = world.clone();
+        watched.cluster.store = Store::new(Arc::new(noting));
+        watched.cluster.cloud = Arc::new(NotingCloud(Arc::clone(&calls)));
+        let said = watched.run(line).await;
+        assert!(said.result.is_ok(), "{line:?}: {said:?}");
+        let who = who(&parse(line).unwrap()).unwrap();
+        let mut calls = calls.lock().unwrap().clone();
+        if line.first() == Some(&"key") {
+            calls.insert("secretsmanager:GetSecretValue".to_owned());
+            if line.contains(&"rotate") {
+                calls.insert("secretsmanager:PutSecretValue".to_owned());
+            }
+        }
+        // Who may do more may do this too.
+        let powers = ["reader", "submitter", "operator"];
+        for more in powers.iter().skip_while(|power| **power != who) {
+            made.entry(more).or_default().extend(calls.iter().cloned());
+        }
+    }
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../infra/people.json");
+    let listed = std::fs::read_to_string(&path).unwrap();
+    let made = serde_json::to_string_pretty(&made).unwrap();
+    assert_eq!(listed.trim_end(), made, "{}: write this", path.display());
+}
+
+#[tokio::test]
+async fn a_reader_without_environments_sees_everything_else() {
+    let world = World::with_policy().await;
+    let job = Job {
+        work: model::Work { env: [("KEY".into(), "secret".into())].into(), ..fixtures::job(1).work },
+        ..fixtures::job(1)
+    };
+    let job = world.store().write(None, &job, Vec::new()).await.unwrap();
+    let id = job.summary.job_id.to_string();
+    assert!(world.run(&["job", &id]).await.done().contains("KEY=secret"));
+    let mut reader = world.clone();
+    reader.cluster.store = Store::new(Arc::new(world.cluster.dynamo.without_env()));
+    for line in [&["job", &id][..], &["job", &id, "--json"], &["jobs", "--json", "--all"]] {
+        let whole = world.run(line).await.done();
+        let seen = reader.run(line).await.done();
+        assert!(!seen.contains("secret") && !seen.contains("KEY"), "{seen}");
+        assert!(seen.contains(&id) && whole.len() > seen.len(), "{seen}");
+    }
+    let before = world.store().job(job.summary.job_id).await.unwrap().unwrap();
+    let seen = reader.store().job(job.summary.job_id).await.unwrap().unwrap();
+    assert_eq!(Job { work: before.work.clone(), ..seen }, before, "nothing else is missing");
+}

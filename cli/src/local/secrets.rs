@@ -1,0 +1,93 @@
+//! The local secret of the nodes' master key: the two calls of Secrets Manager that nodekeeper makes.
+//!
+//! Guarantees: a new value moves the labels AWSCURRENT and AWSPREVIOUS as Secrets Manager moves them; a request token
+//! stores one value. Only a caller that knows the address, which stands in the environment file, reads the key.
+//! Does not: check signatures, or keep the key after the local system ends.
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use model::auth::hex;
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The name of the secret.
+pub(crate) const NAME: &str = "nodekeeper-local-node-key";
+
+/// The secret, and the path at which it is served.
+#[derive(Clone)]
+pub(crate) struct LocalSecret {
+    path: String,
+    /// The values with their request tokens, the current one last.
+    values: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+impl fmt::Debug for LocalSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LocalSecret(…)")
+    }
+}
+
+impl LocalSecret {
+    /// The secret with this value.
+    pub(crate) fn new(value: &str) -> Self {
+        #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
+        let path = format!("/secrets/{}", hex(&rand::random::<[u8; 16]>()));
+        Self { path, values: Arc::new(Mutex::new(vec![("first".to_owned(), value.to_owned())])) }
+    }
+
+    /// The path of its URL.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What serves it.
+    pub(crate) fn router(&self) -> Router {
+        Router::new().route(&format!("{}/", self.path), post(call)).with_state(self.clone())
+    }
+
+    fn answer(&self, operation: &str, request: &Value) -> Result<Value, (&'static str, String)> {
+        let text = |name: &str| request.get(name).and_then(Value::as_str).unwrap_or_default();
+        let missing = |what: &str| ("ResourceNotFoundException", format!("there is no {what}"));
+        if text("SecretId") != NAME {
+            return Err(missing(&format!("secret {}", text("SecretId"))));
+        }
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        match operation {
+            "secretsmanager.GetSecretValue" => {
+                let newest_first: &mut dyn Iterator<Item = _> = &mut values.iter().rev();
+                let value = match text("VersionStage") {
+                    "" | "AWSCURRENT" => newest_first.next(),
+                    "AWSPREVIOUS" => newest_first.nth(1),
+                    _ => None,
+                };
+                let (id, value) = value.ok_or_else(|| missing("value with this label"))?;
+                Ok(json!({"Name": NAME, "VersionId": id, "SecretString": value}))
+            }
+            "secretsmanager.PutSecretValue" => {
+                let (id, value) = (text("ClientRequestToken"), text("SecretString"));
+                match values.iter().find(|(known, _)| known == id) {
+                    None => values.push((id.to_owned(), value.to_owned())),
+                    Some((_, known)) if known == value => {}
+                    Some(_) => return Err(("ResourceExistsException", "this version has another value".to_owned())),
+                }
+                Ok(json!({"Name": NAME, "VersionId": id}))
+            }
+            _ => Err(("InvalidRequestException", format!("{operation} is not emulated here"))),
+        }
+    }
+}
+
+async fn call(State(secret): State<LocalSecret>, headers: HeaderMap, body: Bytes) -> Response {
+    let operation = headers.get("x-amz-target").and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let request = serde_json::from_slice(&body).unwrap_or_default();
+    let (status, answer) = match secret.answer(operation, &request) {
+        Ok(answer) => (StatusCode::OK, answer),
+        Err((kind, message)) => (StatusCode::BAD_REQUEST, json!({"__type": kind, "message": message})),
+    };
+    (status, [("content-type", "application/x-amz-json-1.1")], answer.to_string()).into_response()
+}
