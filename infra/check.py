@@ -108,6 +108,11 @@ NEEDS = {
 # The calls of DynamoDB and EC2 that each function makes. The tests record them and compare them with this file.
 CALLS = json.loads((ROOT / "infra" / "calls.json").read_text())
 
+# The calls that the commands make, by who may give them: the tests record these too. Reads of tables are left out,
+# because everybody may read every table and index.
+PEOPLE = json.loads((ROOT / "infra" / "people.json").read_text())
+READS = ("BatchGetItem", "GetItem", "Query", "Scan")
+
 # Reading the streams of new jobs and of ended allocs is Lambda's part, with the function's role.
 STREAM = {
     f"dynamodb:{verb} {table}/stream"
@@ -145,15 +150,17 @@ class Function:
 
 @dataclass(frozen=True)
 class Contract:
-    """What `nodekeeper init --print-contract` prints: the tables and the functions of the project."""
+    """What `nodekeeper init --print-contract` prints: the tables, functions and metrics of the project."""
 
     tables: list[dict[str, Any]]
     functions: list[Function]
+    # The names of the metrics that the functions emit, and their namespace.
+    metrics: dict[str, Any]
 
     @staticmethod
     def read(document: dict[str, Any]) -> "Contract":
         rows = [Function(f["name"], f["period_s"], tuple(f["routes"])) for f in document["functions"]]
-        return Contract(document["tables"], rows)
+        return Contract(document["tables"], rows, document["metrics"])
 
     def checked_functions(self) -> list[Function]:
         """The functions whose needs are known. `check_contract` reports the others."""
@@ -168,6 +175,10 @@ STREAM_FILTERS = {
 
 # Who may assume a role: Lambda assumes our roles, Scheduler assumes the roles that SAM makes for schedules.
 TRUSTED = (["lambda.amazonaws.com"], ["scheduler.amazonaws.com"])
+
+# The metrics of Lambda that the dashboard uses.
+# https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
+LAMBDA_METRICS = ("ConcurrentExecutions", "Errors", "Invocations", "Throttles", "Url4xxCount")
 
 # A function counts as silent after five missed periods, as in the policy's watchdog.multiplier.
 SILENT_PERIODS = 5
@@ -287,8 +298,10 @@ class Values:
         account = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}"
         arn = {
             "AWS::DynamoDB::Table": lambda: f"arn:aws:dynamodb:{account}:table/{self.ref(logical_id)}",
+            "AWS::CloudWatch::Alarm": lambda: f"arn:aws:cloudwatch:{account}:alarm:{logical_id}",
             "AWS::Events::Rule": lambda: f"arn:aws:events:{account}:rule/{logical_id}",
             "AWS::IAM::InstanceProfile": lambda: f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:instance-profile/{logical_id}",
+            "AWS::IAM::ManagedPolicy": lambda: f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:policy/{logical_id}",
             "AWS::IAM::Role": lambda: f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/{logical_id}",
             "AWS::Lambda::Function": lambda: f"arn:aws:lambda:{account}:function:{self.ref(logical_id)}",
             "AWS::Logs::LogGroup": lambda: f"arn:aws:logs:{account}:log-group:{self.ref(logical_id)}:*",
@@ -340,8 +353,9 @@ def policies(resources: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for role, properties in of_type(resources, "AWS::IAM::Role").items():
         for policy in properties.get("Policies", []):
             yield role, policy["PolicyDocument"]
-    for name, properties in of_type(resources, "AWS::IAM::Policy").items():
-        yield name, properties["PolicyDocument"]
+    for kind in ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy"):
+        for name, properties in of_type(resources, kind).items():
+            yield name, properties["PolicyDocument"]
 
 
 def analyse_policies(resources: dict[str, Any]) -> Iterator[str]:
@@ -657,18 +671,59 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
     for wanted in contract.checked_functions():
         found = granted_by_role.pop(f"{wanted.logical_id}Role", set())
         needed = set(CALLS.get(wanted.name, [])) | (STREAM if wanted.name == "poll-and-scale" else set())
+        needed |= {"secretsmanager:GetSecretValue"} if wanted.needs.key else set()
         for call in sorted(found - needed):
             yield f"{wanted.logical_id}Role: {call}: the function never makes this call; take the permission away"
         for call in sorted(needed - found):
             yield f"{wanted.logical_id}Role: {call}: the function makes this call; allow it"
+    for who, calls in PEOPLE.items():
+        policy = f"{who.capitalize()}Policy"
+        needed = set(calls) | reads_of_everything(contract.tables, who)
+        found = granted_by_role.pop(policy, set())
+        for call in sorted(found - needed):
+            yield f"{policy}: {call}: no command of the {who} makes this call; take the permission away"
+        for call in sorted(needed - found):
+            yield f"{policy}: {call}: a command of the {who} makes this call; allow it"
     for role, found in granted_by_role.items():
         if found:
             yield f"{role}: grants {sorted(found)}, but belongs to no function that needs it"
+    yield from check_hidden(resources, contract)
+
+
+def reads_of_everything(tables: list[dict[str, Any]], who: str) -> set[str]:
+    """All reads of all tables and indexes. A reader does not query rows with an environment: no command does."""
+    reads = set()
+    for table in tables:
+        hidden = who == "reader" and table["without_env"] is not None
+        reads.update(f"dynamodb:{verb} {table['name']}" for verb in READS if not (hidden and verb == "Query"))
+        reads.update(f"dynamodb:{verb} {table['name']}/{index['name']}" for index in table["indexes"] for verb in READS)
+    return reads
+
+
+def check_hidden(resources: dict[str, Any], contract: Contract) -> Iterator[str]:
+    """A reader reads rows that have an environment only by the names of all other attributes."""
+    document = resources.get("ReaderPolicy", {}).get("Properties", {}).get("PolicyDocument", {"Statement": []})
+    for table in contract.tables:
+        if table["without_env"] is None:
+            continue
+        arn = f"arn:aws:dynamodb:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:table/{CLUSTER}-{table['name']}"
+        should = {
+            # The call must name attributes ...
+            "Null": {"dynamodb:Attributes": "false"},
+            "StringEqualsIfExists": {"dynamodb:Select": "SPECIFIC_ATTRIBUTES"},
+            # ... and only these.
+            "ForAllValues:StringEquals": {"dynamodb:Attributes": table["without_env"]},
+        }
+        for statement in document["Statement"]:
+            if arn in as_list(statement["Resource"]) and statement.get("Condition") != should:
+                yield f"ReaderPolicy: {table['name']}: a reader may see environments; the condition must be {json.dumps(should)}"
 
 
 def calls_of(action: str, granted: list[str]) -> set[str]:
     """The calls that a grant allows, in the form of `calls.json`: EC2 actions, and DynamoDB actions with their table."""
     if action.startswith("ec2:"):
+        return {action}
+    if action.startswith("secretsmanager:"):
         return {action}
     if not action.startswith("dynamodb:"):
         return set()
@@ -692,8 +747,8 @@ def check_grant(
         yield f"{role}: {action}: on more than the cluster's own tables and indexes"
     if action == "dynamodb:DeleteItem" and f"{own_tables}nodes" in granted and role != "CleanStaleRecordsRole":
         yield f"{role}: {action}: only clean-stale-records deletes rows of nodes"
-    if service == "secretsmanager" and verb != "GetSecretValue":
-        yield f"{role}: {action}: a function only reads the key"
+    if service == "secretsmanager" and verb != "GetSecretValue" and role != "OperatorPolicy":
+        yield f"{role}: {action}: only an operator changes the key"
     if action in ("ec2:TerminateInstances", "ec2:GetConsoleOutput"):
         if equals.get("aws:ResourceTag/nodekeeper:cluster") != CLUSTER:
             yield f"{role}: {action}: needs the condition aws:ResourceTag/nodekeeper:cluster = the cluster"
@@ -857,6 +912,30 @@ def check_silence(resources: dict[str, Any], alarm: dict[str, Any], wanted: Func
             yield f"{what}: reads the schedule group {function}, but the schedule is in {groups}"
 
 
+def check_dashboard(resources: dict[str, Any], contract: Contract) -> Iterator[str]:
+    """Each graph shows a metric that something emits, and the dashboard shows all alarms."""
+    functions = [f.name for f in contract.functions]
+    dashboards = list(of_type(resources, "AWS::CloudWatch::Dashboard").values())
+    if len(dashboards) != 1:
+        yield f"dashboard: there must be one, there are {len(dashboards)}"
+    for dashboard in dashboards:
+        widgets = json.loads(dashboard["DashboardBody"])["widgets"]
+        for properties in (w["properties"] for w in widgets if w["type"] == "metric"):
+            for namespace, name, *dimensions in properties["metrics"]:
+                pairs = dict(zip(dimensions[::2], dimensions[1::2], strict=True))
+                ours = [{"Cluster": CLUSTER, "Function": f} for f in functions]
+                lambdas = [{"FunctionName": f"{CLUSTER}-{f}"} for f in functions]
+                known = {contract.metrics["namespace"]: (contract.metrics["names"], ours), "AWS/Lambda": (LAMBDA_METRICS, lambdas)}
+                names, emitted = known.get(namespace, ([], []))
+                if name not in names or pairs not in emitted:
+                    yield f"dashboard: {properties['title']}: nothing emits {namespace} {name} {pairs}"
+        shown = {a for w in widgets if w["type"] == "alarm" for a in w["properties"]["alarms"]}
+        account = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}"
+        alarms = {f"arn:aws:cloudwatch:{account}:alarm:{name}" for name in of_type(resources, "AWS::CloudWatch::Alarm")}
+        for arn in sorted(shown ^ alarms):
+            yield f"dashboard: {arn}: {'not an alarm of the stack' if arn in shown else 'an alarm that it does not show'}"
+
+
 def check_outputs(values: Values, template: dict[str, Any], contract: Contract) -> Iterator[str]:
     """The stack says what a node's image, an operator or another stack needs to know."""
     found = values.of({k: o["Value"] for k, o in template.get("Outputs", {}).items()})
@@ -891,6 +970,7 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
         yield from check_nodes(resources, mode)
         yield from check_secret(resources)
         yield from check_alarms(resources, contract)
+        yield from check_dashboard(resources, contract)
         yield from check_outputs(values, expansion, contract)
         # SAM makes the schedules' roles. What they grant is checked above; how they are written is SAM's choice.
         yield from analyse_policies({k: r for k, r in resources.items() if k in source["Resources"]})

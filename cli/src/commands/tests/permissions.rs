@@ -131,7 +131,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["plan"],
         &["plan", "--function", "clean-stale-records"],
         &["plan", "--function", "sweep-dispatch"],
-        &["history"],
+        &["history", "cluster"],
         &["status"],
         &["submit", "--", "true"],
         &["cancel", &queued],
