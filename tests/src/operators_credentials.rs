@@ -93,3 +93,69 @@ fn a_profile_that_signs_in_through_a_browser_gets_its_credentials_from_the_aws_c
         }
     }
 }
+
+/// Whether the policy of readers allows this call: a read of a row with an environment names its attributes, and `env` is
+/// not one of them (`ReaderPolicy` of the template).
+fn allowed(operation: &str, body: &serde_json::Value) -> bool {
+    let request = match body["RequestItems"].as_object().and_then(|tables| tables.iter().next()) {
+        Some((table, request)) => (table.clone(), request.clone()),
+        None => (body["TableName"].as_str().unwrap_or_default().to_owned(), body.clone()),
+    };
+    let hides = request.0.ends_with("-jobs") || request.0.ends_with("-allocs");
+    let reads = ["GetItem", "BatchGetItem", "Scan"].iter().any(|verb| operation.ends_with(&format!(".{verb}")));
+    if !hides || !reads || body["IndexName"].is_string() {
+        return true;
+    }
+    let names = request.1["ExpressionAttributeNames"].as_object();
+    request.1["ProjectionExpression"].is_string() && names.is_some_and(|names| names.values().all(|name| name != "env"))
+}
+
+/// DynamoDB behind the policy of readers.
+async fn behind_the_policy(database: String) -> String {
+    use axum::http::{HeaderMap, StatusCode};
+    use axum::response::IntoResponse;
+    let forward = async move |headers: HeaderMap, body: String| {
+        let operation = headers["x-amz-target"].to_str().unwrap().to_owned();
+        if !allowed(&operation, &serde_json::from_str(&body).unwrap()) {
+            let denied = r#"{"__type": "com.amazon.coral.service#AccessDeniedException", "Message": "not authorized"}"#;
+            return (StatusCode::BAD_REQUEST, denied.to_owned()).into_response();
+        }
+        let answer = reqwest::Client::new().post(&database).headers(headers).body(body).send().await.unwrap();
+        (answer.status(), answer.text().await.unwrap()).into_response()
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new().route("/", axum::routing::post(forward));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_whose_policy_hides_environments_sees_the_rest_and_is_told() {
+    let cluster = crate::world::fresh_cluster();
+    let (whole, behind) =
+        (crate::world::dynamo_url().to_owned(), behind_the_policy(crate::world::dynamo_url().to_owned()).await);
+    let run = |url: &str, args: &[&str]| {
+        Command::new(crate::end_to_end::program("nodekeeper"))
+            .args(["--cluster", cluster.as_str()])
+            .args(args)
+            .env("AWS_ENDPOINT_URL_DYNAMODB", url)
+            .env("AWS_ENDPOINT_URL_EC2", "http://127.0.0.1:9")
+            .envs([("AWS_REGION", "us-east-1"), ("AWS_ACCESS_KEY_ID", "local"), ("AWS_SECRET_ACCESS_KEY", "local")])
+            .output()
+            .unwrap()
+    };
+    let out = |output: &std::process::Output| String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(run(&whole, &["init"]).status.success());
+    let submitted = run(&whole, &["submit", "--env", "TOKEN=hidden", "--name", "seen", "--", "true"]);
+    let id = out(&submitted).trim().to_owned();
+    assert!(submitted.status.success() && out(&run(&whole, &["job", &id])).contains("TOKEN=hidden"));
+    for args in [&["job", id.as_str()][..], &["job", &id, "--json"], &["jobs", "--all", "--json"], &["jobs"]] {
+        let seen = run(&behind, args);
+        let (said, told) = (out(&seen), String::from_utf8(seen.stderr.clone()).unwrap());
+        assert!(seen.status.success() && said.contains("seen") && !said.contains("hidden"), "{args:?}: {said}{told}");
+        // The list of waiting jobs comes from an index, which never has environments.
+        let expected = usize::from(args != ["jobs"]);
+        assert_eq!(told.matches("your permissions hide the environments of jobs").count(), expected, "{told}");
+    }
+}
