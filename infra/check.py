@@ -5,6 +5,7 @@
     nodekeeper init --print-contract > contract.json
     infra/check.py --contract contract.json               prints one line for each finding, exits 1 if there is one
     infra/check.py --contract contract.json --self-test   also plants mistakes and proves that each is found
+    infra/check.py --print-policies ClusterName=c         prints what each role allows, with values worked out
 
 A linter sees little in SAM source. So this check expands the template as a deployment does, lints the
 expansion and analyses its policies. Then it works out the expansion's values, once for each way to deploy it
@@ -1083,6 +1084,22 @@ CONTRACT_MISTAKES = [
 ]  # fmt: skip
 
 
+def parameter(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is no parameter: write PARAMETER=VALUE")
+    return name, value
+
+
+def documents(text: str, parameters: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What each role and each managed policy of the template allows: its policy documents by its logical id."""
+    resources = Values(expand(yaml_parse(text)), {"ClusterName": CLUSTER, **parameters}).live_resources()
+    roles = of_type(resources, "AWS::IAM::Role")
+    allowed = {name: [p["PolicyDocument"] for p in role.get("Policies", [])] for name, role in roles.items()}
+    managed = of_type(resources, "AWS::IAM::ManagedPolicy")
+    return allowed | {name: [policy["PolicyDocument"]] for name, policy in managed.items()}
+
+
 def self_test(text: str, document: dict[str, Any]) -> int:
     """Makes each mistake in memory and returns the number of mistakes that the check missed."""
     missed = 0
@@ -1102,11 +1119,20 @@ def self_test(text: str, document: dict[str, Any]) -> int:
 def main() -> int:
     arguments = argparse.ArgumentParser(description="Checks infra/template.yaml, offline.")
     arguments.add_argument(
-        "--contract", required=True, help="what `nodekeeper init --print-contract` prints; - for standard input"
+        "--contract", help="what `nodekeeper init --print-contract` prints; - for standard input"
     )
     arguments.add_argument("--template", type=Path, default=TEMPLATE)
     arguments.add_argument("--self-test", action="store_true", help="also plant mistakes and prove that each is found")
+    arguments.add_argument(
+        "--print-policies", nargs="*", metavar="PARAMETER=VALUE", type=parameter,
+        help="only print what each role and managed policy allows, as JSON, with these parameters of the template",
+    )  # fmt: skip
     options = arguments.parse_args()
+    if options.print_policies is not None:
+        print(json.dumps(documents(options.template.read_text(), dict(options.print_policies))))
+        return 0
+    if options.contract is None:
+        arguments.error("--contract is needed: give what `nodekeeper init --print-contract` prints")
 
     start = time.monotonic()
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())

@@ -10,6 +10,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::disallowed_methods, reason = "tests find binaries and emulators by the environment")]
 
+mod account;
 mod bad_input;
 mod boot;
 mod carried_out;
@@ -20,6 +21,7 @@ mod identity;
 mod node;
 mod old_reads;
 mod permissions;
+mod permitted;
 mod races;
 mod second_opinions;
 mod signatures;
