@@ -3,7 +3,8 @@
 
     pip install -r infra/requirements.txt
     nodekeeper init --print-contract > contract.json
-    infra/check.py --contract contract.json   prints one line for each finding, exits 1 if there is one
+    infra/check.py --contract contract.json         prints one line for each finding, exits 1 if there is one
+    infra/check.py --print-policies ClusterName=c   prints what each role allows, with values worked out
 
 A linter sees little in SAM source. So this check expands the template as a deployment does, lints the
 expansion and analyses its policies. Then it works out the expansion's values, once for each way to deploy it
@@ -12,8 +13,9 @@ contract), the calls that the functions make (`calls.json`), and `NEEDS`.
 
 `mistakes.py` proves that it finds mistakes.
 
-It does not talk to AWS. Two things only a deployment can show: whether a policy allows everything that a
-function calls, and whether the account's limits are high enough.
+It does not talk to AWS. `tests/src/permitted.rs` runs the functions with exactly the policies of the template. Two things
+only a deployment can show: whether AWS reads the policies as that test does, and whether the account's limits are high
+enough.
 """
 
 import argparse
@@ -994,13 +996,38 @@ def check(text: str, contract: Contract) -> Iterator[str]:
     yield from lint(json.dumps({k: v for k, v in expansion.items() if k != "Metadata"}), "expansion")
 
 
+def parameter(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is no parameter: write PARAMETER=VALUE")
+    return name, value
+
+
+def documents(text: str, parameters: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What each role and each managed policy of the template allows: its policy documents by its logical id."""
+    resources = Values(expand(yaml_parse(text)), {"ClusterName": CLUSTER, **parameters}).live_resources()
+    roles = of_type(resources, "AWS::IAM::Role")
+    allowed = {name: [p["PolicyDocument"] for p in role.get("Policies", [])] for name, role in roles.items()}
+    managed = of_type(resources, "AWS::IAM::ManagedPolicy")
+    return allowed | {name: [policy["PolicyDocument"]] for name, policy in managed.items()}
+
+
 def main() -> int:
     arguments = argparse.ArgumentParser(description="Checks infra/template.yaml, offline.")
     arguments.add_argument(
-        "--contract", required=True, help="what `nodekeeper init --print-contract` prints; - for standard input"
+        "--contract", help="what `nodekeeper init --print-contract` prints; - for standard input"
     )
     arguments.add_argument("--template", type=Path, default=TEMPLATE)
+    arguments.add_argument(
+        "--print-policies", nargs="*", metavar="PARAMETER=VALUE", type=parameter,
+        help="only print what each role and managed policy allows, as JSON, with these parameters of the template",
+    )  # fmt: skip
     options = arguments.parse_args()
+    if options.print_policies is not None:
+        print(json.dumps(documents(options.template.read_text(), dict(options.print_policies))))
+        return 0
+    if options.contract is None:
+        arguments.error("--contract is needed: give what `nodekeeper init --print-contract` prints")
 
     start = time.monotonic()
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())

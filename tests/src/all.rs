@@ -10,6 +10,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::disallowed_methods, reason = "tests find binaries and emulators by the environment")]
 
+mod account;
 mod bad_input;
 mod boot;
 mod carried_out;
@@ -21,6 +22,7 @@ mod node;
 mod old_reads;
 mod operators_credentials;
 mod permissions;
+mod permitted;
 mod races;
 mod second_opinions;
 mod signatures;

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// A program that was built with the tests.
 pub fn program(name: &str) -> PathBuf {
     // target/debug/deps/all-… → target/debug
     let directory = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();

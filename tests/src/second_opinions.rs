@@ -70,6 +70,11 @@ impl Emulator {
         Self::start("ministack", |c, port| _ = c.env("GATEWAY_PORT", port.to_string()))
     }
 
+    /// MiniStack checks who calls, and what the caller's role allows.
+    pub fn ministack_with_permissions() -> Self {
+        Self::start("ministack", |c, port| _ = c.env("GATEWAY_PORT", port.to_string()).env("AUTH", "true"))
+    }
+
     pub fn moto() -> Self {
         Self::start("moto_server", |c, port| _ = c.args(["-H", "127.0.0.1", "-p", &port.to_string()]))
     }

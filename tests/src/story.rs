@@ -1,8 +1,9 @@
 //! What an operator sees: the whole story of a job, told by one command.
 
-use crate::world::{World, quick_policy};
+use crate::world::{World, credentials, quick_policy, secrets_client};
 use clap::Parser;
 use model::ids::{AllocId, JobId};
+use model::time::Time;
 use model::{ClientStatus, NodeStatus};
 use nodekeeper_agent::protocol::{Ended, Seen};
 use nodekeeper_cli::commands::{self, Cluster, Command, Context, Screen};
@@ -15,27 +16,31 @@ struct Line {
     command: Command,
 }
 
+/// Runs a command as an operator does. Returns what it printed, or why it failed.
+pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<String, String> {
+    let command = Line::try_parse_from(std::iter::once(&"nodekeeper").chain(line)).unwrap().command;
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut context = Context {
+        connect: Box::new(move || {
+            let cluster = cluster.clone();
+            Box::pin(async move { Ok(cluster) })
+        }),
+        clock: Arc::new(move || now),
+        screen: Screen::Pipe,
+        input: &mut std::io::empty(),
+        out: &mut out,
+        err: &mut err,
+    };
+    commands::run(command, &mut context).await.map_err(|e| format!("{e:#}"))?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
 impl World {
-    /// Runs a command as an operator does. Returns what it printed.
     async fn operate(&self, line: &[&str]) -> String {
-        let command = Line::try_parse_from(std::iter::once(&"nodekeeper").chain(line)).unwrap().command;
         let (store, dynamo, cloud) = (self.look.clone(), self.dynamo.clone(), Arc::clone(&self.cloud));
-        let cluster = Cluster { store, dynamo, cloud };
-        let now = self.now();
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut context = Context {
-            connect: Box::new(move || {
-                let cluster = cluster.clone();
-                Box::pin(async move { Ok(cluster) })
-            }),
-            clock: Arc::new(move || now),
-            screen: Screen::Pipe,
-            input: &mut std::io::empty(),
-            out: &mut out,
-            err: &mut err,
-        };
-        commands::run(command, &mut context).await.unwrap();
-        String::from_utf8(out).unwrap()
+        // No command of a story needs the secret.
+        let secrets = secrets_client("http://127.0.0.1:9", credentials());
+        operate(Cluster { store, dynamo, cloud, secrets }, self.now(), line).await.unwrap()
     }
 
     /// Steps until the alloc is in this state and as many nodes are ready.

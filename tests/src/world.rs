@@ -44,7 +44,7 @@ pub fn dynamo_url() -> &'static str {
     })
 }
 
-fn credentials() -> aws_sdk_dynamodb::config::Credentials {
+pub fn credentials() -> aws_sdk_dynamodb::config::Credentials {
     aws_sdk_dynamodb::config::Credentials::new("local", "local", None, None, "tests")
 }
 
@@ -66,6 +66,16 @@ pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
         .endpoint_url(url)
         .build();
     aws_sdk_ec2::Client::from_conf(config)
+}
+
+pub fn secrets_client(url: &str, credentials: aws_sdk_dynamodb::config::Credentials) -> aws_sdk_secretsmanager::Client {
+    let config = aws_sdk_secretsmanager::Config::builder()
+        .behavior_version(aws_sdk_secretsmanager::config::BehaviorVersion::latest())
+        .region(aws_sdk_secretsmanager::config::Region::new("us-east-1"))
+        .credentials_provider(credentials)
+        .endpoint_url(url)
+        .build();
+    aws_sdk_secretsmanager::Client::from_conf(config)
 }
 
 /// A cluster name that no other test of this process has.

@@ -1,0 +1,542 @@
+//! The functions run with exactly the permissions of `infra/template.yaml`, in an account where permissions count.
+//!
+//! Guarantees: a whole life needs nothing that a role does not allow, and no more calls than `infra/calls.json` lists, as
+//! they are seen on the wire; what a role does not allow is refused.
+//! Does not: show that a role allows nothing superfluous. `infra/check.py` does.
+
+use crate::account::{Account, CLUSTER, REGION};
+use crate::end_to_end::program;
+use crate::node::{Node, http};
+use crate::second_opinions::root;
+use crate::story::operate;
+use crate::world::{Switch, quick_policy, set_policy};
+use aws_sdk_dynamodb::config::Credentials as Keys;
+use base64::Engine;
+use cloud::Ec2;
+use ec2_stand_in::MachineStart;
+use lambda_stand_in::{FunctionConfig, Lambda, LambdaSettings};
+use model::auth::KeyRing;
+use model::cloud::{CLUSTER_TAG, Cloud, InstanceState, LaunchError};
+use model::fixtures;
+use model::functions::{CLEAN_STALE_RECORDS, FUNCTIONS};
+use model::ids::{ClusterName, JobId};
+use model::launch::{LaunchRequest, LaunchSettings};
+use model::policy::Policy;
+use model::time::{Span, Time};
+use model::{ClientStatus, Market};
+use nodekeeper_cli::commands::Cluster;
+use runtime::clock::RunClock;
+use runtime::http::Credentials;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use store::Store;
+
+/// A cluster in the account: the functions with their roles, and nodes with the agent's real protocol.
+struct Fleet {
+    account: Account,
+    cluster: ClusterName,
+    policy: Value,
+    settings: LaunchSettings,
+    now: Time,
+    steps: u32,
+    nodes: BTreeMap<String, Node>,
+    /// Instances whose machine never comes up.
+    dead: BTreeSet<String>,
+}
+
+impl Fleet {
+    async fn new() -> Self {
+        let cluster: ClusterName = CLUSTER.parse().unwrap();
+        let account = Account::new(&cluster).await;
+        let mut policy = quick_policy();
+        policy["launch"]["template"] = json!(format!("{cluster}-node"));
+        policy["launch"]["subnets"] = json!([account.made("subnet")]);
+        policy["boot"] = json!({"timeout_s": 60, "failures_before_pause": 1});
+        policy["size"][0]["market"] = json!("spot");
+        let settings = LaunchSettings {
+            cluster: cluster.clone(),
+            keys: Some(KeyRing::new("5a".repeat(32).parse().unwrap(), None)),
+            heartbeat_url: "http://heartbeat".into(),
+            sweep_url: "http://sweep".into(),
+        };
+        let now = Time::from_ms(jiff::Timestamp::now().as_millisecond());
+        let (nodes, dead) = (BTreeMap::new(), BTreeSet::new());
+        let fleet = Self { account, cluster, policy, settings, now, steps: 0, nodes, dead };
+        fleet.account.dynamo(&Account::owner()).create_tables().await.unwrap();
+        fleet.set_policy().await;
+        fleet
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::from_json(&self.policy).unwrap()
+    }
+
+    async fn set_policy(&self) {
+        set_policy(&self.store(&Account::owner()), &self.policy()).await;
+    }
+
+    fn store(&self, keys: &Keys) -> Store {
+        Store::new(Arc::new(self.account.dynamo(keys)))
+    }
+
+    fn cloud(&self, keys: &Keys) -> Ec2 {
+        Ec2::new(self.account.ec2(keys), self.cluster.clone())
+    }
+
+    fn clock(&self) -> RunClock {
+        RunClock::new(self.now, None, Duration::from_secs(50))
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials::Token(runtime::keys::Keys::fixed(self.settings.keys.clone().unwrap()))
+    }
+
+    fn ingest(&self, keys: &Keys) -> heartbeat_ingest::Ingest {
+        heartbeat_ingest::Ingest::new(self.store(keys), self.credentials(), self.cluster.clone())
+    }
+
+    fn sweep(&self, keys: &Keys) -> sweep_dispatch::Sweep {
+        sweep_dispatch::Sweep::new(self.store(keys), self.credentials(), self.cluster.clone())
+    }
+
+    /// The launch of the node of slot 1.
+    fn request(&self, offering: model::Offering) -> LaunchRequest {
+        LaunchRequest::render(&self.settings, &self.policy(), fixtures::node_id(1), 1, &offering)
+    }
+
+    async fn poll(&self, keys: &Keys) -> Result<(), String> {
+        let (store, cloud) = (self.store(keys), self.cloud(keys));
+        let run = poll_and_scale::tick(&store, &cloud, &self.settings, &json!({}), self.clock()).await;
+        run.map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    async fn clean(&self, keys: &Keys) -> Result<(), String> {
+        let run = clean_stale_records::tick(&self.store(keys), &self.cloud(keys), &json!({}), self.clock()).await;
+        run.map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    /// A command of an operator with these permissions.
+    async fn operate(&self, keys: &Keys, line: &[&str]) -> Result<String, String> {
+        let dynamo = self.account.dynamo(keys);
+        let cloud = Arc::new(self.cloud(keys));
+        let cluster = Cluster { store: self.store(keys), dynamo, cloud, secrets: self.account.secrets(keys) };
+        operate(cluster, self.now, line).await
+    }
+
+    /// Boots nodes on the instances that run now.
+    async fn machines(&mut self) {
+        let ec2 = self.account.ec2(&Account::owner());
+        let running = self.cloud(&Account::owner()).instances().await.unwrap();
+        let running: Vec<_> = running.into_iter().filter(|i| i.state == InstanceState::Running).collect();
+        self.nodes.retain(|id, _| running.iter().any(|i| i.instance_id == *id));
+        for instance in running {
+            let id = instance.instance_id;
+            if self.nodes.contains_key(&id) || self.dead.contains(&id) {
+                continue;
+            }
+            let asked = ec2.describe_instance_attribute().instance_id(&id).attribute("userData".into());
+            let found = asked.send().await.unwrap().user_data.unwrap().value.unwrap();
+            let user_data = base64::engine::general_purpose::STANDARD.decode(found).unwrap();
+            let machine = MachineStart {
+                instance_id: id.clone(),
+                private_ip: "10.0.0.1".into(),
+                instance_type: String::new(),
+                user_data: String::from_utf8(user_data).unwrap(),
+                tags: instance.tags,
+            };
+            self.nodes.insert(id, Node::boot(&machine));
+        }
+    }
+
+    /// Whether every job has ended, every record is cleaned, and nothing is left in EC2 and on the nodes.
+    async fn is_quiet(&self) -> bool {
+        let look = self.store(&Account::owner());
+        look.jobs().await.unwrap().iter().all(|j| j.summary.state.is_ended() && j.summary.allocs.is_empty())
+            && look.nodes().await.unwrap().iter().all(|n| n.is_cleaned())
+            && look.handles_due(self.now + Span::from_s(2 * 86_400)).await.unwrap().is_empty()
+            && self
+                .cloud(&Account::owner())
+                .instances()
+                .await
+                .unwrap()
+                .iter()
+                .all(|i| i.state == InstanceState::Terminated)
+    }
+}
+
+/// The logical id of a function's role: poll-and-scale has PollAndScaleRole.
+fn role_of(function: &str) -> String {
+    let capital = |word: &str| format!("{}{}", word[..1].to_uppercase(), &word[1..]);
+    function.split('-').map(capital).collect::<String>() + "Role"
+}
+
+fn only(role: &str, call: &str) -> BTreeSet<(String, String)> {
+    BTreeSet::from([(role.to_owned(), call.to_owned())])
+}
+
+/// The functions with these roles.
+struct Functions {
+    poll: Keys,
+    clean: Keys,
+    ingest: heartbeat_ingest::Ingest,
+    sweep: sweep_dispatch::Sweep,
+}
+
+impl Fleet {
+    fn functions(&self) -> Functions {
+        let role = |name| self.account.role(name);
+        Functions {
+            poll: role("PollAndScaleRole"),
+            clean: role("CleanStaleRecordsRole"),
+            ingest: self.ingest(&role("HeartbeatIngestRole")),
+            sweep: self.sweep(&role("SweepDispatchRole")),
+        }
+    }
+
+    /// Five seconds: the functions on their schedules, and every node.
+    async fn step(&mut self, functions: &Functions) {
+        self.now = self.now + Span::from_s(5);
+        self.steps += 1;
+        self.poll(&functions.poll).await.unwrap();
+        if self.steps.is_multiple_of(2) {
+            functions.sweep.handle(json!({}), self.clock()).await.unwrap();
+        }
+        if self.steps.is_multiple_of(6) {
+            self.clean(&functions.clean).await.unwrap();
+        }
+        self.machines().await;
+        let (switch, now, clock) = (Switch::default(), self.now, self.clock());
+        for node in self.nodes.values_mut() {
+            node.live(&functions.ingest, &functions.sweep, &switch, now, clock).await;
+        }
+        // Also where a function goes on after a refusal, for instance without an event.
+        refused_nothing(self);
+    }
+
+    async fn until_quiet(&mut self, functions: &Functions) {
+        let end = self.steps + 100;
+        while !self.is_quiet().await {
+            assert!(self.steps < end, "not quiet: {:#?}", self.store(&Account::owner()).nodes().await.unwrap());
+            self.step(functions).await;
+        }
+    }
+
+    /// Submits a job that runs until its instance is ended by somebody else. Returns when that has happened.
+    async fn lose_a_node(&mut self, functions: &Functions) -> JobId {
+        let owner = Account::owner();
+        let line = ["submit", "--retry-lost", "0", "--cache", "models", "--", "forever"];
+        let id = self.operate(&owner, &line).await.unwrap().trim().parse().unwrap();
+        let end = self.steps + 100;
+        while !self.allocs(id).await.iter().any(|a| a.summary.client == ClientStatus::Running) {
+            assert!(self.steps < end, "the job does not run");
+            self.step(functions).await;
+        }
+        let instances: Vec<String> = self.nodes.keys().cloned().collect();
+        self.cloud(&owner).terminate(&instances).await.unwrap();
+        id
+    }
+
+    async fn allocs(&self, id: JobId) -> Vec<model::Alloc> {
+        let look = self.store(&Account::owner());
+        look.allocs_of(&look.job(id).await.unwrap().unwrap()).await.unwrap()
+    }
+}
+
+/// Jobs run and complete on nodes that are launched, heard, swept, shut down and cleaned. One machine never comes up, two
+/// are ended by somebody else, and one instance belongs to nobody. All this happens through the four functions with
+/// their roles, and nothing is refused.
+#[tokio::test]
+async fn a_whole_life_needs_only_what_the_roles_allow() {
+    let mut fleet = Fleet::new().await;
+    let (owner, functions) = (Account::owner(), fleet.functions());
+    let orphan = LaunchRequest::render(&fleet.settings, &fleet.policy(), fixtures::node_id(3), 1, &offering(&fleet));
+    let orphan = fleet.cloud(&owner).launch(&orphan, "orphan").await.unwrap();
+    fleet.dead.insert(orphan.instance_id.clone());
+    let submitted = fleet.operate(&owner, &["submit", "--cache", "models", "--", "work"]).await.unwrap();
+    let completes = submitted.trim().parse().unwrap();
+    fleet.poll(&functions.poll).await.unwrap();
+    let launched = fleet.cloud(&owner).instances().await.unwrap().into_iter().map(|i| i.instance_id);
+    fleet.dead.extend(launched);
+    assert_eq!(fleet.dead.len(), 2, "the orphan, and a machine that never comes up");
+    fleet.until_quiet(&functions).await;
+    assert!(fleet.allocs(completes).await.iter().any(|a| a.summary.client == ClientStatus::Complete));
+
+    // poll-and-scale notices that an instance is gone.
+    let lost = fleet.lose_a_node(&functions).await;
+    fleet.until_quiet(&functions).await;
+    assert!(fleet.allocs(lost).await.iter().all(|a| a.summary.client == ClientStatus::Lost));
+    // While it does not run, clean-stale-records does.
+    fleet.lose_a_node(&functions).await;
+    for _ in 0..2 {
+        fleet.now = fleet.now + Span::from_s(1000);
+        fleet.clean(&functions.clean).await.unwrap();
+    }
+    assert!(fleet.store(&owner).nodes().await.unwrap().iter().all(|n| n.is_cleaned()));
+    fleet.until_quiet(&functions).await;
+    // A smaller fleet: the rows of the other slots are deleted.
+    fleet.policy["nodes"] = json!({"max": 0});
+    fleet.set_policy().await;
+    fleet.clean(&functions.clean).await.unwrap();
+    assert_eq!(fleet.store(&owner).nodes().await.unwrap(), []);
+
+    refused_nothing(&fleet);
+    let listed = std::fs::read_to_string(root().join("infra/calls.json")).unwrap();
+    let listed: BTreeMap<String, BTreeSet<String>> = serde_json::from_str(&listed).unwrap();
+    for (function, listed) in listed {
+        let mut made = fleet.account.calls_of(&role_of(&function));
+        // A part of RunInstances that the recorder of calls.json does not see.
+        made.remove("iam:PassRole");
+        let more: Vec<_> = made.difference(&listed).collect();
+        assert!(more.is_empty(), "{function} makes calls that infra/calls.json does not list: {more:?}");
+        let never: Vec<_> = listed.difference(&made).collect();
+        println!("{function}: {} of {} kinds of calls; not {never:?}", made.len(), listed.len());
+        assert!(never.len() * 3 <= listed.len(), "the story of {function} leaves out too much: {never:?}");
+    }
+}
+
+fn offering(fleet: &Fleet) -> model::Offering {
+    let subnet_id = Some(fleet.account.made("subnet").to_owned());
+    model::Offering { template: format!("{}-node", fleet.cluster), subnet_id, ..fixtures::offering() }
+}
+
+/// A call that only another function makes, or that a condition forbids, is refused.
+#[tokio::test]
+async fn what_a_role_does_not_allow_is_refused() {
+    let fleet = Fleet::new().await;
+    let role = |name: &str| fleet.account.role(name);
+    let [clean, ingest, sweep] = ["CleanStaleRecordsRole", "HeartbeatIngestRole", "SweepDispatchRole"].map(role);
+    let refused = |name: &str, call: &str| assert_eq!(fleet.account.refused(), only(name, call));
+
+    let error = fleet.store(&sweep).jobs().await.unwrap_err().to_string();
+    assert!(error.contains("AccessDenied"), "{error}");
+    refused("SweepDispatchRole", "dynamodb:Scan jobs");
+    let error = fleet.store(&ingest).write(None, &fixtures::job(1), Vec::new()).await.unwrap_err().to_string();
+    assert!(error.contains("AccessDenied"), "{error}");
+    refused("HeartbeatIngestRole", "dynamodb:PutItem jobs");
+    let error = fleet.cloud(&clean).launch(&fleet.request(offering(&fleet)), "a").await.unwrap_err();
+    assert!(matches!(error, LaunchError::NotAllowed(_)), "{error:?}");
+    refused("CleanStaleRecordsRole", "ec2:RunInstances");
+    every_part_of_a_launch_is_needed(&fleet, &role("PollAndScaleRole")).await;
+    conditions_are_kept(&fleet, &role("PollAndScaleRole"), &clean).await;
+}
+
+/// And together they are enough.
+async fn every_part_of_a_launch_is_needed(fleet: &Fleet, poll: &Keys) {
+    for (sid, action, market) in [
+        ("Launch", "ec2:RunInstances", Market::OnDemand),
+        ("LaunchTemplates", "ec2:RunInstances", Market::OnDemand),
+        ("LaunchFrom", "ec2:RunInstances", Market::OnDemand),
+        ("LaunchWith", "ec2:RunInstances", Market::OnDemand),
+        ("LaunchSpot", "ec2:RunInstances", Market::Spot),
+        ("TagAtLaunch", "ec2:CreateTags", Market::OnDemand),
+        ("NodeRole", "iam:PassRole", Market::OnDemand),
+    ] {
+        let request = fleet.request(model::Offering { market, ..offering(fleet) });
+        let (name, keys) = fleet.account.role_without("PollAndScaleRole", sid, action);
+        let error = fleet.cloud(&keys).launch(&request, sid).await.unwrap_err();
+        assert!(matches!(error, LaunchError::NotAllowed(_)), "{sid}: {error:?}");
+        assert_eq!(fleet.account.refused(), only(&name, action));
+        fleet.cloud(poll).launch(&request, sid).await.unwrap();
+        refused_nothing(fleet);
+    }
+}
+
+/// Only with the cluster's tag, only from its template, only with the template's image, and only tags of a launch.
+async fn conditions_are_kept(fleet: &Fleet, poll: &Keys, clean: &Keys) {
+    let refused = |name: &str, call: &str| assert_eq!(fleet.account.refused(), only(name, call));
+    let mut foreign = fleet.request(offering(fleet));
+    foreign.tags.insert(CLUSTER_TAG.into(), "other".into());
+    let owners = fleet.account.ec2(&Account::owner());
+    let data = aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-12c6146b").build();
+    owners.create_launch_template().launch_template_name("other").launch_template_data(data).send().await.unwrap();
+    let elsewhere = fleet.request(model::Offering { template: "other".into(), ..offering(fleet) });
+    for request in [&foreign, &elsewhere] {
+        let error = fleet.cloud(poll).launch(request, "b").await.unwrap_err();
+        assert!(matches!(error, LaunchError::NotAllowed(_)), "{request:?}: {error:?}");
+        refused("PollAndScaleRole", "ec2:RunInstances");
+    }
+    let id = fleet.cloud(&Account::owner()).launch(&foreign, "c").await.unwrap().instance_id;
+    for (name, keys) in [("PollAndScaleRole", poll), ("CleanStaleRecordsRole", clean)] {
+        fleet.cloud(keys).terminate(std::slice::from_ref(&id)).await.unwrap_err();
+        refused(name, "ec2:TerminateInstances");
+    }
+    let (ec2, cluster) = (fleet.account.ec2(poll), fleet.cluster.as_str());
+    let tag = aws_sdk_ec2::types::Tag::builder().key(CLUSTER_TAG).value(cluster).build();
+    ec2.create_tags().resources(&id).tags(tag.clone()).send().await.unwrap_err();
+    refused("PollAndScaleRole", "ec2:CreateTags");
+    let template = aws_sdk_ec2::types::LaunchTemplateSpecification::builder();
+    let template = template.launch_template_id(fleet.account.made("template")).build();
+    let tags = aws_sdk_ec2::types::TagSpecification::builder().resource_type("instance".into()).tags(tag).build();
+    let call = ec2.run_instances().launch_template(template).tag_specifications(tags).min_count(1).max_count(1);
+    call.clone().image_id("ami-12c6146b").send().await.unwrap_err();
+    refused("PollAndScaleRole", "ec2:RunInstances");
+    call.send().await.unwrap();
+    refused_nothing(fleet);
+}
+
+fn refused_nothing(fleet: &Fleet) {
+    assert_eq!(fleet.account.refused(), BTreeSet::new());
+}
+
+/// Each function stops at the first call that its role does not allow, and says so.
+#[tokio::test]
+async fn without_one_permission_a_function_fails() {
+    let mut fleet = Fleet::new().await;
+    fleet.operate(&Account::owner(), &["submit", "--", "forever"]).await.unwrap();
+    let refused = |fleet: &Fleet, result: Result<(), String>, name: &str, call: &str| {
+        let error = result.unwrap_err();
+        assert!(error.contains("AccessDenied") || error.contains("UnauthorizedOperation"), "{error}");
+        assert_eq!(fleet.account.refused(), only(name, call));
+    };
+    let (name, keys) = fleet.account.role_without("PollAndScaleRole", "AllocsLive", "dynamodb:Scan");
+    refused(&fleet, fleet.poll(&keys).await, &name, "dynamodb:Scan allocs/live");
+    let (name, keys) = fleet.account.role_without("CleanStaleRecordsRole", "Observe", "ec2:DescribeInstances");
+    refused(&fleet, fleet.clean(&keys).await, &name, "ec2:DescribeInstances");
+    let (name, keys) = fleet.account.role_without("SweepDispatchRole", "HandlesDue", "dynamodb:Query");
+    let swept = fleet.sweep(&keys).handle(json!({}), fleet.clock()).await;
+    refused(&fleet, swept.map(|_| ()).map_err(|e| e.to_string()), &name, "dynamodb:Query handles/due");
+
+    // A node cannot register, and the same node can as soon as the role allows it.
+    fleet.poll(&fleet.account.role("PollAndScaleRole")).await.unwrap();
+    fleet.machines().await;
+    let (name, keys) = fleet.account.role_without("HeartbeatIngestRole", "Nodes", "dynamodb:UpdateItem");
+    let [without, with] = [keys, fleet.account.role("HeartbeatIngestRole")].map(|keys| fleet.ingest(&keys));
+    let sweep = fleet.sweep(&fleet.account.role("SweepDispatchRole"));
+    let (switch, now, clock) = (Switch::default(), fleet.now, fleet.clock());
+    let mut node = fleet.nodes.pop_first().unwrap().1;
+    node.live(&without, &sweep, &switch, now, clock).await;
+    let status = async || fleet.store(&Account::owner()).nodes().await.unwrap()[0].status();
+    assert_eq!((fleet.account.refused(), status().await), (only(&name, "dynamodb:UpdateItem nodes"), None));
+    node.live(&with, &sweep, &switch, now, clock).await;
+    assert!(status().await.is_some());
+    refused_nothing(&fleet);
+}
+
+impl Fleet {
+    /// What a function finds in its environment: like in AWS, but with the account's URL.
+    fn environment(&self, keys: &Keys) -> BTreeMap<String, String> {
+        let set = [
+            ("AWS_ACCESS_KEY_ID", keys.access_key_id()),
+            ("AWS_SECRET_ACCESS_KEY", keys.secret_access_key()),
+            ("AWS_SESSION_TOKEN", keys.session_token().unwrap()),
+            ("AWS_ENDPOINT_URL", &self.account.url),
+            ("AWS_REGION", REGION),
+            ("NODEKEEPER_CLUSTER", self.cluster.as_str()),
+            ("NODEKEEPER_NODE_AUTH", "token"),
+            ("NODEKEEPER_NODE_KEY_SECRET", self.account.made("secret")),
+            ("NODEKEEPER_HEARTBEAT_URL", "http://heartbeat"),
+            ("NODEKEEPER_SWEEP_URL", "http://sweep"),
+        ];
+        set.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// The built functions, each with its role.
+    async fn lambda(&self) -> Lambda {
+        let functions = FUNCTIONS.iter().map(|function| FunctionConfig {
+            name: function.name.to_owned(),
+            program: program(function.name),
+            env: self.environment(&self.account.role(&role_of(function.name))),
+            timeout_ms: 55_000,
+            memory_mb: 512,
+            max_concurrency: 1,
+            max_waiting: 1,
+            event_retries: 0,
+        });
+        let settings = LambdaSettings {
+            functions: functions.collect(),
+            schedules: Vec::new(),
+            region: REGION.to_owned(),
+            inherited_env: BTreeMap::new(),
+            event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
+            url_auth: None,
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (now, log) = (self.now, Arc::new(|function: &str, line: &str| println!("{function}: {line}")));
+        Lambda::start(settings, listener, log, Arc::new(move || now)).unwrap()
+    }
+}
+
+/// The built functions, with the configuration of the SDK and the secret that they have in AWS.
+#[tokio::test]
+async fn the_built_functions_run_with_their_roles() {
+    let mut fleet = Fleet::new().await;
+    let lambda = fleet.lambda().await;
+    let invoke = async |function: &str, input: &Value| lambda.invoke(function, input).await.map_err(|e| e.to_string());
+    fleet.operate(&Account::owner(), &["submit", "--", "forever"]).await.unwrap();
+    let run = invoke("poll-and-scale", &json!({})).await.unwrap();
+    assert_eq!((&run["actions"][0]["action"], &run["actions"][0]["done"]), (&json!("launch"), &json!(true)), "{run}");
+    fleet.machines().await;
+    let node = fleet.nodes.values().next().unwrap();
+    let path = format!("/v1/nodes/{}/heartbeat", node.file.node_id);
+    let heartbeat = http(&path, node.file.token.as_deref(), &node.protocol.heartbeat());
+    assert_eq!(invoke("heartbeat-ingest", &heartbeat).await.unwrap()["statusCode"], 200);
+    invoke("sweep-dispatch", &json!({})).await.unwrap();
+    invoke("clean-stale-records", &json!({})).await.unwrap();
+    lambda.shutdown().await;
+    refused_nothing(&fleet);
+    for function in FUNCTIONS {
+        let calls = fleet.account.calls_of(&role_of(function.name));
+        let reads = function.name != CLEAN_STALE_RECORDS.name;
+        assert_eq!(calls.contains("secretsmanager:GetSecretValue"), reads, "{}: {calls:?}", function.name);
+    }
+
+    // Without the permission to read the secret, a function does not start. Its line says why.
+    let (name, keys) = fleet.account.role_without("HeartbeatIngestRole", "NodeKey", "secretsmanager:GetSecretValue");
+    let mut command = Command::new(program("heartbeat-ingest"));
+    command.env_clear().envs(fleet.environment(&keys)).stdin(Stdio::null());
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("AccessDenied"), "{said}");
+    assert_eq!(fleet.account.refused(), only(&name, "secretsmanager:GetSecretValue"));
+}
+
+/// Commands, each with the logical id of a role or managed policy of the template, and whether that is enough. A new
+/// policy needs only rows here.
+const COMMANDS: &[(&str, &[&str], bool)] = &[
+    ("PollAndScaleRole", &["nodes"], true),
+    ("PollAndScaleRole", &["submit", "--", "true"], false),
+    ("SweepDispatchRole", &["jobs"], false),
+    ("ReaderPolicy", &["nodes"], true),
+    ("ReaderPolicy", &["jobs"], true),
+    ("ReaderPolicy", &["plan"], true),
+    ("ReaderPolicy", &["history", "cluster"], true),
+    ("ReaderPolicy", &["policy", "show"], true),
+    // Whole rows have environments. Which attributes a call names, only DynamoDB knows.
+    ("ReaderPolicy", &["jobs", "--all"], false),
+    ("ReaderPolicy", &["submit", "--", "true"], false),
+    ("ReaderPolicy", &["release", "missing"], false),
+    ("ReaderPolicy", &["key", "show", "--secret", "SECRET"], false),
+    ("SubmitterPolicy", &["submit", "--", "true"], true),
+    ("SubmitterPolicy", &["jobs", "--all"], true),
+    ("SubmitterPolicy", &["release", "missing"], false),
+    ("SubmitterPolicy", &["key", "show", "--secret", "SECRET"], false),
+    ("OperatorPolicy", &["submit", "--", "true"], true),
+    ("OperatorPolicy", &["release", "missing"], true),
+    ("OperatorPolicy", &["key", "rotate", "--secret", "SECRET"], true),
+    ("OperatorPolicy", &["teardown", "CLUSTER", "--terminate", "--timeout-s", "0"], true),
+];
+
+#[tokio::test]
+async fn commands_are_allowed_what_their_policy_says() {
+    let fleet = Fleet::new().await;
+    for (policy, line, allowed) in COMMANDS {
+        let dynamo = fleet.account.dynamo(&Account::owner());
+        let word = |word: &&str| match *word {
+            "SECRET" => fleet.account.made("secret").to_owned(),
+            "CLUSTER" => dynamo.cluster().to_string(),
+            other => other.to_owned(),
+        };
+        let words: Vec<String> = line.iter().map(word).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let result = fleet.operate(&fleet.account.role(policy), &words).await;
+        let refused = fleet.account.refused();
+        assert_eq!(
+            (result.is_ok(), refused.is_empty()),
+            (*allowed, *allowed),
+            "{policy}: {line:?}: {result:?} {refused:?}"
+        );
+    }
+}
