@@ -14,6 +14,7 @@ mod bad_input;
 mod boot;
 mod carried_out;
 mod contract;
+mod cost;
 mod crashes;
 mod end_to_end;
 mod identity;
