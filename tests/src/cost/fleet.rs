@@ -77,6 +77,7 @@ enum Due {
     Handles(String),
     Ends(String, AllocId),
     Submit,
+    Event,
 }
 
 struct Node {
@@ -90,7 +91,6 @@ struct Node {
 pub struct Fleet {
     pub tables: Tables,
     pub policy: Policy,
-    pub look: Store,
     pub log: Arc<Mutex<Vec<Invocation>>>,
     /// The last answer of a run, from which its lines in the log are made.
     pub answered: Arc<Mutex<Option<RunAnswer>>>,
@@ -121,15 +121,13 @@ impl Fleet {
             heartbeat_url: "https://heartbeat".into(),
             sweep_url: "https://sweep".into(),
         };
-        let look = store(&Meter::new(&tables));
         let policy = Policy::from_json(policy).unwrap();
-        set_policy(&look, &policy).await;
+        set_policy(&store(&Meter::new(&tables)), &policy).await;
         let ingest = heartbeat_ingest::Ingest::new(store(&of_ingest), credentials.clone(), cluster.clone());
         let sweep = sweep_dispatch::Sweep::new(store(&of_sweep), credentials, cluster);
         let mut fleet = Self {
             tables,
             policy,
-            look,
             log: Arc::default(),
             answered: Arc::default(),
             spec,
@@ -167,6 +165,21 @@ impl Fleet {
         for n in 0..jobs {
             self.due.insert((self.ms() + 1 + n * every_s * 1000, Due::Submit));
         }
+    }
+
+    /// Wakes poll-and-scale at random times, so often in a second on average.
+    pub fn events(&mut self, rate: f64, seconds: f64) {
+        let mut at_s = 0.0;
+        while at_s < seconds {
+            at_s -= self.chance.between(f64::MIN_POSITIVE, 1.0).ln() / rate;
+            self.due.insert((self.ms() + (at_s * 1000.0) as i64, Due::Event));
+        }
+    }
+
+    pub async fn set_policy(&mut self, policy: &Value) {
+        self.policy = Policy::from_json(policy).unwrap();
+        let tables = Meter::new(&self.tables);
+        set_policy(&Store::new(Arc::new(tables)), &self.policy).await;
     }
 
     /// What was invoked since the last call of this function.
@@ -218,6 +231,7 @@ impl Fleet {
                 self.scheduled(name).await;
             }
             Due::Submit => self.submit_now().await,
+            Due::Event => self.wake(json!({"Records": [{"eventName": "INSERT"}]})),
             Due::Beat(id) => self.with(id, async |f, id, node| f.beat(id, node).await).await,
             Due::Handles(id) => {
                 if self.nodes.get(&id).is_some_and(|n| n.handles_at == at) {
@@ -346,7 +360,8 @@ impl Fleet {
 
     async fn report_handles(&mut self, id: &str, node: &mut Node) {
         let label = Some(node.file.node_id.to_string());
-        let listed = |h: &String| ReportedHandle { handle: h.clone(), kind: HandleKind::Container, label: label.clone() };
+        let listed =
+            |h: &String| ReportedHandle { handle: h.clone(), kind: HandleKind::Container, label: label.clone() };
         let list = HandleList { handles: node.handles.iter().map(listed).collect(), complete: true };
         let Some(report) = node.protocol.handle_report(node.protocol.durable.as_of, list) else { return };
         let event = Self::post(node, "handles", &report);

@@ -133,7 +133,9 @@ fn write_units(table: Table, before: Option<&Item>, after: Option<&Item>) -> (f6
     let of_row = units(size(before).max(size(after)), WRITE_UNIT_BYTES);
     let of_index = |index: &Index| {
         let entry = |row: Option<&Item>| row.and_then(|r| shown(table, *index, r));
-        let place = |row: &Item| (row.get(index.key.hash.name).cloned(), index.key.range.and_then(|r| row.get(r.name).cloned()));
+        let place = |row: &Item| {
+            (row.get(index.key.hash.name).cloned(), index.key.range.and_then(|r| row.get(r.name).cloned()))
+        };
         let bill = |row: &Item| units(embedded::size(row), WRITE_UNIT_BYTES);
         match (entry(before), entry(after)) {
             (None, None) => 0.0,
