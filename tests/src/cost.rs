@@ -9,7 +9,7 @@ mod measure;
 mod meter;
 mod page;
 
-use bill::{Bill, Load, Template, total, units};
+use bill::{ACTIONS_MS, Bill, HEARTBEAT_MS, LEFT_MS, Load, REPORT_MS, RUNS_MS, Template, total, units};
 use fleet::Kind;
 use measure::{Lifetime, Line, Measured, measure};
 use meter::Use;
@@ -33,7 +33,7 @@ fn load(nodes: f64, is_busy: bool, changes: &Value) -> Load {
     Load { policy, nodes, jobs_per_node_hour, lives_per_node_day }
 }
 
-/// Dollars in three digits or more.
+/// An amount of dollars, in three digits or more.
 fn dollars(amount: f64) -> String {
     if amount >= 99.95 {
         let whole = format!("{amount:.0}");
@@ -109,6 +109,20 @@ fn settings(seen: &Measured, template: &Template) -> Vec<String> {
     changes.iter().map(|(name, change)| row(name, [sum(false, change), sum(true, change)].into_iter())).collect()
 }
 
+/// The times of invocations that the bill assumes.
+fn times() -> Vec<String> {
+    let [(few, few_ms), (many, many_ms)] = RUNS_MS;
+    let (few, many) = (dollars(few), dollars(many));
+    vec![
+        format!("| heartbeat, handle report without news | {HEARTBEAT_MS} | one call of DynamoDB |"),
+        format!("| report with news | {REPORT_MS} | some calls, one after the other |"),
+        format!("| event that comes too soon | {LEFT_MS} | two calls |"),
+        format!("| run with {few} nodes | {few_ms} | an idle run with the embedded DynamoDB on one core |"),
+        format!("| run with {many} nodes | {many_ms} | the same |"),
+        format!("| what a job, or a life of a node, adds to the runs | {ACTIONS_MS} | its writes |"),
+    ]
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_costs_in_the_documents_are_those_of_the_code() {
     let (seen, template) = (measure().await, Template::read());
@@ -117,6 +131,7 @@ async fn the_costs_in_the_documents_are_those_of_the_code() {
         ("idle", month(&seen, &template, false)),
         ("busy", month(&seen, &template, true)),
         ("settings", settings(&seen, &template)),
+        ("times", times()),
     ];
     for (name, rows) in &tables {
         println!("{name}\n{}\n", rows.join("\n"));
