@@ -15,6 +15,7 @@ mod bad_input;
 mod boot;
 mod carried_out;
 mod contract;
+mod cost;
 mod crashes;
 mod end_to_end;
 mod identity;

@@ -19,6 +19,7 @@ use model::cloud::Cloud;
 use model::control::{ControlKey, LastRun};
 use model::functions::POLL_AND_SCALE;
 use model::launch::LaunchSettings;
+use model::policy::Poll;
 use model::time::{Span, Time};
 use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
@@ -106,7 +107,7 @@ async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<Turn, Obse
     let by_event = by_event(input);
     for _ in 0..RACES {
         let last: LastRun = store.entry(&ControlKey::LastRun).await?;
-        let gap = if by_event { gap(store).await? } else { Span::ZERO };
+        let gap = if by_event { gap_now(store).await? } else { Span::ZERO };
         let due = last.since_at().map_or(now, |at| at + gap).max(now);
         let (after, turn) = if due == now {
             (last.begun(now), Turn::Now)
@@ -137,13 +138,17 @@ async fn begin(store: &Store, now: Time) -> Result<(), ObserveError> {
 
 /// The shortest time between two runs that events start. It grows with the fleet, because a run reads every node: so the
 /// cost of the runs stays a small part of the cost of the nodes.
-async fn gap(store: &Store) -> Result<Span, ObserveError> {
+pub fn gap(policy: &Poll, in_use: u64) -> Span {
+    let least = policy.min_gap_s;
+    let grown = least.saturating_mul(1 + i64::try_from(in_use / NODES_PER_GAP).unwrap_or(0));
+    Span::from_s(grown.min(least.max(LONGEST_WAIT.as_ms() / 1000)))
+}
+
+async fn gap_now(store: &Store) -> Result<Span, ObserveError> {
     let control = store.ingest_control().await?;
     let (policy, _) = control.checked_policy()?;
     let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|r| r.in_use).unwrap_or(0);
-    let least = policy.poll.min_gap_s;
-    let grown = least.saturating_mul(1 + i64::try_from(in_use / NODES_PER_GAP).unwrap_or(0));
-    Ok(Span::from_s(grown.min(least.max(LONGEST_WAIT.as_ms() / 1000))))
+    Ok(gap(&policy.poll, in_use))
 }
 
 /// Whether an event started the run. The inputs of EventBridge rules and DynamoDB streams name an event. The inputs of

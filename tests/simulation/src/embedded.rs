@@ -63,6 +63,11 @@ impl Embedded {
     }
 }
 
+/// The size of a row as DynamoDB counts it, in bytes.
+pub fn size(item: &Item) -> usize {
+    row(item).map_or(0, |theirs| dynoxide::types::item_size(&theirs))
+}
+
 fn creation(definition: &Definition) -> CreateTableRequest {
     let mut attributes: Vec<KeyAttribute> = Vec::new();
     for key in std::iter::once(definition.key).chain(definition.indexes.iter().map(|i| i.key)) {

@@ -9,6 +9,9 @@ use crate::words::Market;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
+/// The most tags of a policy. EC2 allows 50 for an instance, and nodekeeper sets some itself.
+const MAX_TAGS: usize = 40;
+
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
@@ -162,11 +165,10 @@ impl Checker {
                 self.wrong(&format!("size[{n}].fallback"), "is for market = \"spot\" only");
             }
         }
-        if policy.launch.tags.len() > 40 {
-            self.wrong(
-                "launch.tags",
-                "are too many: at most 40, because EC2 allows 50 and nodekeeper sets some itself",
-            );
+        if policy.launch.tags.len() > MAX_TAGS {
+            let message =
+                format!("are too many: at most {MAX_TAGS}, because EC2 allows 50 and nodekeeper sets some itself");
+            self.wrong("launch.tags", &message);
         }
         for key in
             policy.launch.tags.keys().filter(|k| k.starts_with("aws:") || k.starts_with("nodekeeper:") || *k == "Name")

@@ -1,0 +1,235 @@
+//! What a month costs: what was measured, times prices, with assumptions that have a name.
+//!
+//! Does not: count free tiers, discounts, taxes, the instances, their traffic, or the faults of a bad day.
+
+use super::fleet::Kind;
+use super::measure::{Measured, RUNS, woken};
+use super::meter::Use;
+use crate::second_opinions::root;
+use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::policy::{LONGEST_JITTER, Policy};
+use runtime::metrics;
+
+/// Prices in US dollars, on demand, in us-east-1, as AWS published them in 2025. Source: the pricing pages of AWS
+/// Lambda (arm64), Amazon DynamoDB, Amazon CloudWatch, Amazon EventBridge, AWS Secrets Manager and Amazon SNS.
+pub struct Prices {
+    pub lambda_request: f64,
+    pub lambda_gb_second: f64,
+    pub read_unit: f64,
+    pub write_unit: f64,
+    pub storage_gb_month: f64,
+    pub recovery_gb_month: f64,
+    pub log_gb: f64,
+    pub alarm_metric_month: f64,
+    pub metric_month: f64,
+    pub scheduler_invocation: f64,
+    pub secret_month: f64,
+    pub mail: f64,
+}
+
+pub const PRICES: Prices = Prices {
+    lambda_request: 0.20 / 1e6,
+    lambda_gb_second: 0.000_013_333_4,
+    read_unit: 0.125 / 1e6,
+    write_unit: 0.625 / 1e6,
+    storage_gb_month: 0.25,
+    recovery_gb_month: 0.20,
+    log_gb: 0.50,
+    alarm_metric_month: 0.10,
+    metric_month: 0.30,
+    scheduler_invocation: 1.00 / 1e6,
+    secret_month: 0.40,
+    mail: 2.00 / 100_000.0,
+};
+
+/// 365.25 / 12 days.
+pub const MONTH_S: f64 = 2_629_800.0;
+const HOURS: f64 = MONTH_S / 3600.0;
+const GB: f64 = 1e9;
+
+/// How long invocations take, in milliseconds. Lambda bills this time with the function's memory.
+pub const HEARTBEAT_MS: f64 = 5.0;
+/// A report that changes something makes several calls of DynamoDB, one after the other.
+pub const REPORT_MS: f64 = 20.0;
+/// An event that comes too soon: three reads.
+pub const LEFT_MS: f64 = 10.0;
+/// What a job, or the launch and the end of a node, adds to the runs.
+pub const ACTIONS_MS: f64 = 50.0;
+/// Whole idle runs of poll-and-scale with so many nodes: measured with the embedded DynamoDB, on one core. The other
+/// scheduled functions read less.
+pub const RUNS_MS: [(f64, f64); 2] = [(1000.0, 162.0), (10_000.0, 1200.0)];
+/// The line of the log that says how a run came out, and what CloudWatch adds to each line.
+const LOG_LINE_BYTES: f64 = 200.0;
+const LINE_OVERHEAD_BYTES: f64 = 26.0;
+/// Mails of alarms in a month.
+pub const MAILS: f64 = 10.0;
+
+/// What a fleet does.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub policy: Policy,
+    pub nodes: f64,
+    pub jobs_per_node_hour: f64,
+    pub lives_per_node_day: f64,
+}
+
+/// A row of the bill, and its dollars in a month.
+pub type Bill = Vec<(&'static str, f64)>;
+
+/// What the template says.
+#[derive(Clone, Debug)]
+pub struct Template {
+    text: String,
+}
+
+impl Template {
+    pub fn read() -> Self {
+        Self { text: std::fs::read_to_string(root().join("infra/template.yaml")).unwrap() }
+    }
+
+    /// How many resources of this type the stack has.
+    pub fn resources(&self, kind: &str) -> usize {
+        self.text.lines().filter(|l| l.trim_end() == format!("    Type: {kind}")).count()
+    }
+
+    /// Every type of its resources.
+    pub fn types(&self) -> Vec<&str> {
+        let (_, resources) = self.text.split_once("\nResources:\n").unwrap();
+        let types = resources.lines().filter_map(|l| l.strip_prefix("    Type: "));
+        types.map(str::trim_end).filter(|t| t.contains("::")).collect()
+    }
+
+    /// The metrics that its alarms look at: CloudWatch bills each.
+    pub fn alarm_metrics(&self) -> usize {
+        let alarms = self.text.split("Type: AWS::CloudWatch::Alarm\n").skip(1);
+        alarms.map(|a| a.split("\n\n").next().unwrap().matches("MetricStat:").count().max(1)).sum()
+    }
+
+    /// A number of a function's properties.
+    pub fn number(&self, resource: &str, property: &str) -> f64 {
+        let (_, rest) = self.text.split_once(&format!("\n  {resource}:\n")).unwrap_or_else(|| panic!("no {resource}"));
+        let block = rest.split("\n\n").next().unwrap();
+        let line = block.lines().find_map(|l| l.trim().strip_prefix(property)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("{resource} has no {property}")).trim().parse().unwrap()
+    }
+
+    fn memory_gb(&self, function: Function) -> f64 {
+        let resource: String = function.name.split('-').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
+        self.number(&resource, "MemorySize") / 1024.0
+    }
+
+    fn lambda(&self, function: Function, requests: f64, ms: f64) -> f64 {
+        let seconds = requests * ms / 1000.0 * self.memory_gb(function);
+        requests * PRICES.lambda_request + seconds * PRICES.lambda_gb_second
+    }
+}
+
+pub fn units(used: Use) -> f64 {
+    used.reads * PRICES.read_unit + used.writes * PRICES.write_unit
+}
+
+pub fn run_ms(nodes: f64) -> f64 {
+    let [(n1, ms1), (n2, ms2)] = RUNS_MS;
+    ms1 + (nodes - n1) * (ms2 - ms1) / (n2 - n1)
+}
+
+fn function(kind: Kind) -> Function {
+    match kind {
+        Kind::Sweep | Kind::HandleReport => SWEEP_DISPATCH,
+        Kind::Clean => CLEAN_STALE_RECORDS,
+        Kind::Heartbeat | Kind::AllocReport => HEARTBEAT_INGEST,
+        Kind::Poll | Kind::Woken | Kind::Left | Kind::Submit => POLL_AND_SCALE,
+    }
+}
+
+impl Load {
+    pub fn is_busy(&self) -> bool {
+        self.jobs_per_node_hour > 0.0
+    }
+
+    /// The mean of a random time between once and [`LONGEST_JITTER`] times this.
+    fn with_jitter(s: f64) -> f64 {
+        s * (1.0 + LONGEST_JITTER) / 2.0
+    }
+
+    pub fn heartbeats(&self) -> f64 {
+        let (policy, nodes) = (&self.policy.heartbeat, self.nodes as u64);
+        let interval = if self.is_busy() { policy.interval_s(nodes) } else { policy.idle_interval_s(nodes) };
+        self.nodes * MONTH_S / Self::with_jitter(interval)
+    }
+
+    pub fn handle_reports(&self) -> f64 {
+        self.nodes * MONTH_S / Self::with_jitter(self.policy.sweep.report_s as f64)
+    }
+
+    pub fn jobs(&self) -> f64 {
+        self.nodes * self.jobs_per_node_hour * HOURS
+    }
+
+    pub fn lives(&self) -> f64 {
+        self.nodes * self.lives_per_node_day * HOURS / 24.0
+    }
+
+    /// The bill of a month.
+    pub fn bill(&self, seen: &Measured, template: &Template) -> Bill {
+        let run_lines = seen.metric_bytes + LOG_LINE_BYTES + 2.0 * LINE_OVERHEAD_BYTES;
+        let lines = if self.is_busy() { &seen.busy } else { &seen.idle };
+        let run = |kind: Kind| {
+            template.lambda(function(kind), 1.0, run_ms(self.nodes))
+                + units(lines[&kind].at(self.nodes))
+                + run_lines / GB * PRICES.log_gb
+        };
+        let scheduled = |kind: Kind| {
+            let period_s = function(kind).period.unwrap().as_ms() as f64 / 1000.0;
+            MONTH_S / period_s * (run(kind) + PRICES.scheduler_invocation)
+        };
+        let metric_names = metrics::METRICS.len() * model::functions::scheduled().count();
+        let fixed = template.alarm_metrics() as f64 * PRICES.alarm_metric_month + MAILS * PRICES.mail;
+        let secrets = template.resources("AWS::SecretsManager::Secret") as f64 * PRICES.secret_month;
+        let heartbeat = template.lambda(HEARTBEAT_INGEST, 1.0, HEARTBEAT_MS) + units(seen.heartbeat);
+        let handles = template.lambda(SWEEP_DISPATCH, 1.0, HEARTBEAT_MS) + units(seen.handle_report);
+        vec![
+            ("metrics", metric_names as f64 * PRICES.metric_month),
+            ("alarms and the secret", fixed + secrets),
+            ("scheduled runs", RUNS.into_iter().map(scheduled).sum()),
+            ("heartbeats", self.heartbeats() * heartbeat),
+            ("handle reports", self.handle_reports() * handles),
+            ("runs that events start", self.woken_runs(seen, template, run(Kind::Poll))),
+            ("jobs", self.jobs() * Self::life(&seen.job, template)),
+            ("launches and ends of nodes", self.lives() * Self::life(&seen.node, template)),
+            ("rows kept, with recovery", self.rows(seen)),
+        ]
+    }
+
+    /// The runs that events start, the time that they wait, and the invocations that leave their work to another run.
+    fn woken_runs(&self, seen: &Measured, template: &Template, run: f64) -> f64 {
+        let events = self.jobs() * seen.job.events + self.lives() * seen.node.events;
+        let gap_s = poll_and_scale::gap(&self.policy.poll, self.nodes as u64).as_ms() as f64 / 1000.0;
+        let (runs, waiting) = woken(events / MONTH_S, gap_s);
+        let waits = waiting * MONTH_S * template.memory_gb(POLL_AND_SCALE) * PRICES.lambda_gb_second;
+        let left = template.lambda(POLL_AND_SCALE, 1.0, LEFT_MS) + units(seen.left);
+        runs * MONTH_S * run + waits + (events - runs * MONTH_S).max(0.0) * left
+    }
+
+    fn life(life: &super::measure::Lifetime, template: &Template) -> f64 {
+        units(life.used)
+            + life.alloc_reports * template.lambda(HEARTBEAT_INGEST, 1.0, REPORT_MS)
+            + life.handle_reports * template.lambda(SWEEP_DISPATCH, 1.0, REPORT_MS)
+            + template.lambda(POLL_AND_SCALE, 1.0, ACTIONS_MS)
+            - PRICES.lambda_request
+    }
+
+    fn rows(&self, seen: &Measured) -> f64 {
+        let history = &self.policy.history;
+        let days = MONTH_S / 86_400.0;
+        let kept = |a_month: f64, bytes: f64, keep_days: i64| a_month / days * keep_days as f64 * bytes;
+        let bytes = kept(self.jobs(), seen.job.finished_bytes, history.finished_days)
+            + kept(self.jobs(), seen.job.event_bytes, history.events_days)
+            + kept(self.lives(), seen.node.event_bytes, history.events_days);
+        bytes / GB * (PRICES.storage_gb_month + PRICES.recovery_gb_month)
+    }
+}
+
+pub fn total(bill: &Bill) -> f64 {
+    bill.iter().map(|(_, dollars)| dollars).sum()
+}
