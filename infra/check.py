@@ -97,15 +97,19 @@ class Needs:
     """What one function needs of its block in the template, beyond what the table of functions says."""
 
     timeout_s: int
+    memory_mb: int
+    # How often Lambda tries an event again, and how old the event may be then.
+    retries: tuple[int, int] = (0, 60)
     key: bool = False
     urls_in_user_data: bool = False
 
 
 NEEDS = {
-    "poll-and-scale": Needs(55, key=True, urls_in_user_data=True),
-    "clean-stale-records": Needs(55),
-    "heartbeat-ingest": Needs(20, key=True),
-    "sweep-dispatch": Needs(55, key=True),
+    # A spot warning is the only input whose content no later run can observe. So it is tried once more.
+    "poll-and-scale": Needs(55, 512, retries=(1, 120), key=True, urls_in_user_data=True),
+    "clean-stale-records": Needs(55, 512),
+    "heartbeat-ingest": Needs(20, 256, key=True),
+    "sweep-dispatch": Needs(55, 256, key=True),
 }
 
 # The calls of DynamoDB and EC2 that each function makes. The tests record them and compare them with this file.
@@ -169,6 +173,33 @@ class Contract:
         """The functions whose needs are known. `check_contract` reports the others."""
         return [f for f in self.functions if f.name in NEEDS]
 
+
+# What a deployer may choose: the default of each parameter (none: it must be given), and its rule.
+PARAMETERS = {
+    "ClusterName": (None, {"AllowedPattern": "[A-Za-z0-9_-]{1,44}"}),
+    "NodeAuth": ("iam", {"AllowedValues": ["iam", "token"]}),
+    "NodeRoleArn": ("", {"AllowedPattern": "(arn:aws[a-z-]*:iam::[0-9]{12}:role/.+)?"}),
+    "LaunchTemplateArns": ("", {}),
+    "VpcId": ("", {"AllowedPattern": "(vpc-[0-9a-f]+)?"}),
+    "NodeImage": (
+        "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64",
+        {"AllowedPattern": "ami-[0-9a-f]+|resolve:ssm:/aws/service/.+"},
+    ),
+    "NodeVolumeGib": (30, {"MinValue": 8, "MaxValue": 16384}),
+    "NodeVolumeKeyArn": ("", {"AllowedPattern": "(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/.+)?"}),
+    "Architecture": ("arm64", {"AllowedValues": ["arm64", "x86_64"]}),
+    "UrlConcurrency": (0, {"MinValue": 0, "MaxValue": 1000}),
+    "RefusedRequestsAlarm": (1000, {"MinValue": 1}),
+    "DeletionProtection": ("true", {"AllowedValues": ["true", "false"]}),
+    "LogLevel": ("info", {"AllowedValues": ["error", "warn", "info", "debug"]}),
+    "AlarmEmail": ("", {}),
+    # What CloudWatch takes, up to five years.
+    "LogRetentionDays": (
+        30,
+        {"AllowedValues": [1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827]},
+    ),
+    "ScheduleState": ("ENABLED", {"AllowedValues": ["ENABLED", "DISABLED"]}),
+}
 
 # A new job and an alloc that ends wake poll-and-scale. These are the filters of the tables' streams.
 STREAM_FILTERS = {
@@ -469,6 +500,22 @@ def check_contract(contract: Contract) -> Iterator[str]:
             yield f"function {function.name}: has neither a period nor a route, so nothing would ever run it"
 
 
+def check_parameters(source: dict[str, Any]) -> Iterator[str]:
+    """Each parameter has the default and the rule that it should have, and says what it is for."""
+    found = source["Parameters"]
+    for name in sorted(found.keys() | PARAMETERS.keys()):
+        if name not in PARAMETERS or name not in found:
+            yield f"parameter {name}: {'not in PARAMETERS of check.py' if name in found else 'missing'}"
+            continue
+        default, rule = PARAMETERS[name]
+        about = ("ConstraintDescription", "Default", "Description", "Type")
+        there = {k: v for k, v in found[name].items() if k not in about}
+        if found[name].get("Default") != default or there != rule:
+            yield f"parameter {name}: has default {found[name].get('Default')!r} and rule {there}, must be {default!r} and {rule}"
+        if not found[name].get("Description"):
+            yield f"parameter {name}: does not say what it is for; give Description"
+
+
 def check_source(source: dict[str, Any], contract: Contract) -> Iterator[str]:
     """How each function is built. The expansion does not show it."""
     expected = {f.logical_id: f.name for f in contract.functions}
@@ -509,6 +556,7 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
             "Handler": "bootstrap",
             "Architectures": [EXPECTED[mode].architecture],
             "Timeout": wanted.needs.timeout_s,
+            "MemorySize": wanted.needs.memory_mb,
             "ReservedConcurrentExecutions": EXPECTED[mode].url_concurrency if wanted.routes else None,
             # Lines that Lambda writes at the start and the end of each request would cost more than the work.
             "LoggingConfig": {"LogGroup": f"/aws/lambda/{CLUSTER}-{name}", "LogFormat": "JSON", "SystemLogLevel": "WARN"},
@@ -534,6 +582,10 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
                     f"must be {environment.get(variable)}"
                 )
         yield from check_schedule(resources, wanted)
+        invoked = of_type(resources, "AWS::Lambda::EventInvokeConfig").get(f"{wanted.logical_id}EventInvokeConfig", {})
+        retries = (invoked.get("MaximumRetryAttempts"), invoked.get("MaximumEventAgeInSeconds"))
+        if wanted.every_min is not None and retries != wanted.needs.retries:
+            yield f"{wanted.logical_id}: events are tried again {retries} (times, seconds), must be {wanted.needs.retries}"
     for logical_id, properties in of_type(resources, "AWS::Logs::LogGroup").items():
         if "RetentionInDays" not in properties:
             yield f"{logical_id}: keeps its log forever; give RetentionInDays"
@@ -562,7 +614,7 @@ def check_schedule(resources: dict[str, Any], wanted: Function) -> Iterator[str]
     for schedule in schedules:
         if not str(schedule.get("Name", "")).startswith(f"{CLUSTER}-"):
             yield f"{wanted.logical_id}: schedule {schedule.get('Name')}: a second cluster would use the same name"
-        if schedule["Target"].get("RetryPolicy", {}).get("MaximumRetryAttempts") != 0:
+        if schedule["Target"].get("RetryPolicy") != {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}:
             yield f"{wanted.logical_id}: schedule retries; the next scheduled run is the retry"
         if schedule.get("State") != "ENABLED":
             yield f"{wanted.logical_id}: schedule is {schedule.get('State')} by default, must be ENABLED"
@@ -582,6 +634,10 @@ def check_events(resources: dict[str, Any]) -> Iterator[str]:
         pattern = rule["EventPattern"]
         for kind in pattern.get("detail-type", ["anything"]):
             found[kind] = pattern.get("detail")
+        is_warning = "EC2 Spot Instance Interruption Warning" in pattern.get("detail-type", [])
+        retry = {"MaximumRetryAttempts": 3 if is_warning else 0, "MaximumEventAgeInSeconds": 120 if is_warning else 60}
+        if any(target.get("RetryPolicy") != retry for target in rule["Targets"]):
+            yield f"{logical_id}: must have the RetryPolicy {retry}"
         if pattern.get("source") != ["aws.ec2"] or [t["Arn"] for t in rule["Targets"]] != [arn]:
             yield f"{logical_id}: must send EC2's events to poll-and-scale"
     for kind in sorted(wanted.keys() ^ found.keys()):
@@ -611,10 +667,16 @@ def check_stream(table: str, stream: dict[str, Any]) -> Iterator[str]:
     filters = [json.loads(f["Pattern"]) for f in stream.get("FilterCriteria", {}).get("Filters", [])]
     if filters != [STREAM_FILTERS[table]]:
         yield f"{what}: must be filtered for {STREAM_FILTERS[table]}, or each write of our own would wake poll-and-scale"
-    if stream.get("MaximumRetryAttempts") != 0:
-        yield f"{what}: MaximumRetryAttempts must be 0, or a failing run blocks what comes after it"
-    if stream.get("MaximumBatchingWindowInSeconds") != 0:
-        yield f"{what}: MaximumBatchingWindowInSeconds must be 0, so that a job is seen at once"
+    should = {
+        "BatchSize": (1000, "so that many jobs wake one run"),
+        "MaximumBatchingWindowInSeconds": (0, "so that a job is seen at once"),
+        "MaximumRecordAgeInSeconds": (60, "because a later run sees everything itself"),
+        "MaximumRetryAttempts": (0, "or a failing run blocks what comes after it"),
+        "StartingPosition": ("LATEST", "because earlier records are of no use"),
+    }
+    for field, (value, why) in should.items():
+        if stream.get(field) != value:
+            yield f"{what}: {field} is {stream.get(field)}, must be {value}, {why}"
 
 
 def check_urls(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
@@ -841,78 +903,77 @@ def check_secret(resources: dict[str, Any]) -> Iterator[str]:
 
 
 def check_alarms(resources: dict[str, Any], contract: Contract) -> Iterator[str]:
-    """Errors, throttles and silence each have an alarm, and each alarm has a receiver."""
+    """Errors, throttles, refusals and silence each have an alarm that can go off, and each alarm has a receiver."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
-    topics = [
-        f"arn:aws:sns:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:{t}"
-        for t in of_type(resources, "AWS::SNS::Topic")
-    ]
-    for logical_id, alarm in alarms.items():
-        if not alarm.get("AlarmActions") or not set(alarm["AlarmActions"]) <= set(topics):
-            yield f"{logical_id}: has no receiver; give AlarmActions"
-        if not str(alarm.get("AlarmName", "")).startswith(f"{CLUSTER}-"):
-            yield f"{logical_id}: AlarmName does not say which cluster"
+    expected = {}
     for wanted in contract.checked_functions():
-        kinds = {
-            "Errors": ("Errors", 1, "GreaterThanOrEqualToThreshold"),
-            "Throttles": ("Throttles", 1, "GreaterThanOrEqualToThreshold"),
-        }
+        function = f"{CLUSTER}-{wanted.name}"
+        expected[f"{wanted.logical_id}Errors"] = {"AlarmName": f"{function}-errors", **counts(function, "Errors", 2)}
+        expected[f"{wanted.logical_id}Throttles"] = {"AlarmName": f"{function}-throttles", **counts(function, "Throttles", 2)}
         if wanted.routes:
             # Strangers may call a URL. What they cost is limited by UrlConcurrency, and this tells somebody.
-            kinds["Refused"] = ("Url4xxCount", 1000, "GreaterThanThreshold")
-        for metric, (name, threshold, comparison) in kinds.items():
-            alarm = alarms.get(f"{wanted.logical_id}{metric}", {})
-            should = {
-                "Namespace": "AWS/Lambda",
-                "MetricName": name,
-                "Dimensions": [{"Name": "FunctionName", "Value": f"{CLUSTER}-{wanted.name}"}],
-                "Statistic": "Sum",
-                "Threshold": threshold,
-                "ComparisonOperator": comparison,
-                # An idle fleet sends nothing. Silence has an alarm of its own.
-                "TreatMissingData": "notBreaching",
-            }
-            for field, value in should.items():
-                if alarm.get(field) != value:
-                    yield f"{wanted.logical_id}{metric}: {field} is {alarm.get(field)}, must be {value}"
+            refused = {"ComparisonOperator": "GreaterThanThreshold", "Threshold": 1000}
+            expected[f"{wanted.logical_id}Refused"] = {
+                "AlarmName": f"{function}-refused", **counts(function, "Url4xxCount", 1), **refused
+            }  # fmt: skip
         if wanted.every_min is not None:
-            yield from check_silence(resources, alarms.get(f"{wanted.logical_id}Silent", {}), wanted)
+            expected[f"{wanted.logical_id}Silent"] = {"AlarmName": f"{function}-silent", **silence(function, wanted)}
+            yield from check_schedule_group(resources, wanted)
+    topics = [f"arn:aws:sns:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:{t}" for t in of_type(resources, "AWS::SNS::Topic")]
+    for name in sorted(expected.keys() | alarms.keys()):
+        alarm, should = alarms.get(name, {}), expected.get(name, {})
+        if alarm.get("AlarmActions") != topics:
+            yield f"{name}: has no receiver; give AlarmActions"
+        if not alarm.get("AlarmDescription"):
+            yield f"{name}: does not say what it means; give AlarmDescription"
+        for field in sorted((should.keys() | alarm.keys()) - {"AlarmActions", "AlarmDescription", "OKActions"}):
+            if alarm.get(field) != should.get(field):
+                yield f"{name}: {field} is {alarm.get(field)}, must be {should.get(field)}"
 
 
-def check_silence(resources: dict[str, Any], alarm: dict[str, Any], wanted: Function) -> Iterator[str]:
-    """The alarm for silence goes off when the schedule has had no successful run for five periods."""
-    what = f"{wanted.logical_id}Silent"
-    should = {"TreatMissingData": "breaching", "Threshold": 1, "ComparisonOperator": "LessThanThreshold"}
-    for field, value in should.items():
-        if alarm.get(field) != value:
-            yield f"{what}: {field} is {alarm.get(field)}, must be {value}"
-    metrics = {m["Id"]: m for m in alarm.get("Metrics", [])}
-    stats = {k: m["MetricStat"] for k, m in metrics.items() if "MetricStat" in m}
-    read = {
-        k: (s["Metric"]["Namespace"], s["Metric"]["MetricName"], s["Metric"]["Dimensions"][0]["Value"])
-        for k, s in stats.items()
+def counts(function: str, metric: str, periods: int) -> dict[str, Any]:
+    """An alarm that goes off when Lambda counts one of these in each of so many periods of five minutes."""
+    return {
+        "Namespace": "AWS/Lambda",
+        "MetricName": metric,
+        "Dimensions": [{"Name": "FunctionName", "Value": function}],
+        "Statistic": "Sum",
+        "Period": 300,
+        "EvaluationPeriods": periods,
+        "Threshold": 1,
+        "ComparisonOperator": "GreaterThanOrEqualToThreshold",
+        # An idle fleet sends nothing. Silence has an alarm of its own.
+        "TreatMissingData": "notBreaching",
     }
-    function = f"{CLUSTER}-{wanted.name}"
+
+
+def silence(function: str, wanted: Function) -> dict[str, Any]:
+    """An alarm that goes off when the schedule has had no successful run for five periods."""
     # Nodes also invoke a function with a URL. So its invocations do not show whether its schedule works.
-    runs = (
-        ("AWS/Scheduler", "InvocationAttemptCount", function) if wanted.url else ("AWS/Lambda", "Invocations", function)
-    )
-    if read != {"runs": runs, "errors": ("AWS/Lambda", "Errors", function)}:
-        yield f"{what}: must read its runs from {runs}, and its errors; it reads {read}"
-    if metrics.get("successes", {}).get("Expression") != "runs - errors":
-        yield f"{what}: must watch runs - errors"
-    for stat in stats.values():
-        minutes = stat["Period"] * alarm.get("EvaluationPeriods", 0) // 60
-        if minutes != SILENT_PERIODS * wanted.every_min:
-            yield f"{what}: goes off after {minutes} minutes, must go off after {SILENT_PERIODS * wanted.every_min}"
-    if wanted.url:
-        groups = [
-            s.get("GroupName")
-            for s in of_type(resources, "AWS::Scheduler::Schedule").values()
-            if s["Target"]["Arn"].endswith(f":function:{function}")
-        ]
-        if groups != [function]:
-            yield f"{what}: reads the schedule group {function}, but the schedule is in {groups}"
+    by_schedule = ("AWS/Scheduler", "InvocationAttemptCount", "ScheduleGroup")
+    runs = by_schedule if wanted.url else ("AWS/Lambda", "Invocations", "FunctionName")
+    metrics = [{"Id": "successes", "Expression": "runs - errors", "ReturnData": True}]
+    for name, (namespace, metric, dimension) in (("runs", runs), ("errors", ("AWS/Lambda", "Errors", "FunctionName"))):
+        dimensions = [{"Name": dimension, "Value": function}]
+        metric_of = {"Namespace": namespace, "MetricName": metric, "Dimensions": dimensions}
+        metrics.append({"Id": name, "ReturnData": False, "MetricStat": {"Metric": metric_of, "Period": 300, "Stat": "Sum"}})
+    return {
+        "Metrics": metrics,
+        "EvaluationPeriods": SILENT_PERIODS * (wanted.every_min or 0) * 60 // 300,
+        "Threshold": 1,
+        "ComparisonOperator": "LessThanThreshold",
+        # A function that never runs produces no data.
+        "TreatMissingData": "breaching",
+    }
+
+
+def check_schedule_group(resources: dict[str, Any], wanted: Function) -> Iterator[str]:
+    """The schedule whose runs the alarm for silence counts is in the group that it names."""
+    function = f"{CLUSTER}-{wanted.name}"
+    schedules = of_type(resources, "AWS::Scheduler::Schedule").values()
+    groups = [s.get("GroupName") for s in schedules if s["Target"]["Arn"].endswith(f":function:{function}")]
+    if wanted.url and groups != [function]:
+        yield f"{wanted.logical_id}Silent: reads the schedule group {function}, but the schedule is in {groups}"
 
 
 def check_dashboard(resources: dict[str, Any], contract: Contract) -> Iterator[str]:
@@ -958,6 +1019,7 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
     """Everything that the project needs and the template does not have, in each mode."""
     yield from check_definitions(contract.tables)
     yield from check_contract(contract)
+    yield from check_parameters(source)
     yield from check_source(source, contract)
     for mode, parameters in MODES.items():
         values = Values(expansion, parameters)

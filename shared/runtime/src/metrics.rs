@@ -2,10 +2,12 @@
 //!
 //! Guarantees: metrics have CloudWatch's embedded metric format (EMF), so that the log carries them and no
 //! call or permission is needed. A new metric needs one row in [`METRICS`].
-//! Does not: write anything for a dry run, for a run that an event started too soon, or for a request of a
-//! node.
+//! Does not: write anything for a dry run, for a run that an event started too soon, for a request of a node, or for a
+//! run without anything to see or to do: CloudWatch bills a metric for each hour in which it has a value, so an idle
+//! cluster pays for none.
 
 use crate::answer::{Outcome, Ran, RunAnswer, count};
+use crate::observation::Observed;
 use model::ActionName;
 use model::ids::ClusterName;
 use model::time::Time;
@@ -44,10 +46,13 @@ fn actions(answer: &RunAnswer, action: ActionName) -> u64 {
     answer.actions.iter().filter(|a| a.action == action).count() as u64
 }
 
-/// The metrics of a run as one EMF object; `None` for a run that did not act, like a dry run.
+/// The metrics of a run as one EMF object; `None` for a run that did not act, like a dry run, and for a run that saw
+/// nothing and did nothing.
 pub fn of_run(answer: &RunAnswer, cluster: &ClusterName, now: Time) -> Option<Value> {
     let metrics = METRICS.iter().map(|(name, unit, value)| (*name, *unit, value(answer)));
-    (answer.ran == Ran::Whole).then(|| emf(answer.function, cluster, now, metrics))
+    let Observed { nodes, instances, jobs, allocs } = answer.observed;
+    let something = nodes + instances + jobs + allocs + answer.actions.len() > 0;
+    (answer.ran == Ran::Whole && something).then(|| emf(answer.function, cluster, now, metrics))
 }
 
 /// The metrics of a run that could not observe.
@@ -100,7 +105,6 @@ mod tests {
     use super::*;
     use crate::answer::ActionAnswer;
     use crate::clock::RunClock;
-    use crate::observation::Observed;
     use model::action::About;
     use model::events::Subject;
     use model::reason::Reason;
@@ -145,6 +149,11 @@ mod tests {
         for ran in [Ran::DryRun, Ran::NotItsTurn] {
             assert_eq!(of_run(&answer(ran), &cluster, Time::from_ms(9)), None);
         }
+        let mut nothing = answer(Ran::Whole);
+        nothing.actions.clear();
+        assert!(of_run(&nothing, &cluster, Time::from_ms(9)).is_some(), "there are nodes");
+        nothing.observed = Observed::default();
+        assert_eq!(of_run(&nothing, &cluster, Time::from_ms(9)), None, "an idle cluster pays for no metric");
         let failed = of_failed_run("poll-and-scale", &cluster, Time::from_ms(9));
         assert_eq!(failed[RUNS_FAILED], 1);
     }

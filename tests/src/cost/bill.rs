@@ -189,7 +189,8 @@ impl Load {
         let heartbeat = template.lambda(HEARTBEAT_INGEST, 1.0, HEARTBEAT_MS) + units(seen.heartbeat);
         let handles = template.lambda(SWEEP_DISPATCH, 1.0, HEARTBEAT_MS) + units(seen.handle_report);
         vec![
-            ("metrics", metric_names as f64 * PRICES.metric_month),
+            // Without nodes there is nothing to measure, and nothing is billed.
+            ("metrics", if self.nodes > 0.0 { metric_names as f64 * PRICES.metric_month } else { 0.0 }),
             ("alarms and the secret", fixed + secrets),
             ("scheduled runs", RUNS.into_iter().map(scheduled).sum()),
             ("heartbeats", self.heartbeats() * heartbeat),
