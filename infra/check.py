@@ -60,7 +60,7 @@ PSEUDO = {
 # Each mode has the parameters of one way to deploy: as it comes, with tokens, and with everything of one's own.
 MODES = {
     "iam": {"ClusterName": CLUSTER},
-    "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "false"},
+    "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "false", "HasDashboard": "false"},
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
         "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123",
@@ -192,6 +192,7 @@ PARAMETERS = {
     "RefusedRequestsAlarm": (1000, {"MinValue": 1}),
     "DeletionProtection": ("true", {"AllowedValues": ["true", "false"]}),
     "LogLevel": ("info", {"AllowedValues": ["error", "warn", "info", "debug"]}),
+    "HasDashboard": ("true", {"AllowedValues": ["true", "false"]}),
     "AlarmEmail": ("", {}),
     # What CloudWatch takes, up to five years.
     "LogRetentionDays": (
@@ -209,6 +210,16 @@ STREAM_FILTERS = {
 
 # Who may assume a role: Lambda assumes our roles, Scheduler assumes the roles that SAM makes for schedules.
 TRUSTED = (["lambda.amazonaws.com"], ["scheduler.amazonaws.com"])
+
+# What a launch names or makes, and whose it may be. An image or a subnet may be shared by another account.
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ExamplePolicies_EC2.html
+LAUNCHED = {
+    "instance": PSEUDO["AWS::AccountId"],
+    **dict.fromkeys(("image", "key-pair", "network-interface", "placement-group", "security-group", "snapshot"), "*"),
+    **dict.fromkeys(("spot-instances-request", "subnet", "volume"), "*"),
+}
+# What a launch tags.
+TAGGED = dict.fromkeys(("instance", "network-interface", "spot-instances-request", "volume"), PSEUDO["AWS::AccountId"])
 
 # The metrics of Lambda that the dashboard uses.
 # https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
@@ -719,7 +730,10 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
     for role, properties in of_type(resources, "AWS::IAM::Role").items():
         if properties.get("ManagedPolicyArns"):
             yield f"{role}: managed policies grant more than is needed; write the statements out"
-        trusted = [s.get("Principal") for s in properties["AssumeRolePolicyDocument"]["Statement"]]
+        statements = properties["AssumeRolePolicyDocument"]["Statement"]
+        trusted = [s.get("Principal") for s in statements]
+        if any((s.get("Effect"), as_list(s.get("Action"))) != ("Allow", ["sts:AssumeRole"]) for s in statements):
+            yield f"{role}: who assumes it needs sts:AssumeRole and nothing else"
         allowed = (["ec2.amazonaws.com"],) if role == "NodeRole" else TRUSTED
         if any(as_list(t.get("Service")) not in allowed or t.keys() != {"Service"} for t in trusted):
             yield f"{role}: may be assumed by {trusted}; allow only Lambda, or Scheduler for a schedule"
@@ -749,6 +763,15 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
             yield f"{policy}: {call}: no command of the {who} makes this call; take the permission away"
         for call in sorted(needed - found):
             yield f"{policy}: {call}: a command of the {who} makes this call; allow it"
+    launched = {
+        arn
+        for role, document in policies(resources)
+        for statement in document["Statement"]
+        if "ec2:RunInstances" in as_list(statement["Action"])
+        for arn in as_list(statement["Resource"])
+    }
+    for arn in sorted(set(ec2_arns(LAUNCHED)) - launched):
+        yield f"PollAndScaleRole: ec2:RunInstances: not on {arn}, which a launch needs"
     for role, found in granted_by_role.items():
         if found:
             yield f"{role}: grants {sorted(found)}, but belongs to no function that needs it"
@@ -822,16 +845,24 @@ def check_grant(
             yield f"{role}: {action}: needs the condition aws:RequestTag/nodekeeper:cluster = the cluster"
     if action == "ec2:RunInstances":
         yield from check_launch(role, granted, condition, expected.launch_templates)
+        unknown = set(granted) - set(expected.launch_templates) - set(ec2_arns(LAUNCHED))
+        if unknown:
+            yield f"{role}: {action}: on {sorted(unknown)}, which no launch needs"
+    if action == "ec2:CreateTags" and sorted(granted) != sorted(ec2_arns(TAGGED)):
+        yield f"{role}: {action}: on {granted}, must be {ec2_arns(TAGGED)}"
     if action == "ec2:CreateTags" and equals.get("ec2:CreateAction") != "RunInstances":
         yield f"{role}: {action}: needs the condition ec2:CreateAction = RunInstances"
     if service == "kms" and granted != [KEY_ARN]:
         yield f"{role}: {action}: only the key of the nodes' volumes"
     if service == "ssm" and any(":parameter/aws/service/" not in arn for arn in granted):
         yield f"{role}: {action}: only public parameters"
-    if action == "iam:PassRole" and (
-        granted != [expected.node_role] or "ec2.amazonaws.com" not in equals.get("iam:PassedToService", [])
-    ):
+    to = ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]
+    if action == "iam:PassRole" and (granted != [expected.node_role] or equals.get("iam:PassedToService") != to):
         yield f"{role}: {action}: only the nodes' role, and only to EC2"
+
+
+def ec2_arns(kinds: dict[str, str]) -> list[str]:
+    return [f"arn:aws:ec2:{PSEUDO['AWS::Region']}:{account}:{kind}/*" for kind, account in kinds.items()]
 
 
 def check_launch(
@@ -976,12 +1007,13 @@ def check_schedule_group(resources: dict[str, Any], wanted: Function) -> Iterato
         yield f"{wanted.logical_id}Silent: reads the schedule group {function}, but the schedule is in {groups}"
 
 
-def check_dashboard(resources: dict[str, Any], contract: Contract) -> Iterator[str]:
+def check_dashboard(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each graph shows a metric that something emits, and the dashboard shows all alarms."""
     functions = [f.name for f in contract.functions]
     dashboards = list(of_type(resources, "AWS::CloudWatch::Dashboard").values())
-    if len(dashboards) != 1:
-        yield f"dashboard: there must be one, there are {len(dashboards)}"
+    wanted = 0 if MODES[mode].get("HasDashboard") == "false" else 1
+    if len(dashboards) != wanted:
+        yield f"dashboard: {len(dashboards)} in {mode} mode, must be {wanted}"
     for dashboard in dashboards:
         widgets = json.loads(dashboard["DashboardBody"])["widgets"]
         for properties in (w["properties"] for w in widgets if w["type"] == "metric"):
@@ -1035,7 +1067,7 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
         yield from check_nodes(resources, mode)
         yield from check_secret(resources)
         yield from check_alarms(resources, contract)
-        yield from check_dashboard(resources, contract)
+        yield from check_dashboard(resources, contract, mode)
         yield from check_outputs(values, expansion, contract)
         # SAM makes the schedules' roles. What they grant is checked above; how they are written is SAM's choice.
         yield from analyse_policies({k: r for k, r in resources.items() if k in source["Resources"]})

@@ -168,7 +168,7 @@ MISTAKES = [
     Mistake("a key that is no hex", put("NodeKey", "GenerateSecretString", "ExcludeCharacters"), "0-9a-f"),
     Mistake("a key too short", put("NodeKey", "GenerateSecretString", "PasswordLength", value=32), "0-9a-f"),
     Mistake("silence is no alarm", put("PollAndScaleSilent", "TreatMissingData", value="notBreaching"), "TreatMissingData"),
-    Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent: must read"),
+    Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent: Metrics"),
     Mistake("an alarm on another function", put("HeartbeatIngestErrors", "Dimensions", 0, "Value", value={"Ref": "SweepDispatch"}), "HeartbeatIngestErrors"),
     Mistake("an alarm that tells nobody", put("CleanStaleRecordsThrottles", "AlarmActions"), "has no receiver"),
     Mistake("no alarm for silence", drop("Resources", "CleanStaleRecordsSilent"), "CleanStaleRecordsSilent"),
@@ -204,7 +204,7 @@ CHOSEN = [*MISTAKES, *CONTRACT_MISTAKES]
 
 # What a drawn mistake may change: the place in the template, and why no check is needed.
 HARMLESS = [
-    (r"(^|\.)(Description|ConstraintDescription|AlarmDescription|GroupDescription|Sid|PolicyName)$", "a text for people"),
+    (r"(^|\.)(Description|ConstraintDescription|AlarmDescription|GroupDescription|Sid|PolicyName)(\\.Fn::Sub)?$", "a text for people"),
     (r"\.OKActions", "a mail when an alarm ends: nothing depends on it"),
     (r"^(AWSTemplateFormatVersion|Description|Metadata)", "about the file, not the stack"),
 ]

@@ -230,7 +230,7 @@ impl Account {
     }
 
     pub fn secrets(&self, credentials: &Credentials) -> aws_sdk_secretsmanager::Client {
-        secrets_client(&self.url, credentials.clone())
+        secrets_client(&self.url, REGION, credentials.clone())
     }
 
     /// The calls that were refused since the last time.

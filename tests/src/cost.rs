@@ -144,19 +144,21 @@ async fn the_costs_in_the_documents_are_those_of_the_code() {
 /// Every type of resource of the template, and whether AWS bills it: a new one needs a row in the bill, or a place here.
 #[test]
 fn the_bill_knows_every_type_of_resource_of_the_template() {
-    const BILLED: [&str; 6] = [
+    const BILLED: [&str; 7] = [
         "AWS::CloudWatch::Alarm",
+        "AWS::CloudWatch::Dashboard",
         "AWS::DynamoDB::Table",
         "AWS::Logs::LogGroup",
         "AWS::SNS::Topic",
         "AWS::SecretsManager::Secret",
         "AWS::Serverless::Function",
     ];
-    const FREE: [&str; 9] = [
+    const FREE: [&str; 10] = [
         "AWS::EC2::LaunchTemplate",
         "AWS::EC2::SecurityGroup",
         "AWS::EC2::SecurityGroupIngress",
         "AWS::IAM::InstanceProfile",
+        "AWS::IAM::ManagedPolicy",
         "AWS::IAM::Role",
         "AWS::Lambda::Permission",
         "AWS::Lambda::Url",

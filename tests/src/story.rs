@@ -39,7 +39,7 @@ impl World {
     async fn operate(&self, line: &[&str]) -> String {
         let (store, dynamo, cloud) = (self.look.clone(), self.dynamo.clone(), Arc::clone(&self.cloud));
         // No command of a story needs the secret.
-        let secrets = secrets_client("http://127.0.0.1:9", credentials());
+        let secrets = secrets_client("http://127.0.0.1:9", "us-east-1", credentials());
         operate(Cluster { store, dynamo, cloud, secrets }, self.now(), line).await.unwrap()
     }
 

@@ -68,10 +68,14 @@ pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
     aws_sdk_ec2::Client::from_conf(config)
 }
 
-pub fn secrets_client(url: &str, credentials: aws_sdk_dynamodb::config::Credentials) -> aws_sdk_secretsmanager::Client {
+pub fn secrets_client(
+    url: &str,
+    region: &'static str,
+    credentials: aws_sdk_dynamodb::config::Credentials,
+) -> aws_sdk_secretsmanager::Client {
     let config = aws_sdk_secretsmanager::Config::builder()
         .behavior_version(aws_sdk_secretsmanager::config::BehaviorVersion::latest())
-        .region(aws_sdk_secretsmanager::config::Region::new("us-east-1"))
+        .region(aws_sdk_secretsmanager::config::Region::new(region))
         .credentials_provider(credentials)
         .endpoint_url(url)
         .build();

@@ -22,6 +22,7 @@ pub struct Prices {
     pub log_gb: f64,
     pub alarm_metric_month: f64,
     pub metric_month: f64,
+    pub dashboard_month: f64,
     pub scheduler_invocation: f64,
     pub secret_month: f64,
     pub mail: f64,
@@ -37,6 +38,7 @@ pub const PRICES: Prices = Prices {
     log_gb: 0.50,
     alarm_metric_month: 0.10,
     metric_month: 0.30,
+    dashboard_month: 3.0,
     scheduler_invocation: 1.00 / 1e6,
     secret_month: 0.40,
     mail: 2.00 / 100_000.0,
@@ -186,12 +188,13 @@ impl Load {
         let metric_names = metrics::METRICS.len() * model::functions::scheduled().count();
         let fixed = template.alarm_metrics() as f64 * PRICES.alarm_metric_month + MAILS * PRICES.mail;
         let secrets = template.resources("AWS::SecretsManager::Secret") as f64 * PRICES.secret_month;
+        let dashboards = template.resources("AWS::CloudWatch::Dashboard") as f64 * PRICES.dashboard_month;
         let heartbeat = template.lambda(HEARTBEAT_INGEST, 1.0, HEARTBEAT_MS) + units(seen.heartbeat);
         let handles = template.lambda(SWEEP_DISPATCH, 1.0, HEARTBEAT_MS) + units(seen.handle_report);
         vec![
             // Without nodes there is nothing to measure, and nothing is billed.
             ("metrics", if self.nodes > 0.0 { metric_names as f64 * PRICES.metric_month } else { 0.0 }),
-            ("alarms and the secret", fixed + secrets),
+            ("alarms, the secret and the dashboard", fixed + secrets + dashboards),
             ("scheduled runs", RUNS.into_iter().map(scheduled).sum()),
             ("heartbeats", self.heartbeats() * heartbeat),
             ("handle reports", self.handle_reports() * handles),
