@@ -115,10 +115,10 @@ async fn rotate(context: &mut Context<'_>, args: &RotateArgs) -> anyhow::Result<
     let keys = Keys::read(&cluster, secret).await?;
     if !keys.older.is_empty() && !args.force {
         anyhow::bail!(
-            "nothing was stored: the nodes in slots {} use a key older than version {}, and a rotation would lock them \
+            "nothing was stored: nodes still use a key older than version {} (slots {}), and a rotation would lock them \
              out: wait until `nodekeeper key show` lists none, or give --force (with NodeAuth=iam, no node uses a token)",
-            keys.older(),
-            keys.version
+            keys.version,
+            keys.older()
         );
     }
     let version = keys.version.checked_add(1).context("the key has the highest version: store a new secret")?;

@@ -128,3 +128,98 @@ fn a_teardown_leaves_no_instance() {
     assert!(again.status.success() && text(&again).starts_with("the policy allows no node\n"), "{}", text(&again));
     assert_eq!(local.stop(), Some(0));
 }
+
+/// The function processes of the local system that the schedule starts.
+fn scheduled_functions(local: &Local) -> Vec<i32> {
+    let of_local =
+        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    of_local
+        .filter(|pid| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let line = |name: &str| {
+                let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default();
+                line.trim().to_owned()
+            };
+            // The kernel keeps 15 bytes of a name.
+            let ours = ["poll-and-scale", "clean-stale-rec", "sweep-dispatch"].contains(&line("Name:").as_str());
+            ours && line("PPid:") == local.process.id().to_string()
+        })
+        .collect()
+}
+
+/// Rows of tables, by table.
+type Backup = Vec<(&'static str, Vec<std::collections::HashMap<String, aws_sdk_dynamodb::types::AttributeValue>>)>;
+
+const TABLES: [(&str, &[&str]); 6] = [
+    ("nodes", &["slot"]),
+    ("jobs", &["job_id"]),
+    ("allocs", &["alloc_id"]),
+    ("handles", &["node_id", "handle"]),
+    ("control", &["key"]),
+    ("events", &["subject", "id"]),
+];
+
+async fn backup(client: &aws_sdk_dynamodb::Client) -> Backup {
+    let mut all = Vec::new();
+    for (table, _) in TABLES {
+        let page = client.scan().table_name(format!("local-{table}")).send().await.unwrap();
+        assert!(page.last_evaluated_key.is_none());
+        all.push((table, page.items.unwrap()));
+    }
+    all
+}
+
+/// Puts the tables back to the moment of the backup.
+async fn restore(client: &aws_sdk_dynamodb::Client, backup: &Backup) {
+    let now = self::backup(client).await;
+    for ((table, key), (_, rows)) in TABLES.iter().zip(now) {
+        for row in rows {
+            let key = row.into_iter().filter(|(name, _)| key.contains(&name.as_str())).collect();
+            client.delete_item().table_name(format!("local-{table}")).set_key(Some(key)).send().await.unwrap();
+        }
+    }
+    for (table, rows) in backup {
+        for row in rows {
+            client.put_item().table_name(format!("local-{table}")).set_item(Some(row.clone())).send().await.unwrap();
+        }
+    }
+}
+
+/// The tables go back in time while a job runs: the job goes on where it is, its node stays, and later jobs run.
+#[test]
+fn restored_tables_end_no_work_that_they_know() {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    let mut local = Local::start(&["--tick-s", "1"]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let client = crate::world::dynamo_client(&local.env()["AWS_ENDPOINT_URL_DYNAMODB"]);
+    let (known, known_end) = until_file(&local, "known");
+    let node_of = |local: &Local| key_versions(local).into_keys().collect::<Vec<_>>();
+    let (before, moment) = (node_of(&local), runtime.block_on(backup(&client)));
+    let (later, later_end) = until_file(&local, "later");
+
+    let clock = scheduled_functions(&local);
+    assert!(!clock.is_empty());
+    clock.iter().for_each(|pid| kill(Pid::from_raw(*pid), Signal::SIGSTOP).unwrap());
+    runtime.block_on(restore(&client, &moment));
+    clock.iter().for_each(|pid| kill(Pid::from_raw(*pid), Signal::SIGCONT).unwrap());
+
+    // What was submitted after the backup is not known any more.
+    let lost = text(&local.nodekeeper(&["job", &later]));
+    assert!(lost.contains("there is no job"), "{lost}");
+    // A job that is submitted now runs, also if the restored tables do not know the node that the later job had.
+    let submitted = local.nodekeeper(&["submit", "--wait", "--", "echo", "after the restore"]);
+    assert!(submitted.status.success(), "{}", text(&submitted));
+    assert!(before.iter().all(|node| node_of(&local).contains(node)), "the node of the known job stays");
+    std::fs::write(known_end, "").unwrap();
+    std::fs::write(later_end, "").unwrap();
+    let ended = until("the known job's end", 60, || {
+        let job = json(&local, &["job", &known, "--json"]);
+        (job["state"] != "placed").then_some(job)
+    });
+    assert_eq!((&ended["state"], &ended["lost_count"]), (&"complete".into(), &0.into()), "{ended:#}");
+    assert_eq!(ended["all_allocs"].as_array().unwrap().len(), 1, "it ran once");
+    let teardown = local.nodekeeper(&["teardown", "local", "--cancel-jobs", "--prove-s", "5", "--timeout-s", "120"]);
+    assert!(teardown.status.success(), "{}", text(&teardown));
+    assert_eq!(local.stop(), Some(0));
+}
