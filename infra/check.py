@@ -63,7 +63,7 @@ MODES = {
     "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "false", "HasDashboard": "false"},
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
-        "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123",
+        "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123", "AlarmEmail": "a@example.org",
     },
 }  # fmt: skip
 
@@ -623,7 +623,7 @@ def check_schedule(resources: dict[str, Any], wanted: Function) -> Iterator[str]
     if [s["ScheduleExpression"] for s in schedules] != [expected]:
         yield f"{wanted.logical_id}: schedule is {[s['ScheduleExpression'] for s in schedules]}, must be {expected}"
     for schedule in schedules:
-        if not str(schedule.get("Name", "")).startswith(f"{CLUSTER}-"):
+        if schedule.get("Name") != f"{CLUSTER}-{wanted.name}":
             yield f"{wanted.logical_id}: schedule {schedule.get('Name')}: a second cluster would use the same name"
         if schedule["Target"].get("RetryPolicy") != {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}:
             yield f"{wanted.logical_id}: schedule retries; the next scheduled run is the retry"
@@ -925,15 +925,20 @@ def check_secret(resources: dict[str, Any]) -> Iterator[str]:
         yield f"secrets: there must be one, the nodes' master key; there are {len(secrets)}"
     for name, properties in secrets.items():
         made = properties.get("GenerateSecretString", {})
-        left = set("abcdefghijklmnopqrstuvwxyz0123456789") - set(made.get("ExcludeCharacters", ""))
-        hex_only = left == set("0123456789abcdef") and made.get("ExcludeUppercase") and made.get("ExcludePunctuation")
-        if not hex_only or made.get("IncludeSpace") or made.get("PasswordLength") != 64:
+        should = {
+            "PasswordLength": 64,
+            "ExcludeUppercase": True,
+            "ExcludePunctuation": True,
+            "ExcludeCharacters": "ghijklmnopqrstuvwxyz",
+            "RequireEachIncludedType": False,
+        }
+        if made != should:
             yield f"{name}: must be generated as 64 characters out of 0-9a-f"
         if "SecretString" in properties:
             yield f"{name}: the template contains the secret; everybody who reads the template would know it"
 
 
-def check_alarms(resources: dict[str, Any], contract: Contract) -> Iterator[str]:
+def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Errors, throttles, refusals and silence each have an alarm that can go off, and each alarm has a receiver."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
     expected = {}
@@ -951,6 +956,12 @@ def check_alarms(resources: dict[str, Any], contract: Contract) -> Iterator[str]
             expected[f"{wanted.logical_id}Silent"] = {"AlarmName": f"{function}-silent", **silence(function, wanted)}
             yield from check_schedule_group(resources, wanted)
     topics = [f"arn:aws:sns:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:{t}" for t in of_type(resources, "AWS::SNS::Topic")]
+    if [t.get("TopicName") for t in of_type(resources, "AWS::SNS::Topic").values()] != [f"{CLUSTER}-alarms"]:
+        yield f"AlarmTopic: there must be one topic, {CLUSTER}-alarms"
+    email = MODES[mode].get("AlarmEmail")
+    mails = [{"TopicArn": topic, "Protocol": "email", "Endpoint": email} for topic in topics if email]
+    if list(of_type(resources, "AWS::SNS::Subscription").values()) != mails:
+        yield f"AlarmSubscription: must be {mails} in {mode} mode"
     for name in sorted(expected.keys() | alarms.keys()):
         alarm, should = alarms.get(name, {}), expected.get(name, {})
         if alarm.get("AlarmActions") != topics:
@@ -1066,7 +1077,7 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
         yield from check_least_privilege(resources, contract, mode)
         yield from check_nodes(resources, mode)
         yield from check_secret(resources)
-        yield from check_alarms(resources, contract)
+        yield from check_alarms(resources, contract, mode)
         yield from check_dashboard(resources, contract, mode)
         yield from check_outputs(values, expansion, contract)
         # SAM makes the schedules' roles. What they grant is checked above; how they are written is SAM's choice.
