@@ -324,6 +324,8 @@ class Values:
         resource = self.resources.get(name)
         if resource is None:
             raise Unresolved(f"nothing is called {name}")
+        if resource["Type"] == "AWS::S3::Bucket":
+            return f"{self.parameters['ClusterName']}-{name.lower()}"
         named_by = {
             "AWS::DynamoDB::Table": "TableName",
             "AWS::Lambda::Function": "FunctionName",
@@ -350,6 +352,7 @@ class Values:
             "AWS::IAM::Role": lambda: f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/{logical_id}",
             "AWS::Lambda::Function": lambda: f"arn:aws:lambda:{account}:function:{self.ref(logical_id)}",
             "AWS::Logs::LogGroup": lambda: f"arn:aws:logs:{account}:log-group:{self.ref(logical_id)}:*",
+            "AWS::S3::Bucket": lambda: f"arn:aws:s3:::{self.ref(logical_id)}",
             "AWS::SNS::Topic": lambda: f"arn:aws:sns:{account}:{logical_id}",
             "AWS::SecretsManager::Secret": lambda: f"arn:aws:secretsmanager:{account}:secret:{logical_id}-AbCdEf",
         }.get(resource["Type"])
@@ -883,7 +886,7 @@ def check_launch(
 
 def check_nodes(resources: dict[str, Any], mode: str) -> Iterator[str]:
     """The nodes that the stack makes: their metadata, their end, their volume, who reaches them."""
-    made = [k for k in ("NodeRole", "NodeProfile", "NodeSecurityGroup", "NodeTemplate") if k in resources]
+    made = [k for k in ("AgentBucket", "AgentBucketPolicy", "NodeRole", "NodeProfile", "NodeSecurityGroup", "NodeTemplate") if k in resources]
     if mode == "own":
         yield from (f"{name}: made although NodeRoleArn names a role" for name in made)
         return
@@ -907,8 +910,13 @@ def check_nodes(resources: dict[str, Any], mode: str) -> Iterator[str]:
             yield f"NodeTemplate: {field} is {data.get(field)}, must be {should.get(field)}"
     if resources.get("NodeProfile", {}).get("Properties", {}).get("Roles") != ["NodeRole"]:
         yield "NodeProfile: must have the role NodeRole"
-    if set(resources.get("NodeRole", {}).get("Properties", {})) - {"AssumeRolePolicyDocument", "Description"}:
-        yield "NodeRole: must allow nothing: a job may get to its credentials"
+    role = resources.get("NodeRole", {}).get("Properties", {})
+    bucket = f"arn:aws:s3:::{CLUSTER}-agentbucket"
+    fetch = [{"Sid": "Agent", "Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/nodekeeper-agent-*"}]
+    allowed = [statement for policy in role.get("Policies", []) for statement in policy["PolicyDocument"]["Statement"]]
+    if set(role) - {"AssumeRolePolicyDocument", "Description", "Policies"} or allowed != fetch:
+        yield "NodeRole: must allow nothing but to fetch the agent: a job may get to its credentials"
+    yield from check_bucket(resources, bucket)
     group = resources.get("NodeSecurityGroup", {}).get("Properties", {})
     if group.keys() - {"GroupDescription", "VpcId"}:
         yield "NodeSecurityGroup: must have no rules of its own"
@@ -916,6 +924,28 @@ def check_nodes(resources: dict[str, Any], mode: str) -> Iterator[str]:
     for name, rule in of_type(resources, "AWS::EC2::SecurityGroupIngress").items():
         if (rule.get("GroupId"), rule.get("SourceSecurityGroupId"), rule.get("IpProtocol")) != (own, own, "-1"):
             yield f"{name}: must let only the nodes of the cluster reach each other"
+
+
+def check_bucket(resources: dict[str, Any], arn: str) -> Iterator[str]:
+    """The bucket of the agent is closed to the public and to plain HTTP."""
+    should = {
+        "BucketEncryption": {
+            "ServerSideEncryptionConfiguration": [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
+        },
+        "OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+        "PublicAccessBlockConfiguration": dict.fromkeys(
+            ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True
+        ),
+    }
+    if list(of_type(resources, "AWS::S3::Bucket").values()) != [should]:
+        yield f"AgentBucket: there must be one bucket, with {json.dumps(should)}"
+    only_tls = {
+        "Sid": "OnlyTls", "Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": [arn, f"{arn}/*"],
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    }  # fmt: skip
+    policies = [p["PolicyDocument"]["Statement"] for p in of_type(resources, "AWS::S3::BucketPolicy").values()]
+    if policies != [[only_tls]]:
+        yield f"AgentBucketPolicy: must be {json.dumps(only_tls)}"
 
 
 def check_secret(resources: dict[str, Any]) -> Iterator[str]:

@@ -153,7 +153,8 @@ fn the_bill_knows_every_type_of_resource_of_the_template() {
         "AWS::SecretsManager::Secret",
         "AWS::Serverless::Function",
     ];
-    const FREE: [&str; 10] = [
+    // The agent in the bucket is some megabytes: less than a cent.
+    const FREE: [&str; 12] = [
         "AWS::EC2::LaunchTemplate",
         "AWS::EC2::SecurityGroup",
         "AWS::EC2::SecurityGroupIngress",
@@ -162,6 +163,8 @@ fn the_bill_knows_every_type_of_resource_of_the_template() {
         "AWS::IAM::Role",
         "AWS::Lambda::Permission",
         "AWS::Lambda::Url",
+        "AWS::S3::Bucket",
+        "AWS::S3::BucketPolicy",
         "AWS::SNS::Subscription",
         "AWS::Scheduler::ScheduleGroup",
     ];
