@@ -4,6 +4,7 @@
 //! node is gone, all work is stopped before `--on-gone` runs.
 //! Does not: know the protocol, or processes.
 
+use crate::OWN_PROGRAM;
 use crate::client::{Clock, ControlPlaneClient, Credential, Tokens};
 use crate::config::{AgentArgs, AgentConfigError};
 use crate::control;
@@ -49,7 +50,7 @@ pub struct AgentConfig {
     pub args: AgentArgs,
     /// The id of this boot.
     pub boot_id: String,
-    /// This program, to start supervisors with.
+    /// The path of this program, to show it to containers.
     pub program: PathBuf,
     /// The clock, which only signs requests.
     pub clock: Clock,
@@ -89,7 +90,8 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     };
     let client = ControlPlaneClient::new(file.node_id, credential, clock)?;
     let (users, guard) = guard::prepare(&args, &data_dir, &program).await?;
-    let settings = RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program };
+    let settings =
+        RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program: OWN_PROGRAM.into() };
     let mut runner = Runner::new(settings, &data_dir);
     let handles = HandleStore::new(&data_dir, args.runtime, file.node_id);
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);

@@ -7,6 +7,7 @@
 //! could read the instance metadata, or that cannot find it out, takes no work, and tells the control plane why.
 //! Does not: set the rule (the boot script does).
 
+use crate::OWN_PROGRAM;
 use crate::config::{AgentArgs, AgentConfigError};
 use crate::data_dir::DataDir;
 use crate::isolation::helper::PrivateMounts;
@@ -28,6 +29,7 @@ const ADVICE: &str = "set the rule of the boot script, or give --allow-metadata"
 /// What the agent needs to try the metadata again.
 #[derive(Clone, Debug)]
 pub struct Guard {
+    /// The path of this program, to show it to containers.
     program: PathBuf,
     runtime: RuntimeKind,
     enter: PathBuf,
@@ -82,7 +84,7 @@ impl Guard {
     async fn must_enter(&self) -> Result<Found, AgentConfigError> {
         let Some(id) = self.ids.first() else { return Err(AgentConfigError::CannotIsolate("no user id".into())) };
         let mounts = PrivateMounts { binds: Vec::new(), ..private_mounts(&self.enter) };
-        let found = probe::run(&self.program, &self.probe(*id, Some(mounts), Vec::new())).await;
+        let found = probe::run(Path::new(OWN_PROGRAM), &self.probe(*id, Some(mounts), Vec::new())).await;
         let found = found.map_err(|e| AgentConfigError::CannotIsolate(e.to_string()))?;
         match found.cannot_enter {
             Some(why) => Err(AgentConfigError::CannotEnter { path: self.enter.clone(), why }),
@@ -121,7 +123,7 @@ impl Guard {
             Some(in_container) => in_container.await,
             None => {
                 let probe = self.probe(id, None, self.metadata.clone());
-                probe::run(&self.program, &probe).await.map(|found| found.metadata.addresses)
+                probe::run(Path::new(OWN_PROGRAM), &probe).await.map(|found| found.metadata.addresses)
             }
         }
     }

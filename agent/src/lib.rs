@@ -23,6 +23,10 @@
 //! Deliberately absent: the node's clock (the agent measures only durations; only a signature has a time), any choice of what to run, and any retry
 //! of an alloc; the control plane decides.
 
+/// This program, whatever file has its path now. An agent starts its supervisors with it, and a supervisor its helpers: so
+/// each of them talks to its own version, also after the file was replaced by an upgrade.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
+
 pub mod agent;
 pub mod alloc_dir;
 pub mod atomic_file;

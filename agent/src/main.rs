@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use model::time::Time;
+use nodekeeper_agent::OWN_PROGRAM;
 use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
 use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
@@ -90,12 +91,12 @@ fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
     let mut env: Environment = set.collect();
     env.entry("PATH".into()).or_insert_with(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
-    let context = SupervisorContext { env, program: program()?, clock: Arc::new(Time::now) };
+    let context = SupervisorContext { env, program: OWN_PROGRAM.into(), clock: Arc::new(Time::now) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(supervisor::run(AllocDir::at(dir), &context))?)
 }
 
-/// The path of this program. After an upgrade the new program has the same path.
+/// The path of this program. After an upgrade, another version has this path.
 fn program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().map_err(|e| anyhow::anyhow!("cannot find this program's own file: {e}"))
 }

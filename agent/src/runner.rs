@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -225,7 +226,7 @@ impl Runner {
         }
         let log = File::options().append(true).create(true).mode(0o600).open(dir.path().join("supervisor.log"))?;
         let mut command = Command::new(&self.settings.program);
-        command.arg("run-alloc").arg(dir.path()).current_dir("/");
+        command.arg0("nodekeeper-agent").arg("run-alloc").arg(dir.path()).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map(Some)
     }
 

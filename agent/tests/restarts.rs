@@ -34,6 +34,36 @@ async fn a_killed_agent_loses_no_running_alloc_and_its_end_is_reported_once() {
     assert_eq!(node.line_of(0, "runs").await, "run");
 }
 
+/// An upgrade in place: the file has another program now, which understands nothing of what this agent says.
+async fn another_program_in_its_place(args: &[&str]) {
+    let mut node = TestNode::new().await;
+    let program = node.dir.path().join("nodekeeper-agent");
+    std::fs::copy(env!("CARGO_BIN_EXE_nodekeeper-agent"), &program).unwrap();
+    node.program = Some(program.clone());
+    let first = order(0, "echo $$ > pid; while ! [ -e go ]; do sleep 0.05; done");
+    node.with(|p| p.order(vec![first.clone()]));
+    node.start(args);
+    node.line_of(0, "pid").await;
+    let newer = node.dir.path().join("newer");
+    std::fs::write(&newer, "#!/bin/sh\nexit 9\n").unwrap();
+    std::fs::set_permissions(&newer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::rename(&newer, &program).unwrap();
+    node.with(|p| p.order(vec![first, order(1, "echo ran")]));
+    assert_eq!(node.end_of(1).await.log_tail.as_deref(), Some("ran\n"));
+    // The supervisor of the first alloc needs its helper at the end.
+    std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
+    assert_eq!(node.end_of(0).await.exit_code, Some(0));
+}
+
+#[tokio::test]
+async fn an_agent_whose_file_is_replaced_goes_on_with_its_own_version() {
+    another_program_in_its_place(&[]).await;
+    if nix::unistd::geteuid().is_root() {
+        let (jobs, caches) = ("1480000000-1480000009", "1480000010-1480000019");
+        another_program_in_its_place(&["--job-uids", jobs, "--cache-gids", caches, "--allow-metadata"]).await;
+    }
+}
+
 #[tokio::test]
 async fn an_end_while_no_agent_runs_is_reported_by_the_next_agent() {
     let mut node = TestNode::new().await;

@@ -194,6 +194,8 @@ pub struct TestNode {
     pub plane: SharedPlane,
     pub agent: Option<Child>,
     pub env: Vec<(String, String)>,
+    /// The program of the agent, if it is not the built one.
+    pub program: Option<PathBuf>,
 }
 
 impl TestNode {
@@ -210,7 +212,7 @@ impl TestNode {
         let file =
             json!({"cluster": "test", "node_id": NODE_ID, "token": TOKEN, "heartbeat_url": url, "sweep_url": url});
         std::fs::write(dir.path().join("node.json"), file.to_string()).unwrap();
-        Self { dir, plane, agent: None, env: Vec::new() }
+        Self { dir, plane, agent: None, env: Vec::new(), program: None }
     }
 
     pub fn data(&self) -> PathBuf {
@@ -229,7 +231,8 @@ impl TestNode {
     /// Starts the agent without the options that name its instance.
     pub fn start_bare(&mut self, args: &[&str]) {
         let log = std::fs::File::options().append(true).create(true).open(self.dir.path().join("agent.log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nodekeeper-agent"));
+        let built = PathBuf::from(env!("CARGO_BIN_EXE_nodekeeper-agent"));
+        let mut command = Command::new(self.program.clone().unwrap_or(built));
         command.arg("--config").arg(self.dir.path().join("node.json")).arg("--data-dir").arg(self.data());
         if !args.contains(&"--on-gone") {
             // Replaces the default, which powers the machine off.

@@ -42,7 +42,10 @@ async fn a_rotation_that_would_lock_out_a_node_is_refused() {
     let before = value(&world, "AWSCURRENT").await;
     let (said, changed) = world.changes(&["key", "rotate", "--secret", NAME]).await;
     let error = said.error();
-    assert!(error.contains("nothing was stored") && error.contains("(slots 1)") && error.contains("--force"), "{error}");
+    assert!(
+        error.contains("nothing was stored") && error.contains("(slots 1)") && error.contains("--force"),
+        "{error}"
+    );
     assert_eq!((changed, value(&world, "AWSCURRENT").await), (Vec::new(), before));
     assert_eq!(
         world.run(&["key", "show", "--json", "--secret", NAME]).await.json(),
