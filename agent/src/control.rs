@@ -24,6 +24,9 @@ struct CallSchedule {
     report_at: Instant,
     /// When the next heartbeat was due after the last answer; absent before the first answer.
     due_at: Option<Instant>,
+    /// The time from the last heartbeat to the next one, while the node has room and asks for work more often than
+    /// usual.
+    soon: Option<Duration>,
     failed_heartbeats: u32,
     failed_reports: u32,
 }
@@ -31,8 +34,14 @@ struct CallSchedule {
 /// Sends heartbeats and reports until the node is gone.
 pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
     let now = Instant::now();
-    let mut schedule =
-        CallSchedule { heartbeat_at: now, report_at: now, due_at: None, failed_heartbeats: 0, failed_reports: 0 };
+    let mut schedule = CallSchedule {
+        heartbeat_at: now,
+        report_at: now,
+        due_at: None,
+        soon: None,
+        failed_heartbeats: 0,
+        failed_reports: 0,
+    };
     loop {
         if Instant::now() >= schedule.heartbeat_at && heartbeat(state, client, url, &mut schedule).await.is_break() {
             return;
@@ -94,9 +103,13 @@ async fn heartbeat(
                 tracing::info!(failures = schedule.failed_heartbeats, "heartbeats are answered again");
             }
             schedule.failed_heartbeats = 0;
-            let due = Instant::now() + next_call(answer.next_heartbeat_s);
-            schedule.heartbeat_at = due;
-            schedule.due_at = Some(due);
+            let usual = next_call(answer.next_heartbeat_s);
+            let now = Instant::now();
+            // Work that came ends the haste; otherwise each wait is twice the one before.
+            let doubled = schedule.soon.map(|soon| soon.saturating_mul(2));
+            schedule.soon = doubled.filter(|soon| *soon < usual && answer.allocs.as_ref().is_none_or(Vec::is_empty));
+            schedule.heartbeat_at = now + schedule.soon.unwrap_or(usual);
+            schedule.due_at = Some(now + usual);
             ControlFlow::Continue(())
         }
         Err(error) => heartbeat_failed(state, schedule, &error),
@@ -167,20 +180,28 @@ async fn send_reports(
             Err(error) => Err(not_saved(&error)),
         };
         match sent {
-            Ok(()) => schedule.failed_reports = 0,
+            Ok(soon) => {
+                schedule.failed_reports = 0;
+                if let Some(soon) = soon {
+                    // Jitter, because the members of a job end together.
+                    let soon = next_call(soon * Chance::real().between(1.0, 1.5));
+                    schedule.soon = Some(soon);
+                    schedule.heartbeat_at = schedule.heartbeat_at.min(Instant::now() + soon);
+                }
+            }
             Err(error) => return report_failed(state, schedule, &error),
         }
     }
     ControlFlow::Continue(())
 }
 
-/// Sends one report, and saves the answer.
+/// Sends one report, and saves the answer. Returns when to ask for new work, in seconds, if the answer says so.
 async fn send_report(
     state: &NodeState,
     client: &ControlPlaneClient,
     url: &str,
     report: &AllocReport,
-) -> Result<(), CallError> {
+) -> Result<Option<f64>, CallError> {
     let answer: AllocReportAnswer = client.post(url, "allocs", report).await?;
     for refusal in &answer.refused {
         tracing::warn!(alloc_id = %refusal.alloc_id, reason = refusal.reason, "the status of this alloc was refused");
@@ -189,7 +210,7 @@ async fn send_report(
     state.answered();
     // The answer may acknowledge the end of an alloc, whose handles may be destroyed from now on.
     state.handles_changed.notify_one();
-    Ok(())
+    Ok(answer.next_heartbeat_s)
 }
 
 fn report_failed(state: &NodeState, schedule: &mut CallSchedule, error: &CallError) -> ControlFlow<()> {

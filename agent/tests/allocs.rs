@@ -41,6 +41,23 @@ async fn the_tail_of_a_long_output_is_sent() {
 }
 
 #[tokio::test]
+async fn a_node_whose_alloc_ended_asks_for_work_soon_and_then_ever_more_rarely() {
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![order(0, "until [ -e go ]; do sleep 0.05; done")]));
+    node.start(&[]);
+    node.running(0).await;
+    // From now on the control plane wants a call each ten minutes, and one soon after an end.
+    node.with(|p| (p.next_heartbeat_s, p.soon_s) = (600.0, Some(0.2)));
+    node.beats(1).await;
+    std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
+    node.end_of(0).await;
+    let first = node.with(|p| p.beats.len());
+    node.until("it asks again and again", |n| n.with(|p| (p.beats.len() >= first + 4).then_some(()))).await;
+    node.with(|p| p.order(vec![order(1, "echo second")]));
+    assert_eq!(node.end_of(1).await.log_tail.as_deref(), Some("second\n"));
+}
+
+#[tokio::test]
 async fn a_stop_sends_term_first() {
     let mut node = TestNode::new().await;
     let script = "trap 'echo bye; exit 0' TERM; echo $$ > pid; while :; do sleep 0.1; done";

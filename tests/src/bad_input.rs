@@ -35,6 +35,25 @@ async fn tables(world: &World) -> Value {
     json!([nodes, jobs, allocs])
 }
 
+/// A report that made room says when to ask for work; another one does not.
+#[tokio::test]
+async fn a_node_that_has_room_is_told_to_ask_for_work_soon() {
+    let (world, node, token) = working().await;
+    let job = world.look.jobs().await.unwrap().remove(0);
+    let alloc = *job.summary.allocs.first().unwrap();
+    let record = world.look.node(node.slot()).await.unwrap().unwrap();
+    let incarnation = record.contact().unwrap().incarnation.clone();
+    let report = async |report_no: u64, client: &str| {
+        let allocs = json!([{"alloc_id": alloc, "client": client}]);
+        let body = json!({"incarnation": incarnation, "report_no": report_no, "as_of": 99, "complete": false, "allocs": allocs});
+        let response = world.ingest.handle(&http(&path(node, "allocs"), Some(&token), &body), world.now()).await;
+        let (status, body) = answer(&response);
+        assert_eq!(status, 200, "{body}");
+        body["next_heartbeat_s"].as_f64()
+    };
+    assert_eq!((report(100, "running").await, report(101, "complete").await), (None, Some(1.0)));
+}
+
 /// A request, with the status and the error of the expected answer.
 type Refused = (Value, u64, &'static str);
 

@@ -25,7 +25,14 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
 }
 
 fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
-    AllocReportAnswer { status: NodeStatus::Ready, seq, accepted: accepted.to_vec(), refused: Vec::new(), allocs: None }
+    AllocReportAnswer {
+        status: NodeStatus::Ready,
+        seq,
+        accepted: accepted.to_vec(),
+        refused: Vec::new(),
+        next_heartbeat_s: None,
+        allocs: None,
+    }
 }
 
 fn ended(code: i32) -> Seen {

@@ -36,6 +36,8 @@ pub struct ControlPlane {
     /// Answer every call with this status and body.
     pub refuse: Option<(u16, Value)>,
     pub next_heartbeat_s: f64,
+    /// When a node that has room asks for work, in seconds.
+    pub soon_s: Option<f64>,
     pub beats: Vec<Heartbeat>,
     pub reports: Vec<AllocReport>,
     pub handle_reports: Vec<HandleReport>,
@@ -172,7 +174,11 @@ impl ControlPlane {
             self.seq += 1;
         }
         self.reports.push(report);
-        Some(json!({"status": "ready", "seq": self.seq, "accepted": accepted, "refused": []}))
+        let mut answer = json!({"status": "ready", "seq": self.seq, "accepted": accepted, "refused": []});
+        if let Some(soon_s) = self.soon_s.filter(|_| self.orders.len() != before) {
+            answer["next_heartbeat_s"] = json!(soon_s);
+        }
+        Some(answer)
     }
 
     fn on_handle_report(&mut self, report: HandleReport) -> Option<Value> {

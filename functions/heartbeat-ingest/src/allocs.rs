@@ -69,9 +69,11 @@ impl Ingest {
             refused: Vec::new(),
         };
         applying.presence(&report.allocs).await?;
+        let mut has_room = report.allocs.iter().any(|update| update.client.is_final());
         if report.complete {
             applying.absence(report).await?;
             if applying.open_gate(report).await? {
+                has_room = true;
                 let subject = Subject::Slot(node_id.slot());
                 self.tell(&subject, ActionName::Ready, &Reason::ReportTaken {}.to_string(), &known, now).await;
             }
@@ -81,7 +83,10 @@ impl Ingest {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
         let allocs = if report.as_of < life.seq { Some(self.orders(life).await?) } else { None };
-        Ok(AllocReportAnswer { status: contact.status, seq: life.seq, accepted, refused, allocs })
+        // The end wakes poll-and-scale. Without this, a node whose work has just begun would not ask for a minute.
+        let next_heartbeat_s = has_room.then(|| known.soon_s());
+        let (status, seq) = (contact.status, life.seq);
+        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs })
     }
 
     /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.

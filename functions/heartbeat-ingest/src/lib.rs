@@ -50,6 +50,13 @@ pub(crate) struct Known {
     in_use: u64,
 }
 
+impl Known {
+    /// When a node that has room asks for new work, in seconds.
+    pub(crate) fn soon_s(&self) -> f64 {
+        self.policy.heartbeat.soon_s(self.in_use)
+    }
+}
+
 /// When the node calls next, and when its lease expires.
 ///
 /// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on

@@ -163,7 +163,7 @@ pub struct AllocUpdate {
 }
 
 /// The answer to an alloc report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocReportAnswer {
     /// How the control plane sees the node now.
     pub status: NodeStatus,
@@ -173,6 +173,10 @@ pub struct AllocReportAnswer {
     pub accepted: Vec<AllocId>,
     /// The updates that were refused, and why.
     pub refused: Vec<RefusedUpdate>,
+    /// When to ask for new work, in seconds, after a report that made room: the node became ready, or an alloc ended.
+    /// If there is none yet, the node asks again after twice the time, until that is as long as the usual interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_heartbeat_s: Option<f64>,
     /// Every live alloc, if the reporter's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,

@@ -120,6 +120,12 @@ impl HeartbeatPolicy {
         (self.idle_s as f64).max(self.least_s(in_use)).min(self.interval_s(in_use))
     }
 
+    /// The seconds until a node that has room asks for new work for the first time. A run needs some seconds to give it
+    /// some.
+    pub fn soon_s(&self, in_use: u64) -> f64 {
+        self.least_s(in_use).max(1.0).min(self.idle_interval_s(in_use))
+    }
+
     /// The length of every lease: the longest interval of a node with allocs, plus the grace.
     pub fn lease(&self, in_use: u64) -> Span {
         let longest_ms = (self.interval_s(in_use) * LONGEST_JITTER * 1000.0).min(1e12) as i64;
