@@ -801,7 +801,7 @@ def check_hidden(resources: dict[str, Any], contract: Contract) -> Iterator[str]
         should = {
             # The call must name attributes ...
             "Null": {"dynamodb:Attributes": "false"},
-            "StringEqualsIfExists": {"dynamodb:Select": "SPECIFIC_ATTRIBUTES"},
+            "StringEquals": {"dynamodb:Select": "SPECIFIC_ATTRIBUTES"},
             # ... and only these.
             "ForAllValues:StringEquals": {"dynamodb:Attributes": table["without_env"]},
         }

@@ -23,7 +23,7 @@ impl HiddenEnv {
     }
 
     /// Makes a read of whole rows. `None` if DynamoDB denies that, now or before.
-    async fn whole<T>(
+    async fn read_whole<T>(
         &self,
         table: Table,
         read: impl Future<Output = Result<T, DbError>> + Send,
@@ -50,14 +50,14 @@ impl HiddenEnv {
 #[async_trait]
 impl Db for HiddenEnv {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        match self.whole(key.table, self.whole.get(key)).await {
+        match self.read_whole(key.table, self.whole.get(key)).await {
             Some(read) => read,
             None => self.hidden(self.without_env.get(key).await),
         }
     }
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
-        match self.whole(first.table, self.whole.get_many(keys)).await {
+        match self.read_whole(first.table, self.whole.get_many(keys)).await {
             Some(read) => read,
             None => self.hidden(self.without_env.get_many(keys).await),
         }
@@ -69,7 +69,7 @@ impl Db for HiddenEnv {
         if index.is_some() {
             return self.whole.scan(table, index, from).await;
         }
-        match self.whole(table, self.whole.scan(table, None, from.clone())).await {
+        match self.read_whole(table, self.whole.scan(table, None, from.clone())).await {
             Some(read) => read,
             None => self.hidden(self.without_env.scan(table, None, from).await),
         }

@@ -515,7 +515,7 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("SubmitterPolicy", &["key", "show", "--secret", "SECRET"], false),
     ("OperatorPolicy", &["submit", "--", "true"], true),
     ("OperatorPolicy", &["release", "missing"], true),
-    ("OperatorPolicy", &["key", "rotate", "--secret", "SECRET"], true),
+    ("OperatorPolicy", &["key", "rotate", "--force", "--secret", "SECRET"], true),
     ("OperatorPolicy", &["teardown", "CLUSTER", "--terminate", "--timeout-s", "0"], true),
 ];
 

@@ -1,7 +1,7 @@
 //! `key`: shows and rotates the master key of the node tokens.
 //!
-//! Guarantees: a rotation locks out no node: it is refused while a node uses an older key than the current one. Two
-//! rotations at once store one key. No key is printed.
+//! Guarantees: a rotation locks out no node: it is refused while a node uses an older key than the current one, and while a
+//! function may still launch nodes with an older key. Two rotations at once store one key. No key is printed.
 //! Does not: reach the functions or the nodes. The functions read the secret again by themselves, and give each node a
 //! token of the new key with its next heartbeat (`docs/rules.md#section-12`).
 
@@ -16,6 +16,7 @@ use model::ActionName;
 use model::auth::{NumberedKey, hex};
 use model::events::Subject;
 use model::ids::Slot;
+use model::time::{Span, Time};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -51,6 +52,15 @@ pub struct ShowArgs {
 pub struct RotateArgs {
     #[command(flatten)]
     secret: SecretArgs,
+    /// How old the functions' copies of the key may be, in seconds
+    #[arg(
+        long,
+        env = "NODEKEEPER_KEY_MAX_AGE_S",
+        hide_env_values = true,
+        value_name = "SECONDS",
+        default_value_t = 300
+    )]
+    max_age_s: u32,
     /// Rotate even if that locks out nodes with an older key, for example after a key was stolen
     #[arg(long)]
     force: bool,
@@ -60,6 +70,9 @@ pub struct RotateArgs {
 #[derive(Serialize)]
 struct Keys {
     version: u32,
+    /// When the current key was stored.
+    #[serde(skip)]
+    stored_at: Option<Time>,
     /// The slots whose nodes use an older key.
     older: Vec<Slot>,
 }
@@ -86,7 +99,8 @@ impl Keys {
             .with_context(|| format!("secret {secret} does not hold the key"))?;
         let nodes = cluster.store.nodes().await?;
         let older = nodes.iter().filter(|n| n.life().is_some_and(|l| l.key_version < key.version));
-        Ok(Self { version: key.version, older: older.map(|n| n.slot).collect() })
+        let stored_at = answer.created_date().and_then(|date| date.to_millis().ok()).map(Time::from_ms);
+        Ok(Self { version: key.version, stored_at, older: older.map(|n| n.slot).collect() })
     }
 
     fn older(&self) -> String {
@@ -121,6 +135,18 @@ async fn rotate(context: &mut Context<'_>, args: &RotateArgs) -> anyhow::Result<
             keys.older()
         );
     }
+    // A run of poll-and-scale that began just before its copy was too old launches with the older key.
+    let settled = Span::from_s(i64::from(args.max_age_s) + i64::from(args.max_age_s) / 5);
+    let age = keys.stored_at.map_or(settled, |at| context.now().since(at));
+    if age < settled && !args.force {
+        anyhow::bail!(
+            "nothing was stored: version {} is {} old, and until it is {} old, a function may still launch nodes with the \
+             key before it: wait, or give --force",
+            keys.version,
+            show::rough(age),
+            show::rough(settled)
+        );
+    }
     let version = keys.version.checked_add(1).context("the key has the highest version: store a new secret")?;
     #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
     let key = hex(&rand::random::<[u8; 32]>());
@@ -135,6 +161,9 @@ async fn rotate(context: &mut Context<'_>, args: &RotateArgs) -> anyhow::Result<
                 "nothing was stored: version {version} was stored before or at the same time: see `key show`"
             )
         }
+        SdkError::ServiceError(service) if service.raw().status().as_u16() < 500 => {
+            anyhow::anyhow!("nothing was stored: {}", DisplayErrorContext(service.err()))
+        }
         other => {
             anyhow::anyhow!("it is not known whether version {version} was stored: {}", DisplayErrorContext(other))
         }
@@ -142,7 +171,7 @@ async fn rotate(context: &mut Context<'_>, args: &RotateArgs) -> anyhow::Result<
     writeln!(
         context.out,
         "stored as version {version}; the functions use it within {} s, and the nodes after their next heartbeats",
-        runtime::keys::MAX_AGE.as_ms() / 1000
+        args.max_age_s
     )?;
     let (keep, now) = (retention(&cluster).await?, context.now());
     let reason = format!("{BY_OPERATOR}: version {version}");

@@ -1,30 +1,30 @@
 //! `teardown`: lets every instance of the cluster go, and proves that none is left.
 //!
 //! ```text
-//!   nodes.min = nodes.max = 0 ──▶ drain every node ──▶ wait until every record is cleaned and EC2 lists no instance
-//!                    └─ --cancel-jobs ┘       └─ --terminate: terminate what EC2 lists, without waiting for jobs
+//!   each look: nodes.max = 0 ──▶ drain every node ──▶ --cancel-jobs ──▶ --terminate ──▶ is anything left?
 //! ```
 //!
-//! Guarantees: exit code 0 means that EC2 listed no instance of the cluster for `--prove-s`, while nothing could launch
-//! one. What happened in between is printed. It can be stopped and run again at any time.
+//! Guarantees: exit code 0 means that EC2 listed no instance of the cluster for `--prove-s`, while the policy allowed no
+//! node: each look stores such a policy again if somebody stored another one. What happened in
+//! between is printed. The command can be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
 use super::nodes::change_intent;
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, counted, several};
 use super::{Cluster, Context, Outcome, Usage};
+use anyhow::Context as _;
 use clap::Args;
 use model::ActionName;
 use model::cloud::{Instance, InstanceState};
 use model::control::PolicyRow;
 use model::events::Subject;
 use model::ids::ClusterName;
-use model::policy::Policy;
 use model::time::{Span, Time};
 use model::{Intent, NodeRecord, NodeState};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::WriteError;
 use store::steps::cancel_job;
 
 /// The time between two looks.
@@ -59,39 +59,30 @@ pub(super) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyho
         let message = format!("the cluster is {}, not {}: nothing was done", cluster.dynamo.cluster(), args.confirm);
         return Err(Usage(message).into());
     }
-    launch_nothing(context, &cluster).await?;
-    if args.cancel_jobs {
-        cancel_all(context, &cluster).await?;
-    }
     wait(context, &cluster, args, async || tokio::time::sleep(LOOK).await).await
 }
 
-/// Stores a policy that allows no node.
-async fn launch_nothing(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
-    let Some(before) = cluster.store.ingest_control().await?.policy else {
-        writeln!(context.out, "there is no policy, so nothing is launched")?;
-        return Ok(());
-    };
-    let mut policy: Policy = Policy::from_json(&serde_json::from_str(&before.document)?)?;
-    if policy.nodes.max == 0 {
-        writeln!(context.out, "the policy allows no node")?;
-        return Ok(());
+/// Stores a policy that allows no node, unless it is stored. Returns its new version. Only these two knobs are changed: the
+/// policy may have others that this version does not know.
+async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u64>> {
+    let Some(before) = cluster.store.ingest_control().await?.policy else { return Ok(None) };
+    let mut document: Value = serde_json::from_str(&before.document).context("the stored policy is not JSON")?;
+    let nodes = document.as_object_mut().map(|policy| policy.entry("nodes").or_insert_with(|| json!({})));
+    let nodes = nodes.and_then(Value::as_object_mut).context("the stored policy has no section nodes")?;
+    if nodes.get("max").and_then(Value::as_u64) == Some(0) {
+        return Ok(None);
     }
-    (policy.nodes.min, policy.nodes.max) = (0, 0);
-    let after = PolicyRow::of_document(&policy.to_json());
-    let after = match cluster.store.write(Some(&before), &after, Vec::new()).await {
-        Err(WriteError::Conflict(_)) => anyhow::bail!("someone else stored a policy meanwhile: try again"),
-        other => other?,
-    };
-    let reason = format!("{BY_OPERATOR}: version {}: the cluster is torn down", after.version.number());
-    let (keep, now) = (retention(cluster).await?, context.now());
-    tell(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
-    writeln!(context.out, "the policy allows no node now (version {})", after.version.number())?;
-    Ok(())
+    nodes.extend([("min".to_owned(), json!(0)), ("max".to_owned(), json!(0))]);
+    let after = PolicyRow::of_document(&document);
+    let version = cluster.store.write(Some(&before), &after, Vec::new()).await?.version.number();
+    let reason = format!("{BY_OPERATOR}: version {version}: the cluster is torn down");
+    tell(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, retention(cluster).await?, now).await?;
+    Ok(Some(version))
 }
 
-async fn cancel_all(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
-    let (keep, now) = (retention(cluster).await?, context.now());
+/// Cancels every job that has not ended. Returns how many.
+async fn cancel_all(cluster: &Cluster, now: Time) -> anyhow::Result<u32> {
+    let keep = retention(cluster).await?;
     let mut cancelled = 0;
     for summary in cluster.store.queue().await? {
         let change = retried(async || {
@@ -100,8 +91,7 @@ async fn cancel_all(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Res
         });
         cancelled += u32::from(change.await?);
     }
-    writeln!(context.out, "{} cancelled", several(cancelled, "job"))?;
-    Ok(())
+    Ok(cancelled)
 }
 
 /// Waits until nothing is left, and drains or terminates whatever appears meanwhile.
@@ -117,9 +107,13 @@ pub(super) async fn wait(
         match Left::look(cluster, args, context.now()).await {
             Ok(left) => {
                 failed = 0;
+                for line in &left.did {
+                    writeln!(context.out, "{line}")?;
+                }
                 let now = context.now();
                 let since = *empty_since.get_or_insert(now);
-                if !left.nothing() {
+                // A policy that somebody stored meanwhile may have started a launch.
+                if !left.nothing() || !left.did.is_empty() {
                     empty_since = None;
                 } else if now.since(since) >= Span::from_s(args.prove_s.into()) {
                     writeln!(context.out, "no instance is left: EC2 listed none for {} s", args.prove_s)?;
@@ -154,6 +148,8 @@ pub(super) async fn wait(
 
 /// What is left of the cluster.
 struct Left {
+    /// What this look changed, for people.
+    did: Vec<String>,
     records: BTreeMap<String, usize>,
     instances: BTreeMap<String, usize>,
     /// Whether records count. They do not if the functions need not run any more.
@@ -161,12 +157,24 @@ struct Left {
 }
 
 impl Left {
-    /// Looks, and drains or terminates what it sees.
+    /// Looks, and drains, cancels or terminates what it sees.
     async fn look(cluster: &Cluster, args: &TeardownArgs, now: Time) -> anyhow::Result<Self> {
+        let mut did = Vec::new();
+        match launch_nothing(cluster, now).await {
+            Ok(version) => did.extend(version.map(|v| format!("the policy allows no node now (version {v})"))),
+            // Whoever ends instances by force may have a policy that nobody can read.
+            Err(e) if args.terminate => tracing::warn!("the policy may still allow nodes: {e:#}"),
+            Err(e) => return Err(e),
+        }
         let mut records = cluster.store.nodes().await?;
         records.retain(|record| !record.is_cleaned());
         for record in records.iter().filter(|record| takes_drain(record)) {
             change_intent(cluster, record.slot, Intent::Drain, now).await?;
+        }
+        // After the drain, so that no other job starts in between.
+        let cancelled = if args.cancel_jobs { cancel_all(cluster, now).await? } else { 0 };
+        if cancelled > 0 {
+            did.push(format!("{} cancelled", several(cancelled, "job")));
         }
         let mut instances = cluster.cloud.instances().await?;
         instances.retain(|instance| instance.state != InstanceState::Terminated);
@@ -183,6 +191,7 @@ impl Left {
             counts
         };
         Ok(Self {
+            did,
             records: count(records.iter().map(|r| r.state_name().to_string()).collect()),
             instances: count(instances.iter().map(|i| i.state.to_string()).collect()),
             records_count: !args.terminate,

@@ -164,7 +164,7 @@ impl World {
             .build();
         let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), "test".parse().unwrap());
         let store = Store::new(Arc::new(dynamo.clone()));
-        let secrets = secrets(&LocalSecret::new(&format!("1:{}", "0f".repeat(32)))).await;
+        let secrets = secrets(&LocalSecret::new(&format!("1:{}", "0f".repeat(32)), Arc::new(|| at(0)))).await;
         Self {
             cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())), secrets },
             now: at(1000),

@@ -4,6 +4,7 @@
 //! stores one value. Only a caller that knows the address, which stands in the environment file, reads the key.
 //! Does not: check signatures, or keep the key after the local system ends.
 
+use super::args::Clock;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -11,6 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use model::auth::hex;
+use model::time::Time;
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +24,9 @@ pub(crate) const NAME: &str = "nodekeeper-local-node-key";
 #[derive(Clone)]
 pub(crate) struct LocalSecret {
     path: String,
-    /// The values with their request tokens, the current one last.
-    values: Arc<Mutex<Vec<(String, String)>>>,
+    clock: Clock,
+    /// The values with their request tokens, and when they were stored; the current one last.
+    values: Arc<Mutex<Vec<(String, String, Time)>>>,
 }
 
 impl fmt::Debug for LocalSecret {
@@ -33,11 +36,12 @@ impl fmt::Debug for LocalSecret {
 }
 
 impl LocalSecret {
-    /// The secret with this value.
-    pub(crate) fn new(value: &str) -> Self {
+    /// The secret with this value, which counts as stored long ago.
+    pub(crate) fn new(value: &str, clock: Clock) -> Self {
         #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
         let path = format!("/secrets/{}", hex(&rand::random::<[u8; 16]>()));
-        Self { path, values: Arc::new(Mutex::new(vec![("first".to_owned(), value.to_owned())])) }
+        let first = ("first".to_owned(), value.to_owned(), Time::from_ms(0));
+        Self { path, clock, values: Arc::new(Mutex::new(vec![first])) }
     }
 
     /// The path of its URL.
@@ -65,14 +69,15 @@ impl LocalSecret {
                     "AWSPREVIOUS" => newest_first.nth(1),
                     _ => None,
                 };
-                let (id, value) = value.ok_or_else(|| missing("value with this label"))?;
-                Ok(json!({"Name": NAME, "VersionId": id, "SecretString": value}))
+                let (id, value, stored_at) = value.ok_or_else(|| missing("value with this label"))?;
+                let created = stored_at.as_ms() as f64 / 1000.0;
+                Ok(json!({"Name": NAME, "VersionId": id, "SecretString": value, "CreatedDate": created}))
             }
             "secretsmanager.PutSecretValue" => {
                 let (id, value) = (text("ClientRequestToken"), text("SecretString"));
-                match values.iter().find(|(known, _)| known == id) {
-                    None => values.push((id.to_owned(), value.to_owned())),
-                    Some((_, known)) if known == value => {}
+                match values.iter().find(|(known, ..)| known == id) {
+                    None => values.push((id.to_owned(), value.to_owned(), (self.clock)())),
+                    Some((_, known, _)) if known == value => {}
                     Some(_) => return Err(("ResourceExistsException", "this version has another value".to_owned())),
                 }
                 Ok(json!({"Name": NAME, "VersionId": id}))

@@ -59,7 +59,7 @@ impl Stack {
 
         let ports = Ports::bind(args).await?;
         let places = ports.places(args, dir)?;
-        let secret = LocalSecret::new(&key);
+        let secret = LocalSecret::new(&key, Arc::clone(&env.clock));
         let variables = environment::variables(args, &places, &key, secret.path());
         environment::write_file(&places.env_file, &variables)?;
 

@@ -79,11 +79,12 @@ impl Ingest {
             }
         }
         let Applying { record, accepted, refused, .. } = applying;
+        has_room &= record.takes_work();
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
         let allocs = if report.as_of < life.seq { Some(self.orders(life).await?) } else { None };
-        // The end wakes poll-and-scale. Without this, a node whose work has just begun would not ask for a minute.
+        // The end wakes poll-and-scale. Without this, a node that works would wait 60 to 90 s before it asks.
         let next_heartbeat_s = has_room.then(|| known.soon_s());
         let (status, seq) = (contact.status, life.seq);
         Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs })

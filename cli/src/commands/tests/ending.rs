@@ -108,7 +108,12 @@ async fn a_teardown_ends_when_ec2_has_listed_nothing_for_two_minutes() {
         // The launch of a run that had read the old policy.
         8 => ec2.set("i-2", InstanceState::Pending),
         10 => ec2.set("i-2", InstanceState::Terminated),
-        look => assert!(look <= 22, "it waits for more than two minutes: look {look}"),
+        // Somebody stores another policy. What a run launches by it would appear within the next two minutes.
+        20 => {
+            let dir = tempfile::tempdir().unwrap();
+            world.run(&["policy", "set", &file(&dir, "p.toml", POLICY)]).await.done();
+        }
+        look => assert!(look <= 33, "it waits for more than two minutes: look {look}"),
     })
     .await;
     let lines = said.done();
@@ -116,11 +121,13 @@ async fn a_teardown_ends_when_ec2_has_listed_nothing_for_two_minutes() {
     assert_eq!(
         lines,
         [
+            "the policy allows no node now (version 2)",
             "node records: 1 busy_or_ready; instances: 1 running",
             "node records: 1 busy_or_ready; instances: none",
             "node records: none; instances: none",
             "node records: none; instances: 1 pending",
             "node records: none; instances: none",
+            "the policy allows no node now (version 4)",
             "no instance is left: EC2 listed none for 120 s",
         ]
         .map(|l| l.replace("busy_or_ready", &node.state_name().to_string()))
@@ -150,11 +157,26 @@ async fn a_teardown_terminates_what_no_function_ends() {
 }
 
 #[tokio::test]
+async fn a_policy_of_another_version_does_not_stop_a_teardown() {
+    let world = World::with_policy().await;
+    let before = world.store().ingest_control().await.unwrap().policy.unwrap();
+    let mut document: serde_json::Value = serde_json::from_str(&before.document).unwrap();
+    document["of_the_future"] = serde_json::json!({"knob": 1});
+    let newer = model::control::PolicyRow::of_document(&document);
+    world.store().write(Some(&before), &newer, Vec::new()).await.unwrap();
+    let (said, _) = world.changes(&["teardown", "test", "--timeout-s", "0"]).await;
+    assert!(said.failed().0.starts_with("the policy allows no node now (version 3)\n"));
+    let after = world.store().ingest_control().await.unwrap().policy.unwrap();
+    let after: serde_json::Value = serde_json::from_str(&after.document).unwrap();
+    assert_eq!((&after["nodes"]["max"], &after["of_the_future"]["knob"]), (&0.into(), &1.into()));
+}
+
+#[tokio::test]
 async fn a_teardown_that_takes_too_long_says_what_to_do() {
     let (world, ec2) = (World::with_policy().await, Arc::new(Ending::default()));
     let world = with(&world, &ec2);
     ec2.set("i-1", InstanceState::Running);
     let (out, err) = waited(&world, false, 60, async |_| ()).await.failed();
-    assert_eq!(out, "node records: none; instances: 1 running\n");
+    assert_eq!(out, "the policy allows no node now (version 2)\nnode records: none; instances: 1 running\n");
     assert!(err.contains("not done after 60 s") && err.contains("--terminate ends instances"), "{err}");
 }

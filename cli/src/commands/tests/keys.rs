@@ -56,6 +56,23 @@ async fn a_rotation_that_would_lock_out_a_node_is_refused() {
 }
 
 #[tokio::test]
+async fn a_rotation_is_refused_while_a_function_may_launch_with_an_older_key() {
+    let world = World::with_policy().await;
+    let secrets = secrets(&LocalSecret::new(&"0f".repeat(32), Arc::new(|| at(800)))).await;
+    let mut world = World { cluster: Cluster { secrets, ..world.cluster.clone() }, ..world };
+    world.run(&["key", "rotate", "--secret", NAME]).await.done();
+    world.now = at(1159);
+    let error = world.run(&["key", "rotate", "--secret", NAME]).await.error();
+    assert!(error.contains("version 2 is 5 min old, and until it is 6 min old"), "{error}");
+    world.now = at(1160);
+    assert!(world.run(&["key", "rotate", "--secret", NAME]).await.done().starts_with("stored as version 3;"));
+    world.now = at(900);
+    assert!(
+        world.run(&["key", "rotate", "--force", "--secret", NAME]).await.done().starts_with("stored as version 4;")
+    );
+}
+
+#[tokio::test]
 async fn of_two_rotations_at_once_one_is_refused() {
     let world = World::with_policy().await;
     world.run(&["key", "rotate", "--secret", NAME]).await.done();
@@ -73,7 +90,7 @@ async fn a_secret_that_is_missing_or_holds_something_else_is_named() {
     let world = World::with_policy().await;
     let error = world.run(&["key", "show", "--secret", "other"]).await.error();
     assert!(error.contains("secret other cannot be read: there is no such secret"), "{error}");
-    let secrets = secrets(&LocalSecret::new("hello")).await;
+    let secrets = secrets(&LocalSecret::new("hello", Arc::new(|| at(0)))).await;
     let world = World { cluster: Cluster { secrets, ..world.cluster.clone() }, ..world };
     let error = world.run(&["key", "rotate", "--secret", NAME]).await.error();
     assert!(error.contains("does not hold the key"), "{error}");

@@ -120,8 +120,8 @@ impl HeartbeatPolicy {
         (self.idle_s as f64).max(self.least_s(in_use)).min(self.interval_s(in_use))
     }
 
-    /// The seconds until a node that has room asks for new work for the first time. A run needs some seconds to give it
-    /// some.
+    /// The seconds until a node that has room asks for new work for the first time. poll-and-scale needs a
+    /// few seconds to place work.
     pub fn soon_s(&self, in_use: u64) -> f64 {
         self.least_s(in_use).max(1.0).min(self.idle_interval_s(in_use))
     }
