@@ -1,5 +1,7 @@
 //! What happens to allocs when the agent is killed or ended, and when the machine reboots or loses its state.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod common;
 
 use common::{TestNode, alloc_id, is_alive, order};
