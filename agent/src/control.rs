@@ -24,8 +24,8 @@ struct CallSchedule {
     report_at: Instant,
     /// When the next heartbeat was due after the last answer; absent before the first answer.
     due_at: Option<Instant>,
-    /// The time from the last heartbeat to the next one, while the node has room and asks for work more often than
-    /// usual.
+    /// A node that has room asks for work more often than usual. Then this is the time between its last heartbeat and
+    /// the next one.
     soon: Option<Duration>,
     failed_heartbeats: u32,
     failed_reports: u32,

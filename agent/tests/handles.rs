@@ -137,7 +137,7 @@ async fn a_container_runs_stops_and_is_removed() {
     assert!(calls.contains(&format!("stop --time 20 {}", alloc_id(1))), "{calls}");
 }
 
-/// Whether jobs reach the metadata is tried from a container, because a container has another network than the machine.
+/// A container has another network than the machine. So the agent tries from a container whether jobs reach the metadata.
 #[tokio::test]
 async fn a_container_that_reaches_the_metadata_or_cannot_try_it_makes_the_node_refuse() {
     if !nix::unistd::geteuid().is_root() {

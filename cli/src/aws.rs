@@ -17,7 +17,7 @@ use std::error::Error;
 /// What gives the credentials of a profile that the SDK cannot read. It reads AWS_PROFILE, as the SDK does.
 const AWS_CLI: &str = "aws configure export-credentials --format process";
 
-/// The configuration of the SDK, with a region and with credentials. `profile` is AWS_PROFILE.
+/// Loads the configuration of the SDK. It has a region and credentials. `profile` is the value of AWS_PROFILE.
 pub async fn config(profile: Option<&str>) -> anyhow::Result<SdkConfig> {
     let config = runtime::lambda::sdk_config().load().await;
     if config.region().is_none() {

@@ -171,7 +171,7 @@ impl Left {
         for record in records.iter().filter(|record| takes_drain(record)) {
             change_intent(cluster, record.slot, Intent::Drain, now).await?;
         }
-        // After the drain, so that no other job starts in between.
+        // The nodes are drained first. Otherwise a node could start another job after its job is cancelled.
         let cancelled = if args.cancel_jobs { cancel_all(cluster, now).await? } else { 0 };
         if cancelled > 0 {
             did.push(format!("{} cancelled", several(cancelled, "job")));

@@ -144,7 +144,7 @@ pub async fn measure() -> Measured {
             metric_bytes = line.map_or(metric_bytes, |line| line.to_string().len() as f64);
         }
     }
-    // What the documents promise of every steady call.
+    // The documents promise this of every steady call.
     assert_eq!((heartbeat.reads, heartbeat.writes), (0.0, 1.0), "a steady heartbeat is one write and no read");
     assert_eq!((handle_report.reads, handle_report.writes), (1.0, 0.0), "a settled report is one read and no write");
     let (idle, busy) = (lines(&idle), lines(&busy));

@@ -5,7 +5,7 @@ use crate::commands::teardown::{TeardownArgs, wait};
 use model::cloud::InstanceState;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// EC2 whose instances end at the look after the one that terminated them.
+/// EC2 with the instances that a test sets. An instance that is terminated is shutting down, until the test ends it.
 #[derive(Default)]
 struct Ending {
     instances: Mutex<Vec<Instance>>,
