@@ -209,14 +209,18 @@ impl Account {
         credentials
     }
 
-    pub fn dynamo(&self, credentials: &Credentials) -> store::Dynamo {
+    pub fn dynamo_client(&self, credentials: &Credentials) -> aws_sdk_dynamodb::Client {
         let config = aws_sdk_dynamodb::Config::builder()
             .behavior_version(aws_sdk_dynamodb::config::BehaviorVersion::latest())
             .region(aws_sdk_dynamodb::config::Region::new(REGION))
             .credentials_provider(credentials.clone())
             .endpoint_url(&self.url)
             .build();
-        store::Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), self.inside.cluster.clone())
+        aws_sdk_dynamodb::Client::from_conf(config)
+    }
+
+    pub fn dynamo(&self, credentials: &Credentials) -> store::Dynamo {
+        store::Dynamo::new(self.dynamo_client(credentials), self.inside.cluster.clone())
     }
 
     pub fn ec2(&self, credentials: &Credentials) -> aws_sdk_ec2::Client {

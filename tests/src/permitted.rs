@@ -35,8 +35,8 @@ use std::time::Duration;
 use store::Store;
 
 /// A cluster in the account: the functions with their roles, and nodes with the agent's real protocol.
-struct Fleet {
-    account: Account,
+pub struct Fleet {
+    pub account: Account,
     cluster: ClusterName,
     policy: Value,
     settings: LaunchSettings,
@@ -48,7 +48,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let cluster: ClusterName = CLUSTER.parse().unwrap();
         let account = Account::new(&cluster).await;
         let mut policy = quick_policy();
@@ -78,11 +78,11 @@ impl Fleet {
         set_policy(&self.store(&Account::owner()), &self.policy()).await;
     }
 
-    fn store(&self, keys: &Keys) -> Store {
+    pub fn store(&self, keys: &Keys) -> Store {
         Store::new(Arc::new(self.account.dynamo(keys)))
     }
 
-    fn cloud(&self, keys: &Keys) -> Ec2 {
+    pub fn cloud(&self, keys: &Keys) -> Ec2 {
         Ec2::new(self.account.ec2(keys), self.cluster.clone())
     }
 
@@ -103,7 +103,7 @@ impl Fleet {
     }
 
     /// The launch of the node of slot 1.
-    fn request(&self, offering: model::Offering) -> LaunchRequest {
+    pub fn request(&self, offering: model::Offering) -> LaunchRequest {
         LaunchRequest::render(&self.settings, &self.policy(), fixtures::node_id(1), 1, &offering)
     }
 
@@ -119,7 +119,7 @@ impl Fleet {
     }
 
     /// A command of an operator with these permissions.
-    async fn operate(&self, keys: &Keys, line: &[&str]) -> Result<String, String> {
+    pub async fn operate(&self, keys: &Keys, line: &[&str]) -> Result<String, String> {
         let dynamo = self.account.dynamo(keys);
         let cloud = Arc::new(self.cloud(keys));
         let cluster = Cluster { store: self.store(keys), dynamo, cloud, secrets: self.account.secrets(keys) };
@@ -178,7 +178,7 @@ fn only(role: &str, call: &str) -> BTreeSet<(String, String)> {
 }
 
 /// The functions with these roles.
-struct Functions {
+pub struct Functions {
     poll: Keys,
     clean: Keys,
     ingest: heartbeat_ingest::Ingest,
@@ -186,7 +186,7 @@ struct Functions {
 }
 
 impl Fleet {
-    fn functions(&self) -> Functions {
+    pub fn functions(&self) -> Functions {
         let role = |name| self.account.role(name);
         Functions {
             poll: role("PollAndScaleRole"),
@@ -197,7 +197,7 @@ impl Fleet {
     }
 
     /// Five seconds: the functions on their schedules, and every node.
-    async fn step(&mut self, functions: &Functions) {
+    pub async fn step(&mut self, functions: &Functions) {
         self.now = self.now + Span::from_s(5);
         self.steps += 1;
         self.poll(&functions.poll).await.unwrap();
@@ -297,7 +297,7 @@ async fn a_whole_life_needs_only_what_the_roles_allow() {
     }
 }
 
-fn offering(fleet: &Fleet) -> model::Offering {
+pub fn offering(fleet: &Fleet) -> model::Offering {
     let subnet_id = Some(fleet.account.made("subnet").to_owned());
     model::Offering { template: format!("{}-node", fleet.cluster), subnet_id, ..fixtures::offering() }
 }

@@ -64,14 +64,33 @@ impl Cloud for Listed {
     }
 }
 
-/// A database with a concurrent writer: before each write of the command, it makes one of its own writes.
-struct Rival {
+/// What happens just before a command writes. It sees the writes, and returns a write of somebody else, which is made
+/// first.
+type BeforeWrite = Box<dyn Fn(&[DbWrite]) -> Option<DbWrite> + Send + Sync>;
+
+/// A database that is told of each write of the command.
+struct Watched {
     db: Dynamo,
-    theirs: Mutex<Vec<DbWrite>>,
+    before_write: BeforeWrite,
+}
+
+impl Watched {
+    /// A store with a concurrent writer, who makes one of these writes before each write of the command.
+    fn rival(db: Dynamo, theirs: Vec<DbWrite>) -> Store {
+        let theirs = Mutex::new(theirs.into_iter());
+        Store::new(Arc::new(Self { db, before_write: Box::new(move |_| theirs.lock().unwrap().next()) }))
+    }
+
+    async fn before(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
+        match (self.before_write)(writes) {
+            Some(theirs) => self.db.write(&theirs, Answer::None).await.map(|_| ()),
+            None => Ok(()),
+        }
+    }
 }
 
 #[async_trait]
-impl Db for Rival {
+impl Db for Watched {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         self.db.get(key).await
     }
@@ -85,17 +104,11 @@ impl Db for Rival {
         self.db.scan(table, index, from).await
     }
     async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Row>, WriteError> {
-        let theirs = self.theirs.lock().unwrap().pop();
-        if let Some(theirs) = theirs {
-            self.db.write(&theirs, Answer::None).await?;
-        }
+        self.before(std::slice::from_ref(write)).await?;
         self.db.write(write, answer).await
     }
     async fn transact(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
-        let theirs = self.theirs.lock().unwrap().pop();
-        if let Some(theirs) = theirs {
-            self.db.write(&theirs, Answer::None).await?;
-        }
+        self.before(writes).await?;
         self.db.transact(writes).await
     }
 }

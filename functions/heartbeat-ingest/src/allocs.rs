@@ -69,7 +69,8 @@ impl Ingest {
             refused: Vec::new(),
         };
         applying.presence(&report.allocs).await?;
-        let mut has_room = report.allocs.iter().any(|update| update.client.is_final());
+        let ended: BTreeSet<_> = report.allocs.iter().filter(|u| u.client.is_final()).map(|u| u.alloc_id).collect();
+        let mut has_room = applying.accepted.iter().any(|id| ended.contains(id));
         if report.complete {
             applying.absence(report).await?;
             if applying.open_gate(report).await? {

@@ -52,9 +52,10 @@ struct Verdict<'a> {
     destroy: BTreeSet<String>,
     /// Handles with the label of another node: the answer names them, and nobody destroys them.
     conflicts: Vec<String>,
-    /// Whether an operator keeps a missing handle. Its missing time starts when the operator stops keeping it, and that
-    /// does not raise `seq`. So this report must not become the settled one.
-    kept_missing: bool,
+    /// Whether a handle is missing and its missing time does not grow now, because an operator keeps it, for instance.
+    /// The time starts when the operator stops keeping it, and that does not raise `seq`. So this report must not become
+    /// the settled one.
+    still_missing: bool,
 }
 
 /// One report while it is applied.
@@ -231,7 +232,7 @@ impl Verdict<'_> {
     fn is_quiet(&self, rows: &[Handle]) -> bool {
         let settled = |r: &Handle| matches!(r.state, HandleState::Live | HandleState::Gone);
         rows.iter().all(settled)
-            && !self.kept_missing
+            && !self.still_missing
             && self.changed.is_empty()
             && self.dropped.is_empty()
             && self.new_unknown.is_empty()
@@ -263,7 +264,7 @@ fn judge<'a>(
             Judgement::Unchanged => {}
             Judgement::Appeared(after) => appeared.push((row, after)),
             Judgement::Missing(after) => missing.push((row, after)),
-            Judgement::MissingButKept => verdict.kept_missing = true,
+            Judgement::StillMissing => verdict.still_missing = true,
             Judgement::Dropped => verdict.dropped.push(row),
             Judgement::Gone => verdict.gone.push(row),
             Judgement::TwiceUnknown => verdict.twice_unknown.push(row),

@@ -120,8 +120,9 @@ pub enum Judgement {
     Appeared(Handle),
     /// The handle is missing, but not long enough to count as gone. Its row becomes this one.
     Missing(Handle),
-    /// The handle is missing, but an operator keeps it, so its missing time does not grow.
-    MissingButKept,
+    /// The handle is missing, and its missing time does not grow: an operator keeps it, or the report came twice in a
+    /// millisecond.
+    StillMissing,
     /// The handle was missing for too long: it counts as gone.
     Dropped,
     /// The handle is destroyed: this report confirms it.
@@ -257,7 +258,7 @@ impl Handle {
     /// ready.
     fn missing(&self, rules: ReportRules, now: Time) -> Judgement {
         if self.keep {
-            return Judgement::MissingButKept;
+            return Judgement::StillMissing;
         }
         let usual_ms = rules.report.as_ms().saturating_mul(2);
         let more = self.missing_seen_at.map_or(0, |at| now.since(at).as_ms().clamp(0, usual_ms));
@@ -265,7 +266,9 @@ impl Handle {
         if Span::from_ms(missing_ms) >= rules.missing_grace && self.missing_ms.is_some() {
             return Judgement::Dropped;
         }
-        Judgement::Missing(Self { missing_ms: Some(missing_ms), missing_seen_at: Some(now), ..self.clone() })
+        let after = Self { missing_ms: Some(missing_ms), missing_seen_at: Some(now), ..self.clone() };
+        // DynamoDB refuses a write that changes nothing.
+        if after == *self { Judgement::StillMissing } else { Judgement::Missing(after) }
     }
 
     /// An unknown handle that an operator keeps becomes live: a job may use it. Any other report number counts as a
@@ -377,7 +380,7 @@ mod tests {
         let kept = Handle { keep: true, ..row };
         let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
         assert_eq!(judged(&kept, 4), Judgement::Appeared(live.clone()));
-        assert_eq!(live.reported(Sighting::NotListed, RULES, at(2)), Judgement::MissingButKept);
+        assert_eq!(live.reported(Sighting::NotListed, RULES, at(2)), Judgement::StillMissing);
     }
 
     #[test]
@@ -392,6 +395,11 @@ mod tests {
                 Judgement::Missing(after) => row = after,
                 judgement => dropped.push((s, judgement)),
             }
+            let again = row.reported(Sighting::NotListed, RULES, at(s));
+            assert!(
+                s == 3660 || again == Judgement::StillMissing,
+                "the same report in the same millisecond: {again:?}"
+            );
         }
         assert_eq!((dropped, row.missing_ms), (vec![(3660, Judgement::Dropped)], Some(90_000)));
         let gone = row.buried(at(3660));

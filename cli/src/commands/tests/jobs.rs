@@ -245,11 +245,11 @@ async fn a_lost_race_is_tried_again_a_few_times() {
     for n in 0..3 {
         let renamed = Job { reason: Some(format!("touched {n}")), ..job.clone() };
         let (write, after) = change(Some(&job), &renamed);
-        theirs.insert(0, write);
+        theirs.push(write);
         job = after;
     }
     let db = world.cluster.dynamo.clone();
-    world.cluster.store = Store::new(Arc::new(Rival { db: db.clone(), theirs: Mutex::new(theirs) }));
+    world.cluster.store = Watched::rival(db.clone(), theirs);
     world.run(&["cancel", &id(1)]).await.done();
     assert_eq!(world.store().job(fixtures::job_id(1)).await.unwrap().unwrap().summary.state, JobState::Cancelled);
 
@@ -257,10 +257,10 @@ async fn a_lost_race_is_tried_again_a_few_times() {
     let mut theirs = Vec::new();
     for _ in 0..4 {
         let (write, after) = change(Some(&node), &node.bump_seq(at(999)).unwrap());
-        theirs.insert(0, write);
+        theirs.push(write);
         node = after;
     }
-    world.cluster.store = Store::new(Arc::new(Rival { db, theirs: Mutex::new(theirs) }));
+    world.cluster.store = Watched::rival(db, theirs);
     let (out, err) = world.run(&["hold", "0"]).await.failed();
     assert!(out.is_empty() && err.contains("someone else changed it 3 times meanwhile"), "{err}");
     assert_eq!(world.store().node(fixtures::slot(0)).await.unwrap().unwrap(), node);

@@ -39,46 +39,21 @@ fn who(command: &Command) -> Option<&'static str> {
 
 type Calls = Arc<Mutex<BTreeSet<String>>>;
 
-/// Tables and EC2 that note each call.
-struct Noting {
-    db: Dynamo,
-    calls: Calls,
-}
-
-impl Noting {
-    fn write(&self, write: &DbWrite) {
-        let operation = match write.effect {
-            Effect::Put(_) => "PutItem",
-            Effect::Update { .. } => "UpdateItem",
-            Effect::Delete => "DeleteItem",
-            Effect::Check => "ConditionCheckItem",
-        };
-        self.calls.lock().unwrap().insert(format!("dynamodb:{operation} {}", write.key.table.suffix()));
-    }
-}
-
-#[async_trait]
-impl Db for Noting {
-    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        self.db.get(key).await
-    }
-    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
-        self.db.get_many(keys).await
-    }
-    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.db.query(query, from).await
-    }
-    async fn scan(&self, table: Table, index: Option<store::Index>, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.db.scan(table, index, from).await
-    }
-    async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Row>, WriteError> {
-        self.write(write);
-        self.db.write(write, answer).await
-    }
-    async fn transact(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
-        writes.iter().for_each(|write| self.write(write));
-        self.db.transact(writes).await
-    }
+/// A store that notes each write.
+fn noting(db: Dynamo, calls: Calls) -> Store {
+    let note = move |writes: &[DbWrite]| {
+        for write in writes {
+            let operation = match write.effect {
+                Effect::Put(_) => "PutItem",
+                Effect::Update { .. } => "UpdateItem",
+                Effect::Delete => "DeleteItem",
+                Effect::Check => "ConditionCheckItem",
+            };
+            calls.lock().unwrap().insert(format!("dynamodb:{operation} {}", write.key.table.suffix()));
+        }
+        None
+    };
+    Store::new(Arc::new(Watched { db, before_write: Box::new(note) }))
 }
 
 /// EC2 with one instance that no record claims.
@@ -147,9 +122,8 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["teardown", "test", "--cancel-jobs", "--terminate", "--timeout-s", "0"],
     ] {
         let calls = Calls::default();
-        let noting = Noting { db: world.cluster.dynamo.clone(), calls: Arc::clone(&calls) };
         let mut watched = world.clone();
-        watched.cluster.store = Store::new(Arc::new(noting));
+        watched.cluster.store = noting(world.cluster.dynamo.clone(), Arc::clone(&calls));
         watched.cluster.cloud = Arc::new(NotingCloud(Arc::clone(&calls)));
         let said = watched.run(line).await;
         assert!(said.result.is_ok(), "{line:?}: {said:?}");

@@ -80,8 +80,7 @@ async fn a_policy_that_somebody_else_stored_is_not_overwritten() {
     let mut world = World::with_policy().await;
     let row = world.store().control().await.unwrap().policy.unwrap();
     let (theirs, _) = change(Some(&row), &row);
-    let rival = Rival { db: world.cluster.dynamo.clone(), theirs: Mutex::new(vec![theirs]) };
-    world.cluster.store = Store::new(Arc::new(rival));
+    world.cluster.store = Watched::rival(world.cluster.dynamo.clone(), vec![theirs]);
     let dir = tempfile::tempdir().unwrap();
     let other = file(&dir, "p.toml", &POLICY.replace("max = 4", "max = 8"));
     let error = world.run(&["policy", "set", &other]).await.error();
