@@ -103,7 +103,7 @@ impl Confirm<Action> for Reading<'_> {
     async fn confirm(&self, planned: &Planned<Action>) -> Result<(), ActError> {
         match &planned.action {
             Action::Clean { node_id, proof: Proof::Silence } => {
-                let record = self.seen.nodes.iter().find(|r| r.node_id() == Some(*node_id));
+                let record = self.seen.node(*node_id);
                 self.is_gone(record.ok_or(ActError::CONFLICT)?).await
             }
             Action::TerminateOrphan { instance_id, node_id } => self.orphan(instance_id, *node_id).await,

@@ -1,61 +1,132 @@
-//! How long the decision takes: one plan of poll-and-scale, for fleets and queues of several sizes.
+//! How long the decision takes: one plan of poll-and-scale, for fleets and queues of several sizes and shapes.
 //!
-//! `cargo bench --workspace --bench decision`. Compare the sizes as ratios within one run: machines are
-//! noisy, and absolute times do not carry over.
-#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark")]
+//! `cargo bench --workspace --bench decision`. Machines are noisy: compare the sizes within one run, by the exponent of
+//! the growth.
+#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, reason = "a benchmark")]
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+#[path = "../../../tests/growth.rs"]
+mod growth;
+
 use model::fixtures::{self, at};
 use model::policy::{Policy, example_json};
-use model::{Alloc, ClientStatus, Job, JobSpec};
+use model::{Alloc, Capacity, ClientStatus, Job, JobSpec, NodeRecord, NodeState};
 use runtime::observation::Observation;
-use std::hint::black_box;
+use serde_json::json;
+
+const SIZES: [u32; 4] = [100, 1_000, 3_000, 10_000];
 
 fn empty(nodes: u32) -> Observation {
     let mut document = example_json();
-    document["nodes"] = serde_json::json!({"max": nodes});
+    document["nodes"] = json!({"max": nodes.min(10_000)});
     Observation::empty(Policy::from_json(&document).unwrap(), 1, at(100))
 }
 
-/// Every node runs a job, and nothing waits.
-fn busy(nodes: u32) -> Observation {
+fn idle(nodes: u32) -> Observation {
     let mut seen = empty(nodes);
-    for n in 0..nodes {
-        let (job, node) = (fixtures::job(n), fixtures::ready(n));
-        let mut alloc = Alloc::place(fixtures::alloc_id(n), &job, &node, at(70)).unwrap();
-        alloc.summary.client = ClientStatus::Running;
-        seen.nodes.push(node.with_alloc(alloc.id(), at(70)).unwrap());
-        seen.jobs.push(job.with_placed(&[alloc.id()]).unwrap().summary);
-        seen.allocs.push(alloc.summary);
+    seen.nodes.extend((0..nodes).map(fixtures::ready));
+    seen.instances = seen.nodes.iter().map(|n| fixtures::running(&format!("i-{}", n.slot), n)).collect();
+    seen.instances.sort_by(|a, b| a.instance_id.cmp(&b.instance_id));
+    seen
+}
+
+/// Puts an alloc of one vCPU in each of these states on every node.
+fn with_allocs(mut seen: Observation, clients: &[ClientStatus]) -> Observation {
+    let mut next = 0;
+    for record in &mut seen.nodes {
+        for client in clients {
+            let job = Job::submit(fixtures::job_id(next), spec(), at(0)).unwrap();
+            let mut alloc = Alloc::place(fixtures::alloc_id(next), &job, record, at(70)).unwrap();
+            alloc.summary.client = *client;
+            if *client == ClientStatus::Unknown {
+                (alloc.summary.unknown_since_at, alloc.summary.failure_policy.replace) = (Some(at(80)), true);
+            }
+            *record = record.with_alloc(alloc.id(), at(70)).unwrap();
+            seen.jobs.push(job.with_placed(&[alloc.id()]).unwrap().summary);
+            seen.allocs.push(alloc.summary);
+            next += 1;
+        }
     }
     seen
 }
 
-/// Every node is idle, and as many jobs wait as there are nodes. Each job fits one node.
-fn idle_with_queue(nodes: u32) -> Observation {
-    let mut seen = empty(nodes);
-    for n in 0..nodes {
-        seen.nodes.push(fixtures::ready(n));
-        let spec = JobSpec { command: vec!["true".into()], vcpus: 2, ..JobSpec::default() };
+fn spec() -> JobSpec {
+    JobSpec { command: vec!["true".into()], ..JobSpec::default() }
+}
+
+/// Adds queued jobs, each changed by its number.
+fn queue(mut seen: Observation, jobs: u32, change: impl Fn(u32, &mut JobSpec)) -> Observation {
+    let first = u32::try_from(seen.jobs.len()).unwrap();
+    for n in first..first + jobs {
+        let mut spec = spec();
+        change(n, &mut spec);
         seen.jobs.push(Job::submit(fixtures::job_id(n), spec, at(0)).unwrap().summary);
     }
+    seen.jobs.sort_by_key(|j| (std::cmp::Reverse(j.priority), j.job_id));
     seen
 }
 
-fn decision(criterion: &mut Criterion) {
-    for (name, state) in [("busy", busy as fn(u32) -> Observation), ("idle_with_queue", idle_with_queue)] {
-        let mut group = criterion.benchmark_group(name);
-        group.sample_size(10);
-        for nodes in [100, 500, 2000] {
-            let seen = state(nodes);
-            group.throughput(Throughput::Elements(u64::from(nodes)));
-            group.bench_with_input(BenchmarkId::from_parameter(nodes), &seen, |bencher, seen| {
-                bencher.iter(|| poll_and_scale::plan(black_box(seen), at(100)));
-            });
-        }
-        group.finish();
-    }
+/// Nodes that boot, in the order of their slots.
+fn booting(nodes: u32) -> Observation {
+    let mut seen = empty(nodes);
+    seen.nodes.extend((0..nodes).map(fixtures::bound));
+    seen
 }
 
-criterion_group!(benches, decision);
-criterion_main!(benches);
+/// Ready nodes on which different jobs have left different room.
+fn ragged(nodes: u32) -> Observation {
+    let mut seen = idle(nodes);
+    for (n, record) in (0_u32..).zip(&mut seen.nodes) {
+        let NodeState::InUse(node) = &mut record.state else { continue };
+        node.life.offering.capacity =
+            Capacity { vcpus: 2 + n % 7, memory_mib: u64::from(1000 + 977 * (n % 61)), scratch_gib: 0, gpus: 0 };
+    }
+    seen
+}
+
+type Prepare = fn(u32) -> Observation;
+
+/// The shapes of a fleet and a queue. Where nothing else is said, there are as many jobs as nodes.
+const SHAPES: [(&str, Prepare); 14] = [
+    ("busy, no queue", |n| with_allocs(idle(n), &[ClientStatus::Running])),
+    ("idle, no queue", idle),
+    ("all fit, a node each", |n| queue(idle(n), n, |_, spec| spec.vcpus = 2)),
+    ("all fit, two on a node", |n| queue(idle(n), n, |_, _| {})),
+    ("all fit booting nodes", |n| queue(booting(n), n, |_, _| {})),
+    ("nothing is free", |n| queue(with_allocs(idle(n), &[ClientStatus::Running; 2]), n, |_, _| {})),
+    ("nothing fits, all differ", |n| {
+        queue(with_allocs(idle(n), &[ClientStatus::Running]), n, |n, spec| {
+            (spec.vcpus, spec.memory_mib) = (2, u64::from(n % 4000));
+        })
+    }),
+    ("no node, a node each", |n| queue(empty(n), n, |_, spec| spec.vcpus = 2)),
+    ("no node, all differ", |n| {
+        queue(empty(n), n, |n, spec| (spec.vcpus, spec.memory_mib) = (1 + n % 2, u64::from(n % 3900)))
+    }),
+    ("many priorities", |n| queue(idle(n), n, |n, spec| (spec.priority, spec.vcpus) = (n % 1000, 1 + n % 2))),
+    ("ragged room, all differ", |n| {
+        queue(ragged(n), n, |n, spec| (spec.vcpus, spec.memory_mib) = (1 + n % 5, u64::from(n * 31 % 50_000)))
+    }),
+    ("members at once", |n| queue(idle(n), n, |_, spec| spec.nodes = 20)),
+    ("many unknown", |n| with_allocs(idle(n), &[ClientStatus::Unknown])),
+    ("exclusive, half are in use", |n| {
+        let mut seen = idle(n);
+        let half: Vec<NodeRecord> = seen.nodes.split_off(n as usize / 2);
+        seen = with_allocs(seen, &[ClientStatus::Running]);
+        seen.nodes.extend(half);
+        queue(seen, n, |_, spec| spec.exclusive = true)
+    }),
+];
+
+fn main() {
+    let only: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    for (name, prepare) in SHAPES {
+        if only.is_empty() || only.iter().any(|word| name.contains(word.as_str())) {
+            growth::measure(name, &SIZES, prepare, |seen| poll_and_scale::plan(seen, at(100)));
+        }
+    }
+    let name = "100 busy nodes, jobs wait";
+    if only.is_empty() || only.iter().any(|word| name.contains(word.as_str())) {
+        let waiting = |n| queue(with_allocs(idle(100), &[ClientStatus::Running; 2]), n, |_, _| {});
+        growth::measure(name, &[10_000, 100_000, 1_000_000], waiting, |seen| poll_and_scale::plan(seen, at(100)));
+    }
+}

@@ -63,16 +63,16 @@ pub fn name_of(job: &JobSummary) -> String {
 
 impl Explanation {
     /// Notes that a job waits, and why. `why` must not be empty.
-    pub fn waits(&mut self, job: &JobSummary, why: Vec<Reason>) {
+    pub fn waits(&mut self, job: &JobSummary, why: &[Reason]) {
         // Jobs next to each other in the queue mostly wait for the same reasons.
         let last = self.waiting.len().checked_sub(1);
         let same = last.filter(|n| self.waiting.get(*n).is_some_and(|w| w.why == why));
-        let group = same.or_else(|| self.groups.get(&joined(&why)).copied());
+        let group = same.or_else(|| self.groups.get(&joined(why)).copied());
         match group.and_then(|n| self.waiting.get_mut(n)) {
             Some(waiting) => waiting.jobs.push(job.job_id),
             None => {
-                self.groups.insert(joined(&why), self.waiting.len());
-                self.waiting.push(Waiting { jobs: vec![job.job_id], first: name_of(job), why });
+                self.groups.insert(joined(why), self.waiting.len());
+                self.waiting.push(Waiting { jobs: vec![job.job_id], first: name_of(job), why: why.to_vec() });
             }
         }
     }
@@ -83,9 +83,9 @@ impl Explanation {
     }
 
     /// Notes a limit, once.
-    pub fn limits(&mut self, limit: Reason) {
-        if !self.limits.contains(&limit) {
-            self.limits.push(limit);
+    pub fn limits(&mut self, limit: &Reason) {
+        if !self.limits.contains(limit) {
+            self.limits.push(limit.clone());
         }
     }
 
@@ -179,10 +179,10 @@ mod tests {
         let mut explained = Explanation::default();
         let jobs: Vec<JobSummary> = (0..4).map(|n| fixtures::job(n).summary).collect();
         let max = || vec![Reason::NodesMax { max: 6, there: 6 }];
-        explained.waits(&jobs[0], max());
-        explained.waits(&jobs[1], vec![Reason::RegroupingMembers {}]);
-        explained.waits(&jobs[2], max());
-        explained.waits(&jobs[3], max());
+        explained.waits(&jobs[0], &max());
+        explained.waits(&jobs[1], &[Reason::RegroupingMembers {}]);
+        explained.waits(&jobs[2], &max());
+        explained.waits(&jobs[3], &max());
         let lines: Vec<String> = explained.waiting.iter().map(Waiting::line).collect();
         let [first, second] = [&jobs[0], &jobs[1]].map(|j| j.job_id);
         assert_eq!(

@@ -102,14 +102,26 @@ impl NodeId {
     }
 }
 
+/// The ULID with this text. There is only one spelling: lower case, for instance, would be a second name for the same
+/// thing.
+fn only_spelling(s: &str) -> Option<Ulid> {
+    let ulid: Ulid = s.parse().ok()?;
+    (ulid.array_to_str(&mut [0; ulid::ULID_LEN]) == s).then_some(ulid)
+}
+
+/// The number with this text. There is only one spelling: no sign and no leading zero.
+fn number(s: &str) -> Option<u32> {
+    let plain = s == "0" || s.starts_with(|c| matches!(c, '1'..='9'));
+    s.parse().ok().filter(|_| plain)
+}
+
 impl FromStr for NodeId {
     type Err = BadId;
     fn from_str(s: &str) -> Result<Self, BadId> {
         let bad = || BadId::new("node id", s, "{slot}-{ULID}");
         let (slot, ulid) = s.split_once('-').ok_or_else(bad)?;
-        let id = Self { slot: slot.parse().map_err(|_| bad())?, ulid: ulid.parse().map_err(|_| bad())? };
-        // There is only one spelling: `07-…`, `+7-…` or lower case would be a second name for the same node.
-        if id.to_string() == s { Ok(id) } else { Err(bad()) }
+        let slot = number(slot).and_then(|n| Slot::new(n).ok());
+        Ok(Self { slot: slot.ok_or_else(bad)?, ulid: only_spelling(ulid).ok_or_else(bad)? })
     }
 }
 
@@ -134,9 +146,7 @@ impl JobId {
 impl FromStr for JobId {
     type Err = BadId;
     fn from_str(s: &str) -> Result<Self, BadId> {
-        let bad = || BadId::new("job id", s, "a ULID");
-        let id: Ulid = s.parse().map_err(|_| bad())?;
-        if id.to_string() == s { Ok(Self(id)) } else { Err(bad()) }
+        only_spelling(s).map(Self).ok_or_else(|| BadId::new("job id", s, "a ULID"))
     }
 }
 
@@ -164,12 +174,11 @@ impl FromStr for AllocId {
         let bad = || BadId::new("alloc id", s, "{job_id}.{member}.{copy}");
         let mut parts = s.splitn(3, '.');
         let mut next = || parts.next().ok_or_else(bad);
-        let id = Self {
+        Ok(Self {
             job_id: next()?.parse().map_err(|_| bad())?,
-            member: next()?.parse().map_err(|_| bad())?,
-            copy: next()?.parse().map_err(|_| bad())?,
-        };
-        if id.to_string() == s { Ok(id) } else { Err(bad()) }
+            member: number(next()?).ok_or_else(bad)?,
+            copy: number(next()?).ok_or_else(bad)?,
+        })
     }
 }
 

@@ -132,7 +132,7 @@ reasons! {
     /// The job alone costs more than the price cap.
     DearerThanCap "dearer_than_cap" { price: Usd, cap: Usd } = "it costs {price} an hour alone and nodes.max_price_per_hour is {cap}";
     /// There are nodes with room for every member.
-    FitsOn "fits_on" { slots: String } = "it fits on {slots}";
+    FitsOn "fits_on" { slots: Vec<Slot> } = "it fits on {}", listed(slots);
     /// The job wants a copy while the alloc is unknown.
     CopyWanted "copy_wanted" { original: AllocId } = "{original} is unknown, and its job wants a copy meanwhile";
     /// A job needs the node that is launched.
@@ -161,11 +161,11 @@ reasons! {
     /// This run launches as many nodes as it may.
     MaxPerRun "max_per_run" { max: u32 } = "launch.max_per_run is {max}: a later run makes the other launches";
     /// This run launches nodes for the job.
-    NodesLaunched "nodes_launched" { slots: String } = "this run launches for it: {slots}";
+    NodesLaunched "nodes_launched" { slots: Vec<Slot> } = "this run launches for it: {}", listed(slots);
     /// Nodes with room for the job boot.
-    NodesBoot "nodes_boot" { slots: String } = "it waits until {slots} can take work";
+    NodesBoot "nodes_boot" { slots: Vec<Slot> } = "it waits until {} can take work", listed(slots);
     /// Nodes with room for the job are silent or unlisted.
-    NodesDoubted "nodes_doubted" { slots: String } = "silent or unlisted, but this run does not believe that it is gone: {slots}; nothing is placed there, and nothing is launched instead";
+    NodesDoubted "nodes_doubted" { slots: Vec<Slot> } = "silent or unlisted, but this run does not believe that it is gone: {}; nothing is placed there, and nothing is launched instead", listed(slots);
     /// Other members of the job have nodes.
     PartFound "part_found" { found: usize, of: u32 } = "it keeps {found} of the {of} nodes that it needs";
     /// An earlier job waits, and the room that is left is kept for that job.
@@ -313,6 +313,11 @@ fn allowed(maximum: &str, max: u32, there: u32) -> String {
         1 => format!("the 1 node that {maximum} allows is there"),
         _ => format!("all {max} nodes that {maximum} allows are there"),
     }
+}
+
+/// `slot 3, slot 4`
+fn listed(slots: &[Slot]) -> String {
+    slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(", ")
 }
 
 /// So many nodes are something.

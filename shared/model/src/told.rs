@@ -98,7 +98,7 @@ fn words(waits: &Waiting) -> String {
 
 /// Whether these reasons only continue what was told: the launch of a node was told, and now that node boots.
 fn is_expected(told: Option<&String>, words: &str) -> bool {
-    let (launched, boot) = (Reason::NodesLaunched { slots: String::new() }, Reason::NodesBoot { slots: String::new() });
+    let (launched, boot) = (Reason::NodesLaunched { slots: Vec::new() }, Reason::NodesBoot { slots: Vec::new() });
     words == boot.word() && told.is_some_and(|told| told == launched.word())
 }
 
@@ -114,9 +114,9 @@ mod tests {
 
     fn explained(jobs: &[JobSummary], why: &Reason) -> Explanation {
         let mut explained = Explanation::default();
-        jobs.iter().for_each(|job| explained.waits(job, vec![why.clone()]));
+        jobs.iter().for_each(|job| explained.waits(job, std::slice::from_ref(why)));
         if why.is_unstored() {
-            explained.limits(why.clone());
+            explained.limits(why);
         }
         explained
     }
@@ -125,10 +125,10 @@ mod tests {
     fn each_size_at_its_maximum_and_each_unsound_row_is_told_once() {
         let size = |size: &str| Reason::SizeMaximum { size: size.into(), max: 2, there: 2 };
         let mut explained = Explanation::default();
-        explained.limits(size("small"));
+        explained.limits(&size("small"));
         let (news, told) = ToldRow::new().news(&explained, std::iter::empty());
         assert_eq!(news.len(), 1);
-        explained.limits(size("large"));
+        explained.limits(&size("large"));
         explained.rows.push((Subject::Cluster, Reason::RowUnsound { what: "it is there twice".into() }));
         let (news, told) = told.news(&explained, std::iter::empty());
         let actions: Vec<ActionName> = news.iter().map(|n| n.action).collect();
@@ -149,11 +149,13 @@ mod tests {
             told = after;
         }
         assert_eq!(numbers, [20, 20, 11, 0], "50 jobs and one cap");
-        let (news, after) = told.news(&explained(&jobs[..1], &Reason::NodesLaunched { slots: "slot 3".into() }), ids());
+        let (news, after) =
+            told.news(&explained(&jobs[..1], &Reason::NodesLaunched { slots: vec![fixtures::slot(3)] }), ids());
         assert_eq!(news.len(), 1);
         assert_eq!((news[0].reason.as_str(), news[0].action), ("this run launches for it: slot 3", ActionName::Wait));
         assert_eq!((after.jobs.len(), after.caps.len()), (1, 0), "what no longer waits is forgotten");
-        let (news, after) = after.news(&explained(&jobs[..1], &Reason::NodesBoot { slots: "slot 3".into() }), ids());
+        let (news, after) =
+            after.news(&explained(&jobs[..1], &Reason::NodesBoot { slots: vec![fixtures::slot(3)] }), ids());
         assert_eq!((news.len(), after.jobs.len()), (0, 1), "the launched node boots");
         assert_eq!(after.news(&max, ids()).0[1].subject, Subject::Job(jobs[0].job_id));
     }

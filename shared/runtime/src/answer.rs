@@ -12,6 +12,7 @@ use model::explain::ExplanationAnswer;
 use model::time::Time;
 use model::{ActionName, NotPossible};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use store::{DbError, WriteError};
 
 /// The result of one action.
@@ -123,6 +124,11 @@ pub struct RunAnswer {
     pub observed: Observed,
     /// The planned actions, each with its outcome.
     pub actions: Vec<ActionAnswer>,
+    /// How many actions had each outcome, also those that [`RunAnswer::bounded`] left out.
+    pub outcomes: BTreeMap<Outcome, usize>,
+    /// How many rows of all lists [`RunAnswer::bounded`] left out.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: usize,
     /// How many actions were not started.
     pub left_for_next_run: usize,
     /// How long the run took, in milliseconds.
@@ -155,11 +161,17 @@ impl RunAnswer {
         ran: Ran,
     ) -> Self {
         let left_for_next_run = count(&actions, Outcome::Left);
+        let mut outcomes = BTreeMap::new();
+        for action in &actions {
+            *outcomes.entry(action.outcome).or_default() += 1;
+        }
         Self {
             function,
             observed_at,
             observed,
             actions,
+            outcomes,
+            left_out: 0,
             left_for_next_run,
             duration_ms: clock.elapsed().as_ms(),
             explained: ExplanationAnswer::default(),
@@ -171,5 +183,78 @@ impl RunAnswer {
     #[must_use]
     pub fn explaining(self, explained: ExplanationAnswer) -> Self {
         Self { explained, ..self }
+    }
+
+    /// The answer with the first rows of each list, as many as fit in [`MOST_BYTES`]. Lambda fails an invocation whose
+    /// answer is larger than 6 MB. Actions that failed come before all others.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let told =
+            |a: &ActionAnswer| ROW_BYTES + a.subject.len() + a.reason.len() + a.error.as_ref().map_or(0, String::len);
+        if self.actions.iter().map(told).sum::<usize>() > MOST_BYTES {
+            self.actions.sort_by_key(|a| a.outcome != Outcome::Failed);
+        }
+        self.left_out += cut(&mut self.actions, told);
+        let explained = &mut self.explained;
+        self.left_out += cut(&mut explained.waiting, |w| ROW_BYTES + w.reason.len() + w.line.len());
+        self.left_out += cut(&mut explained.staying, |s| ROW_BYTES + s.reason.len());
+        self.left_out += cut(&mut explained.limits, |l| ROW_BYTES + l.reason.len());
+        self
+    }
+}
+
+/// How many bytes each list of an answer may have, about.
+const MOST_BYTES: usize = 1 << 20;
+
+/// What a row of an answer takes besides its texts, at most.
+const ROW_BYTES: usize = 300;
+
+/// Cuts a list where it becomes too long. Returns how many rows that removes.
+fn cut<T>(rows: &mut Vec<T>, bytes: impl Fn(&T) -> usize) -> usize {
+    let (all, mut sum) = (rows.len(), 0_usize);
+    let mut fits = |row: &T| {
+        sum = sum.saturating_add(bytes(row));
+        sum <= MOST_BYTES
+    };
+    let kept = rows.iter().take_while(|row| fits(row)).count();
+    rows.truncate(kept);
+    all - kept
+}
+
+const fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fixtures::at;
+    use std::time::Duration;
+
+    #[test]
+    fn an_answer_of_a_run_with_many_actions_fits_in_what_lambda_takes() {
+        let row = |n: usize| ActionAnswer {
+            action: ActionName::Place,
+            subject: format!("job#{n}"),
+            reason: "it fits".repeat(20),
+            done: n != 9_999,
+            outcome: if n == 9_999 { Outcome::Failed } else { Outcome::Done },
+            error: (n == 9_999).then(|| "refused".to_owned()),
+        };
+        let clock = RunClock::new(at(0), None, Duration::from_secs(50));
+        let answer = |rows: usize| {
+            let actions = (0..rows).map(row).collect();
+            RunAnswer::new("f", at(0), Observed::default(), actions, &clock, Ran::Whole).bounded()
+        };
+        let many = answer(28_000);
+        let shown = many.actions.len();
+        assert!(serde_json::to_vec(&many).unwrap().len() < 2 * MOST_BYTES);
+        assert_eq!(many.actions[0].subject, "job#9999", "the one that failed");
+        assert_eq!(many.actions[1].subject, "job#0");
+        assert_eq!(many.left_out, 28_000 - shown);
+        assert_eq!(many.outcomes, [(Outcome::Done, 27_999), (Outcome::Failed, 1)].into());
+        let few = answer(100);
+        assert_eq!((few.actions.len(), few.left_out), (100, 0));
+        assert_eq!(few.actions[99].subject, "job#99");
     }
 }

@@ -191,7 +191,7 @@ where
                     if let Some(line) = metrics::of_run(&answer, cluster, clock.now()) {
                         print_line(&line);
                     }
-                    Ok(serde_json::to_value(answer).unwrap_or_default())
+                    Ok(serde_json::to_value(answer.bounded()).unwrap_or_default())
                 }
                 Err(e) => {
                     tracing::error!("{function} failed: {e}");

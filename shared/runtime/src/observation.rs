@@ -10,12 +10,13 @@ use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
 use model::control::Control;
 use model::control::NoPolicy;
-use model::ids::{AllocId, NodeId};
+use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::Time;
 use model::{AllocSummary, Handle, JobSummary, NodeRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use store::DbError;
 use store::Store;
@@ -50,12 +51,13 @@ pub struct Observed {
 pub struct Observation {
     /// When reading began.
     pub observed_at: Time,
+    /// In the order of the slots.
     pub nodes: Vec<NodeRecord>,
     /// Every instance that EC2 lists with our cluster tag.
     pub instances: Vec<Instance>,
     /// Jobs that are queued, placed or regrouping, in the order of the queue.
     pub jobs: Vec<JobSummary>,
-    /// The live allocs.
+    /// The live allocs, in the order of their ids.
     pub allocs: Vec<AllocSummary>,
     /// The handles that are due. Only sweep-dispatch reads them.
     pub handles: Vec<Handle>,
@@ -181,7 +183,7 @@ impl Observation {
     fn sort(&mut self) {
         self.nodes.sort_by_key(|n| n.slot);
         self.allocs.sort_by_key(|a| a.alloc_id);
-        self.jobs.sort_by_key(|j| (std::cmp::Reverse(j.priority), j.job_id));
+        self.jobs.sort_by_key(queue_order);
         self.instances.sort_by(|a, b| a.instance_id.cmp(&b.instance_id));
     }
 
@@ -220,6 +222,24 @@ impl Observation {
         Ok((seen, state.now))
     }
 
+    /// The record of a node.
+    pub fn node(&self, node_id: NodeId) -> Option<&NodeRecord> {
+        let at = self.nodes.binary_search_by_key(&node_id.slot(), |n| n.slot).ok()?;
+        self.nodes.get(at).filter(|n| n.node_id() == Some(node_id))
+    }
+
+    /// A live alloc.
+    pub fn alloc(&self, id: AllocId) -> Option<&AllocSummary> {
+        let at = self.allocs.binary_search_by_key(&id, |a| a.alloc_id).ok()?;
+        self.allocs.get(at)
+    }
+
+    /// The job with the id and the priority of `job`. No write changes the priority of a job.
+    pub fn job_as(&self, job: &JobSummary) -> Option<&JobSummary> {
+        let at = self.jobs.binary_search_by_key(&queue_order(job), queue_order).ok()?;
+        self.jobs.get(at)
+    }
+
     /// The counts for a run's answer.
     pub fn counts(&self) -> Observed {
         Observed {
@@ -229,6 +249,11 @@ impl Observation {
             allocs: self.allocs.len(),
         }
     }
+}
+
+/// The order of the queue: by priority, then by submission.
+const fn queue_order(job: &JobSummary) -> (Reverse<u32>, JobId) {
+    (Reverse(job.priority), job.job_id)
 }
 
 /// An input of `plan --state` that cannot be used.

@@ -1,12 +1,14 @@
 //! How long the observation's list of waiting jobs takes, once DynamoDB has answered: pages of rows to jobs in the
 //! order of the queue, each job once.
 //!
-//! `cargo bench --workspace --bench queue`. Compare the sizes as ratios within one run: ten times the jobs
-//! must take about ten times as long.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+//! `cargo bench --workspace --bench queue`. Machines are noisy: compare the sizes within one run, by the exponent of the
+//! growth.
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+
+#[path = "../../../tests/growth.rs"]
+mod growth;
 
 use async_trait::async_trait;
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use model::fixtures::{self, at};
 use model::{Job, JobSpec};
 use std::sync::Arc;
@@ -61,19 +63,9 @@ fn queued(jobs: u32) -> Store {
     Store::new(Arc::new(Rows((0..jobs).map(|n| Row::from(store::row(&job(n)))).collect())))
 }
 
-fn queue(criterion: &mut Criterion) {
+fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let mut group = criterion.benchmark_group("queue");
-    group.sample_size(10);
-    for jobs in [2_000, 20_000, 200_000] {
-        let store = queued(jobs);
-        group.throughput(Throughput::Elements(u64::from(jobs)));
-        group.bench_with_input(BenchmarkId::from_parameter(jobs), &store, |bencher, store| {
-            bencher.iter(|| runtime.block_on(store.queue()).unwrap().len());
-        });
-    }
-    group.finish();
+    growth::measure("queued jobs", &[2_000, 20_000, 200_000], queued, |store| {
+        runtime.block_on(store.queue()).unwrap().len()
+    });
 }
-
-criterion_group!(benches, queue);
-criterion_main!(benches);

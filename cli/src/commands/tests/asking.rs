@@ -65,9 +65,9 @@ async fn a_long_story_is_whole_and_says_what_a_limit_leaves_out() {
     for n in 0..60 {
         let subject = model::events::Subject::Job(fixtures::job_id(1));
         let action = if n % 2 == 0 { ActionName::Place } else { ActionName::Wait };
-        let reason = model::reason::Reason::FitsOn { slots: format!("slot {n}") }.to_string();
+        let reason = model::reason::Reason::FitsOn { slots: vec![fixtures::slot(n)] }.to_string();
         let keep = model::time::Span::from_s(86_400);
-        let event = model::events::Event::new(&subject, action, &reason, at(n), keep, &Chance::seeded(n as u64));
+        let event = model::events::Event::new(&subject, action, &reason, at(i64::from(n)), keep, &Chance::seeded(u64::from(n)));
         world.store().tell(&event).await;
     }
     let out = world.run(&["history", &id(1)]).await.done();

@@ -33,7 +33,7 @@ impl Reading<'_> {
     /// state.
     pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
         let alloc = self.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
-        let read = self.seen.allocs.iter().find(|a| a.alloc_id == id).map(|a| a.version);
+        let read = self.seen.alloc(id).map(|a| a.version);
         let changed = alloc.summary.client.is_final() || read != Some(alloc.summary.version);
         if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
     }
@@ -41,7 +41,7 @@ impl Reading<'_> {
     /// A job, read again. A conflict if its version differs: then the plan saw an older state.
     pub(super) async fn job(&self, id: JobId) -> Result<Job, ActError> {
         let job = self.store.job(id).await?.ok_or(ActError::CONFLICT)?;
-        let read = self.seen.jobs.iter().find(|j| j.job_id == id).map(|j| j.version);
+        let read = self.seen.job_as(&job.summary).map(|j| j.version);
         if read == Some(job.summary.version) { Ok(job) } else { Err(ActError::CONFLICT) }
     }
 
@@ -109,7 +109,7 @@ impl Reading<'_> {
 
     /// Makes the reads of one action.
     async fn check(&self, action: &Action, now: Time) -> Result<(), ActError> {
-        let record = |node_id: NodeId| self.seen.nodes.iter().find(|r| r.node_id() == Some(node_id));
+        let record = |node_id: NodeId| self.seen.node(node_id);
         match action {
             Action::Clean { unlisted: Some(instance_id), .. } => self.is_gone(instance_id).await?,
             Action::LoseAlloc(id, node_id) => drop(self.lost(*id, *node_id, record(*node_id), now).await?),
@@ -159,7 +159,7 @@ pub async fn confirm(
     let after = placed(&plan);
     // Such a job waits, and the plan has no other reason for it.
     for job in seen.jobs.iter().filter(|j| before.contains(&j.job_id) && !after.contains(&j.job_id)) {
-        plan.explained.waits(job, vec![Reason::ChangedMeanwhile {}]);
+        plan.explained.waits(job, &[Reason::ChangedMeanwhile {}]);
     }
     Ok(plan)
 }

@@ -102,13 +102,13 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
 /// Whether the job of the alloc regroups: it starts again only after all its allocs that were told to stop have
 /// ended.
 fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
-    view.jobs.get(&alloc.alloc_id.job_id).is_some_and(|job| job.state == JobState::Regrouping)
+    view.job(alloc.alloc_id.job_id).is_some_and(|job| job.state == JobState::Regrouping)
 }
 
 /// Why the job no longer wants the alloc; `None` if the job still wants it. The queue index may be behind, so the
 /// acting write reads the job again.
 fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
-    match view.jobs.get(&alloc.alloc_id.job_id) {
+    match view.job(alloc.alloc_id.job_id) {
         // Nothing is known of a job whose row contradicts the contract.
         None if view.seen.aside.jobs.contains(&alloc.alloc_id.job_id) => None,
         None => Some(Reason::JobEnded {}),

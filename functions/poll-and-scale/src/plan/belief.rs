@@ -192,7 +192,7 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief
         belief.doubted = unproven.iter().map(|s| s.node_id).collect();
         if !unproven.is_empty() {
             let why = Reason::IngestUnproven { nodes: unproven.len() };
-            plan.explained.limits(why.clone());
+            plan.explained.limits(&why);
             plan.tell(Action::HoldBack { subject: Subject::Cluster, note: Note::Nothing }, why, Telling::Quiet);
         }
     }

@@ -15,7 +15,7 @@ pub(super) fn decide(view: &View<'_>, plan: &mut Plan, trouble: Trouble) -> Hold
     let (control, kind) = (&view.seen.control, trouble.kind);
     let decision = trouble.decide(&control.brake(kind), &control.release(kind), view.now);
     if decision.hold == Hold::Held {
-        plan.explained.limits(decision.reason.clone());
+        plan.explained.limits(&decision.reason);
     }
     if let Some(entry) = decision.entry {
         let action = Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(kind, entry) };

@@ -29,8 +29,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut unlisted: Vec<Unlisted<'_>> = Vec::new();
     let lives: Vec<_> = view.lives().collect();
     for (record, life) in lives {
-        let listed = view.instances_of(life);
-        if let Some(foreign) = listed.iter().find(|i| i.is_foreign_to(life.node_id)) {
+        if let Some(foreign) = view.foreign_of(life) {
             // An instance belongs to the node whose tag it carries. The record may be a copy, or a caller may have named
             // an instance of another node. The record does nothing to the instance before a person has corrected the record.
             view.lose(life.node_id);
@@ -38,15 +37,17 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             plan.tell(Action::Warn(Subject::Slot(record.slot)), reason, Telling::Quiet);
             continue;
         }
-        if !listed.is_empty() && listed.iter().all(|i| !is_live(i)) {
-            let instance_id = listed.first().map(|i| i.instance_id.clone()).unwrap_or_default();
+        // If EC2 lists several instances, the oldest counts, and the others are orphans.
+        let listed = view.instances_of(life);
+        let live = listed.iter().copied().filter(|i| is_live(i));
+        let live = live.min_by(|a, b| (a.launched_at, &a.instance_id).cmp(&(b.launched_at, &b.instance_id)));
+        if let (Some(terminated), None) = (listed.first(), live) {
+            let instance_id = terminated.instance_id.clone();
             view.lose(life.node_id);
             let action = Action::Clean { node_id: life.node_id, unlisted: None };
             plan.add(action, Reason::InstanceTerminated { instance_id });
             continue;
         }
-        // If EC2 lists several instances, the oldest counts, and the others are orphans.
-        let live = listed.into_iter().filter(|i| is_live(i)).min_by_key(|i| (i.launched_at, i.instance_id.clone()));
         match (&life.instance_id, live) {
             (None, Some(instance)) => bind(view, plan, life, instance),
             (None, None) => unanswered(view, plan, record, life),

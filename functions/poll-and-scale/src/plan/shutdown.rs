@@ -236,7 +236,7 @@ fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, wh
 fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, need: Need) -> Option<Reason> {
     if let Need::Needed(job) = need {
         count_idle(plan, life, contact, Seen::Needed);
-        let job = job.and_then(|id| view.jobs.get(&id)).map(|job| name_of(job));
+        let job = job.and_then(|id| view.job(id)).map(name_of);
         let min = view.seen.policy.nodes.min;
         return Some(job.map_or(Reason::KeptForMinimum { min }, |job| Reason::ReservedFor { job }));
     }

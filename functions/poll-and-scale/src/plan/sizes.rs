@@ -23,22 +23,37 @@ pub(super) const fn fits(need: Capacity, have: Capacity) -> bool {
         && need.gpus <= have.gpus
 }
 
-/// The sizes that fit a job, in the order to try them.
-pub(super) fn fitting<'a>(policy: &'a Policy, job: &JobSummary) -> Vec<&'a Size> {
-    let mut sizes: Vec<&Size> = policy
-        .size
-        .iter()
-        .filter(|s| fits(job.capacity, usable(s.capacity, policy.nodes.memory_usable)))
-        .filter(|s| job.instance_type.as_ref().is_none_or(|t| *t == s.instance_type))
-        .filter(|s| job.market.is_none_or(|m| m == s.market))
-        .collect();
-    sizes.sort_by_key(|s| order(s));
-    sizes
+/// The sizes of a policy, in the order to try them.
+pub(super) struct Sizes<'a> {
+    sorted: Vec<(&'a Size, Capacity)>,
+}
+
+impl<'a> Sizes<'a> {
+    pub(super) fn new(policy: &'a Policy) -> Self {
+        let usable = |size: &Size| usable(size.capacity, policy.nodes.memory_usable);
+        let mut sorted: Vec<_> = policy.size.iter().map(|size| (size, usable(size))).collect();
+        sorted.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
+        Self { sorted }
+    }
+
+    pub(super) fn all(&self) -> Vec<&'a Size> {
+        self.sorted.iter().map(|(size, _)| *size).collect()
+    }
+
+    /// The sizes that fit a job, in the order to try them.
+    pub(super) fn fitting(&self, job: &JobSummary) -> Vec<&'a Size> {
+        let fit = self.sorted.iter().filter(|(size, usable)| {
+            fits(job.capacity, *usable)
+                && job.instance_type.as_ref().is_none_or(|t| *t == size.instance_type)
+                && job.market.is_none_or(|m| m == size.market)
+        });
+        fit.map(|(size, _)| *size).collect()
+    }
 }
 
 /// The order to try sizes: the cheapest first; at equal price more memory, then by name.
-pub(super) fn order(size: &Size) -> impl Ord + use<> {
-    (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.clone())
+fn order(size: &Size) -> impl Ord + use<'_> {
+    (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.as_str())
 }
 
 /// The offerings of a size that may be launched now: those of [`every_offering`] that EC2 does not refuse.

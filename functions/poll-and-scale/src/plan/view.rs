@@ -10,21 +10,34 @@ use model::ids::{AllocId, JobId, NodeId};
 use model::time::Time;
 use model::{AllocSummary, JobSummary, Life, NodeRecord};
 use runtime::observation::Observation;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 /// The time from one scheduled run to the next, in seconds. A decision for the last run before a moment looks this far
 /// ahead.
 pub(crate) const PERIOD_S: i64 = 60;
 
+/// A life, and what the observation has about it.
+struct Facts<'a> {
+    record: &'a NodeRecord,
+    life: &'a Life,
+    /// What EC2 lists for the life: the bound instance, or, if none is bound, the instances with the tag.
+    listed: Vec<&'a Instance>,
+    /// The instances with the tag of this node.
+    tagged: Vec<&'a Instance>,
+    /// The bound instance, if it belongs to another node.
+    foreign: Option<&'a Instance>,
+    allocs: Vec<&'a AllocSummary>,
+}
+
 /// The observation with indexes, and the nodes that are decided.
 pub(crate) struct View<'a> {
     pub(crate) seen: &'a Observation,
     pub(crate) now: Time,
-    by_node_tag: BTreeMap<NodeId, Vec<&'a Instance>>,
-    by_id: BTreeMap<&'a str, &'a Instance>,
-    nodes: BTreeMap<NodeId, &'a NodeRecord>,
-    pub(crate) jobs: BTreeMap<JobId, &'a JobSummary>,
-    allocs: BTreeMap<NodeId, Vec<&'a AllocSummary>>,
+    lives: Vec<Facts<'a>>,
+    /// Where the life of a slot is in `lives`. A slot has one record, and its record one life.
+    by_slot: Vec<Option<usize>>,
+    /// Sorted by id.
+    jobs: Vec<&'a JobSummary>,
     /// Nodes that this plan already changes.
     pub(crate) decided: BTreeSet<NodeId>,
     /// Nodes that this plan takes out of service: no room is counted on them.
@@ -39,39 +52,91 @@ pub(crate) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(crate) fn new(seen: &'a Observation, now: Time) -> Self {
-        let mut by_node_tag: BTreeMap<NodeId, Vec<&Instance>> = BTreeMap::new();
-        for instance in &seen.instances {
-            if let Some(node_id) = instance.node_id() {
-                by_node_tag.entry(node_id).or_default().push(instance);
-            }
-        }
-        let mut allocs: BTreeMap<NodeId, Vec<&AllocSummary>> = BTreeMap::new();
-        for alloc in &seen.allocs {
-            allocs.entry(alloc.node_id).or_default().push(alloc);
-        }
-        Self {
+        let mut jobs: Vec<&JobSummary> = seen.jobs.iter().collect();
+        jobs.sort_by_key(|job| job.job_id);
+        let mut view = Self {
             seen,
             now,
-            by_node_tag,
-            by_id: seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect(),
-            nodes: seen.nodes.iter().filter_map(|n| Some((n.node_id()?, n))).collect(),
-            jobs: seen.jobs.iter().map(|j| (j.job_id, j)).collect(),
-            allocs,
+            lives: Vec::with_capacity(seen.nodes.len()),
+            by_slot: Vec::new(),
+            jobs,
             decided: BTreeSet::new(),
             lost: BTreeSet::new(),
             held: BTreeSet::new(),
             ending: BTreeSet::new(),
             belief: Belief::default(),
+        };
+        view.read_lives();
+        view
+    }
+
+    fn read_lives(&mut self) {
+        for record in &self.seen.nodes {
+            let Some(life) = record.life() else { continue };
+            let slot = record.slot.number() as usize;
+            if self.by_slot.len() <= slot {
+                self.by_slot.resize(slot + 1, None);
+            }
+            if let Some(at) = self.by_slot.get_mut(slot) {
+                *at = Some(self.lives.len());
+            }
+            let (listed, tagged, allocs) = (Vec::new(), Vec::new(), Vec::new());
+            self.lives.push(Facts { record, life, listed, tagged, foreign: None, allocs });
         }
+        for alloc in &self.seen.allocs {
+            if let Some(facts) = self.facts_mut(alloc.node_id) {
+                facts.allocs.push(alloc);
+            }
+        }
+        for instance in &self.seen.instances {
+            if let Some(facts) = instance.node_id().and_then(|node_id| self.facts_mut(node_id)) {
+                facts.tagged.push(instance);
+            }
+        }
+        // Nearly every bound instance has the tag of its node.
+        let mut by_id: Option<HashMap<&str, &'a Instance>> = None;
+        for facts in &mut self.lives {
+            let Some(id) = facts.life.instance_id.as_deref() else {
+                facts.listed.clone_from(&facts.tagged);
+                continue;
+            };
+            if let Some(own) = facts.tagged.iter().copied().find(|i| i.instance_id == id) {
+                facts.listed.push(own);
+                continue;
+            }
+            let all = || self.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
+            let named = by_id.get_or_insert_with(all).get(id).copied();
+            facts.listed.extend(named);
+            facts.foreign = named.filter(|i| i.is_foreign_to(facts.life.node_id));
+        }
+    }
+
+    fn at(&self, node_id: NodeId) -> Option<usize> {
+        self.by_slot.get(node_id.slot().number() as usize).copied().flatten()
+    }
+
+    fn facts(&self, node_id: NodeId) -> Option<&Facts<'a>> {
+        self.lives.get(self.at(node_id)?).filter(|f| f.life.node_id == node_id)
+    }
+
+    fn facts_mut(&mut self, node_id: NodeId) -> Option<&mut Facts<'a>> {
+        let at = self.at(node_id)?;
+        self.lives.get_mut(at).filter(|f| f.life.node_id == node_id)
     }
 
     /// The records that are not cleaned, each with its life, in the order of the slots.
     pub(crate) fn lives(&self) -> impl Iterator<Item = (&'a NodeRecord, &'a Life)> {
-        self.seen.nodes.iter().filter_map(|n| Some((n, n.life()?)))
+        self.lives.iter().map(|f| (f.record, f.life))
     }
 
     pub(crate) fn node(&self, node_id: NodeId) -> Option<&'a NodeRecord> {
-        self.nodes.get(&node_id).copied()
+        self.facts(node_id).map(|f| f.record)
+    }
+
+    /// A job that has not ended.
+    pub(crate) fn job(&self, job_id: JobId) -> Option<&'a JobSummary> {
+        let at = self.jobs.binary_search_by_key(&job_id, |job| job.job_id).ok()?;
+        self.jobs.get(at).copied()
     }
 
     /// The live allocs of a job. The allocs are sorted by id, so those of one job are next to each other.
@@ -83,20 +148,22 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn allocs_on(&self, node_id: NodeId) -> &[&'a AllocSummary] {
-        self.allocs.get(&node_id).map_or(&[], Vec::as_slice)
+        self.facts(node_id).map_or(&[], |f| f.allocs.as_slice())
     }
 
     /// What EC2 lists for a life: the bound instance, or, if none is bound, the instances with the tag.
-    pub(crate) fn instances_of(&self, life: &Life) -> Vec<&'a Instance> {
-        match &life.instance_id {
-            Some(id) => self.by_id.get(id.as_str()).copied().into_iter().collect(),
-            None => self.by_node_tag.get(&life.node_id).cloned().unwrap_or_default(),
-        }
+    pub(crate) fn instances_of(&self, life: &Life) -> &[&'a Instance] {
+        self.facts(life.node_id).map_or(&[], |f| f.listed.as_slice())
+    }
+
+    /// The bound instance, if it belongs to another node.
+    pub(crate) fn foreign_of(&self, life: &Life) -> Option<&'a Instance> {
+        self.facts(life.node_id).and_then(|f| f.foreign)
     }
 
     /// The instances with the tag of this node that are not terminated.
     pub(crate) fn tagged(&self, node_id: NodeId) -> impl Iterator<Item = &'a Instance> {
-        self.by_node_tag.get(&node_id).into_iter().flatten().copied().filter(|i| is_live(i))
+        self.facts(node_id).into_iter().flat_map(|f| &f.tagged).copied().filter(|i| is_live(i))
     }
 
     /// When EC2 launched the node's instance: the start of its shutdown windows and of what it costs. If EC2 does not list

@@ -184,7 +184,7 @@ pub struct Offering {
 }
 
 /// What a machine offers, or what a job needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Capacity {
     pub vcpus: u32,

@@ -4,18 +4,21 @@
 //! Does not: know the queue or the caps.
 
 use super::super::sizes::fits;
+use super::shelf::{Kind, Shelf};
 use model::ids::{JobId, NodeId};
 use model::time::Time;
 use model::{Capacity, JobSummary, Market, Usd};
+use std::cmp::Reverse;
 
 /// Room for members: on a node that takes work, on one that boots, or on one that would be launched.
-pub(super) struct Bin {
+#[derive(Debug)]
+pub(super) struct Bin<'a> {
     pub(super) at: At,
     /// The capacity of the node for jobs, as if it were empty.
     pub(super) capacity: Capacity,
     pub(super) free: Capacity,
-    pub(super) size: String,
-    pub(super) instance_type: String,
+    pub(super) size: &'a str,
+    pub(super) instance_type: &'a str,
     pub(super) market: Market,
     pub(super) price_per_hour: Usd,
     /// When the node was assigned; for a new node, now.
@@ -30,35 +33,39 @@ pub(super) struct Bin {
     pub(super) for_job: Option<JobId>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
     Ready(NodeId),
     Booting(NodeId),
     New(usize),
 }
 
-impl Bin {
-    pub(super) fn is_kind(&self, job: &JobSummary) -> bool {
-        job.instance_type.as_ref().is_none_or(|t| *t == self.instance_type)
-            && job.market.is_none_or(|m| m == self.market)
+impl Bin<'_> {
+    /// Whether a job that asks for this instance type and market may use the node.
+    pub(super) fn is_kind(&self, instance_type: Option<&str>, market: Option<Market>) -> bool {
+        instance_type.is_none_or(|t| t == self.instance_type) && market.is_none_or(|m| m == self.market)
+    }
+
+    /// Whether anything may be placed in this bin.
+    pub(super) const fn is_open(&self) -> bool {
+        !self.taken && !self.blocked
     }
 
     /// Whether this is a ready node that is not busy and on which nothing is placed or reserved.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(super) const fn is_idle(&self) -> bool {
         matches!(self.at, At::Ready(_)) && self.empty && !self.taken
     }
 
     pub(super) fn fits(&self, job: &JobSummary) -> bool {
-        !self.taken
-            && !self.blocked
-            && self.is_kind(job)
+        self.is_open()
+            && self.is_kind(job.instance_type.as_deref(), job.market)
             && (self.empty || !alone(job))
             && fits(job.capacity, self.free)
     }
 
     /// Whether the node would fit a member of the job if nothing were on it.
     pub(super) fn would_fit(&self, job: &JobSummary) -> bool {
-        fits(job.capacity, self.capacity) && self.is_kind(job)
+        fits(job.capacity, self.capacity) && self.is_kind(job.instance_type.as_deref(), job.market)
     }
 
     /// The order to fill bins: ready nodes, the fullest first; then booting nodes in the order of their launches; then
@@ -77,6 +84,98 @@ impl Bin {
     }
 }
 
+/// All bins of a plan. A bin is named by its number.
+#[derive(Debug)]
+pub(super) struct Bins<'a> {
+    /// The ready nodes in the order of their slots, then the other bins in the order of their launches.
+    all: Vec<Bin<'a>>,
+    ready: usize,
+    shelves: Vec<Shelf<'a>>,
+}
+
+impl<'a> Bins<'a> {
+    pub(super) fn new(mut all: Vec<Bin<'a>>) -> Self {
+        let order = |bin: &Bin<'_>| match bin.at {
+            At::Ready(node) => (0, Time::from_ms(0), node.slot().number()),
+            At::Booting(node) => (1, bin.assigned_at, node.slot().number()),
+            At::New(_) => (2, Time::from_ms(0), 0),
+        };
+        all.sort_by_key(order);
+        let ready = all.partition_point(|bin| matches!(bin.at, At::Ready(_)));
+        Self { all, ready, shelves: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn get(&self, n: usize) -> Option<&Bin<'a>> {
+        self.all.get(n)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Bin<'a>> {
+        self.all.iter()
+    }
+
+    /// Adds the bin of a new node. Returns its number.
+    pub(super) fn push(&mut self, bin: Bin<'a>) -> usize {
+        let n = self.all.len();
+        self.shelves.iter_mut().for_each(|shelf| shelf.put(n, &bin));
+        self.all.push(bin);
+        n
+    }
+
+    /// Removes the bins from `first` on, which must be new nodes.
+    pub(super) fn truncate(&mut self, first: usize) {
+        for (n, bin) in self.all.iter().enumerate().skip(first) {
+            self.shelves.iter_mut().for_each(|shelf| shelf.remove(n, bin.free));
+        }
+        self.all.truncate(first);
+    }
+
+    fn change(&mut self, n: usize, change: impl FnOnce(&mut Bin<'a>)) {
+        let Some(bin) = self.all.get_mut(n) else { return };
+        let before = bin.free;
+        change(bin);
+        self.shelves.iter_mut().for_each(|shelf| shelf.put_again(n, before, bin));
+    }
+
+    /// Places or reserves a member of the job.
+    pub(super) fn take(&mut self, n: usize, job: &JobSummary) {
+        self.change(n, |bin| {
+            bin.free = minus(bin.free, job.capacity);
+            bin.empty = false;
+            bin.taken |= alone(job);
+            bin.for_job = bin.for_job.or(Some(job.job_id));
+        });
+    }
+
+    /// Keeps the bin for the first job that cannot be placed.
+    pub(super) fn block(&mut self, n: usize) {
+        self.change(n, |bin| bin.blocked = true);
+    }
+
+    /// The bins that fit a member of the job, in the order of [`Bin::preference`], at most so many.
+    pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Vec<usize> {
+        let kind = Kind::of(job);
+        let known = self.shelves.iter().position(|shelf| shelf.kind == kind).unwrap_or_else(|| {
+            self.shelves.push(Shelf::new(kind, &self.all, self.ready));
+            self.shelves.len() - 1
+        });
+        let Some(shelf) = self.shelves.get(known) else { return Vec::new() };
+        let fits = |n: &usize| self.all.get(*n).is_some_and(|bin| bin.fits(job));
+        shelf.candidates(job.capacity).filter(fits).take(most).collect()
+    }
+
+    /// The bins that replace what a job lacks, in the order to keep them free, of those that `helps` accepts: bins that
+    /// would fit the job when they are empty come first.
+    pub(super) fn to_keep_free(&self, job: &JobSummary, helps: impl Fn(usize, &Bin<'_>) -> bool) -> Vec<usize> {
+        let mut others: Vec<(usize, &Bin<'_>)> = self.all.iter().enumerate().filter(|(n, b)| helps(*n, b)).collect();
+        others.sort_by_key(|(_, b)| (!b.would_fit(job), !b.empty, Reverse(b.free.vcpus), b.preference()));
+        others.into_iter().map(|(n, _)| n).collect()
+    }
+}
+
 /// Whether an alloc of this job gets its node alone.
 pub(super) const fn alone(job: &JobSummary) -> bool {
     job.exclusive || job.capacity.gpus > 0
@@ -88,5 +187,99 @@ pub(super) const fn minus(have: Capacity, taken: Capacity) -> Capacity {
         memory_mib: have.memory_mib.saturating_sub(taken.memory_mib),
         scratch_gib: have.scratch_gib.saturating_sub(taken.scratch_gib),
         gpus: have.gpus.saturating_sub(taken.gpus),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::Job;
+    use model::JobSpec;
+    use model::chance::Chance;
+    use model::fixtures::{self, at};
+
+    struct Draw(Chance);
+
+    impl Draw {
+        fn below(&self, n: u64) -> u64 {
+            (self.0.between(0.0, n as f64) as u64).min(n - 1)
+        }
+
+        fn of<T: Copy>(&self, from: &[T]) -> T {
+            from[self.below(from.len() as u64) as usize]
+        }
+
+        fn bin(&self, at: At) -> Bin<'static> {
+            let vcpus = self.of(&[2, 4, 16]);
+            let (memory_mib, scratch_gib) = (self.below(8) * 1000, self.of(&[0, 100, 130]));
+            let gpus = self.of(&[0, 0, 1]);
+            let capacity = Capacity { vcpus, memory_mib, scratch_gib, gpus };
+            Bin {
+                at,
+                capacity,
+                free: Capacity { vcpus: vcpus - self.below(2) as u32, ..capacity },
+                size: "s",
+                instance_type: self.of(&["a", "b"]),
+                market: self.of(&[Market::Spot, Market::OnDemand]),
+                price_per_hour: Usd::ZERO,
+                assigned_at: fixtures::at(self.below(3) as i64),
+                empty: self.of(&[true, false]),
+                taken: self.below(10) == 0,
+                blocked: false,
+                for_job: None,
+            }
+        }
+
+        fn job(&self, n: u32) -> JobSummary {
+            let spec = JobSpec {
+                command: vec!["true".into()],
+                vcpus: self.of(&[1, 2, 3, 8]),
+                memory_mib: self.below(5) * 900,
+                scratch_gib: self.of(&[0, 0, 1, 99, 120]),
+                gpus: self.of(&[0, 0, 0, 1]),
+                exclusive: self.below(5) == 0,
+                instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
+                market: self.of(&[None, None, Some(Market::Spot)]),
+                ..JobSpec::default()
+            };
+            Job::submit(fixtures::job_id(n), spec, at(0)).unwrap().summary
+        }
+    }
+
+    /// Jobs find the same bins as if they had looked at every bin, while bins are filled, kept, added and removed.
+    #[test]
+    fn jobs_find_the_bins_that_a_look_at_every_bin_finds() {
+        let mut found = 0;
+        for seed in 0..300 {
+            let draw = Draw(Chance::seeded(seed));
+            let jobs: Vec<JobSummary> = (0..30).map(|n| draw.job(n)).collect();
+            let at = |n| draw.of(&[At::Ready(fixtures::node_id(n)), At::Booting(fixtures::node_id(n))]);
+            let existing = draw.below(40) as u32;
+            let mut bins = Bins::new((0..existing).map(|n| draw.bin(at(n))).collect());
+            let mut new = 0;
+            for job in jobs.iter().cycle().take(90) {
+                match draw.below(4) {
+                    0 => {
+                        bins.push(draw.bin(At::New(new)));
+                        new += 1;
+                    }
+                    1 => bins.block(draw.below(1 + bins.len() as u64) as usize),
+                    2 if new > 0 => {
+                        new -= 1;
+                        bins.truncate(bins.len() - 1);
+                    }
+                    _ => {}
+                }
+                let most = draw.of(&[1, 1, 3]);
+                let mut every: Vec<usize> = (0..bins.len()).filter(|n| bins.all[*n].fits(job)).collect();
+                every.sort_by_key(|n| bins.all[*n].preference());
+                every.truncate(most);
+                let fitting = bins.fitting(job, most);
+                assert_eq!(fitting, every, "seed {seed}: {job:?}");
+                found += fitting.len();
+                fitting.into_iter().for_each(|n| bins.take(n, job));
+            }
+        }
+        assert!(found > 5_000, "{found}");
     }
 }

@@ -6,27 +6,28 @@
 //! that are already shutting down; if the maximum of a size is reached, idle nodes of that size must make room.
 //! Does not: launch (the packing does) or shut down (`shutdown` does, by its own rules).
 
-use super::super::sizes::{fitting, offerings};
+use super::super::sizes::offerings;
 use super::bins::{At, Bin};
 use super::packing::Packing;
 use super::prices::{Room, cheapest, is_within_cap, mix};
 use model::ids::NodeId;
 use model::policy::Size;
 use model::{JobSummary, Usd};
+use std::collections::{BTreeMap, BTreeSet};
 
-impl Packing<'_, '_> {
+impl<'a> Packing<'_, 'a> {
     /// Reserves for the first job that cannot be placed. The job keeps the found nodes with which the caps still allow
     /// nodes for the rest of its members, and room for that rest is reserved. The job's launches, from the bin
     /// `first_new` on, are taken back: otherwise the new nodes would cost money while they wait for the rest.
     /// Returns how many nodes the job keeps.
-    pub(super) fn block(&mut self, job: &JobSummary, found: &[usize], members: u32, first_new: usize) -> usize {
+    pub(super) fn block(&mut self, job: &'a JobSummary, found: &[usize], members: u32, first_new: usize) -> usize {
         self.undo_launches(first_new);
         let found: Vec<usize> = found.iter().copied().filter(|n| *n < self.bins.len()).collect();
         let policy = &self.view.seen.policy;
-        let ever = fitting(policy, job);
+        let ever = self.sizes.fitting(job);
         // Room does not help a size for which EC2 has no capacity now.
         let to_be_had = |s: &&Size| !offerings(self.view, s, job.market).is_empty();
-        let now: Vec<&Size> = ever.iter().copied().filter(to_be_had).collect();
+        let now: Vec<&'a Size> = ever.iter().copied().filter(to_be_had).collect();
         let can_be_had = cheapest(&now, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
         let kept = self.within_caps(if can_be_had { &now } else { &ever }, &found, members);
         self.keep(job, &kept);
@@ -41,7 +42,7 @@ impl Packing<'_, '_> {
     /// Reserves room for `lacking` nodes of these sizes. `beside` is the price of the nodes that the job keeps. If
     /// there can be room for all of them, the idle nodes that take up this room are marked for shutdown. If a size is
     /// full of nodes with work, the job waits until that work ends, and no idle node is shut down for it before that.
-    fn reserve(&mut self, sizes: &[&Size], lacking: u32, beside: Usd) {
+    fn reserve(&mut self, sizes: &[&'a Size], lacking: u32, beside: Usd) {
         let cap = self.view.seen.policy.nodes.max_price_per_hour;
         let within = (!cap.is_zero()).then(|| cap.saturating_sub(beside));
         // Idle nodes that are not kept do not count for the maximum of a size, because they can be shut down.
@@ -64,7 +65,7 @@ impl Packing<'_, '_> {
         self.spent = self.spent + mix.price;
         for (size, some) in mix.of {
             for counts in [&mut self.by_size, &mut self.reserved.by_size] {
-                let there = counts.entry(size.name.clone()).or_default();
+                let there = counts.entry(&size.name).or_default();
                 *there = there.saturating_add(some);
             }
         }
@@ -72,14 +73,14 @@ impl Packing<'_, '_> {
 
     /// The number of nodes of this size, without those that are shutting down.
     fn staying(&self, size: &Size) -> u32 {
-        self.of_size(size).saturating_sub(self.leaving_by_size.get(&size.name).copied().unwrap_or(0))
+        self.of_size(size).saturating_sub(self.leaving_by_size.get(size.name.as_str()).copied().unwrap_or(0))
     }
 
     /// The idle nodes of this size, the most expensive first.
     fn idle_of(&self, size: &Size) -> Vec<NodeId> {
-        let mut idle: Vec<&Bin> = self.bins.iter().filter(|b| b.is_idle() && b.size == size.name).collect();
+        let mut idle: Vec<&Bin<'_>> = self.bins.iter().filter(|b| b.is_idle() && b.size == size.name).collect();
         idle.sort_by_key(|b| std::cmp::Reverse(b.price_per_hour));
-        let ready = |b: &Bin| if let At::Ready(node) = b.at { Some(node) } else { None };
+        let ready = |b: &Bin<'_>| if let At::Ready(node) = b.at { Some(node) } else { None };
         idle.into_iter().filter_map(ready).collect()
     }
 
@@ -89,33 +90,24 @@ impl Packing<'_, '_> {
     pub(super) fn keep_free(&mut self, job: &JobSummary, found: &[usize], members: u32) {
         // A node that another scheduler keeps busy does not become free for this job. A node that would not fit the job
         // is left to later jobs, unless its shutdown makes room.
-        let helps = |b: &Bin| {
+        let helps = |b: &Bin<'_>| {
             let makes_way = self.room.is_some() || matches!(b.at, At::Ready(node) if self.outgrown.contains(&node));
             let foreign = b.taken && b.empty;
             !foreign && (makes_way || b.would_fit(job))
         };
-        let is_other = |n: &usize| !found.contains(n) && self.bins.get(*n).is_some_and(helps);
-        let mut others: Vec<usize> = (0..self.bins.len()).filter(is_other).collect();
-        others.sort_by_key(|n| {
-            self.bins.get(*n).map(|b| (!b.would_fit(job), !b.empty, std::cmp::Reverse(b.free.vcpus), b.preference()))
-        });
+        let is_found: BTreeSet<usize> = found.iter().copied().collect();
+        let others = self.bins.to_keep_free(job, |n, bin| !is_found.contains(&n) && helps(bin));
         let lacking = (members as usize).saturating_sub(found.len());
         let room = self.room.unwrap_or_default();
         let (mut nodes, mut price) = (0, Usd::ZERO);
-        for n in found {
-            if let Some(bin) = self.bins.get_mut(*n) {
-                bin.blocked = true;
-            }
-        }
+        found.iter().for_each(|n| self.bins.block(*n));
         for (before, n) in others.into_iter().enumerate() {
             if before >= lacking && nodes >= room.nodes && price >= room.price {
                 break;
             }
-            if let Some(bin) = self.bins.get_mut(n) {
-                bin.blocked = true;
-                nodes += 1;
-                price = price + bin.price_per_hour;
-            }
+            self.bins.block(n);
+            nodes += 1;
+            price = price + self.price(&[n]);
         }
     }
 
@@ -125,14 +117,22 @@ impl Packing<'_, '_> {
         let policy = &self.view.seen.policy;
         let mut kept = found.to_vec();
         kept.sort_by_key(|n| self.bins.get(*n).map(|b| b.price_per_hour));
-        while !kept.is_empty() {
+        let mut spent = self.price(&kept);
+        let mut of_size: BTreeMap<&str, u32> = BTreeMap::new();
+        for bin in kept.iter().filter_map(|n| self.bins.get(*n)) {
+            *of_size.entry(bin.size).or_default() += 1;
+        }
+        while let Some(dearest) = kept.last() {
             let rest = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
-            let new = cheapest(sizes, rest, |size| {
-                let there = kept.iter().filter(|n| self.bins.get(**n).is_some_and(|b| b.size == size.name)).count();
-                u32::try_from(there).unwrap_or(u32::MAX)
-            });
-            if new.is_some_and(|new| is_within_cap(policy, self.price(&kept) + new)) {
+            let new = cheapest(sizes, rest, |size| of_size.get(size.name.as_str()).copied().unwrap_or(0));
+            if new.is_some_and(|new| is_within_cap(policy, spent + new)) {
                 break;
+            }
+            if let Some(bin) = self.bins.get(*dearest) {
+                spent = spent.saturating_sub(bin.price_per_hour);
+                if let Some(count) = of_size.get_mut(bin.size) {
+                    *count = count.saturating_sub(1);
+                }
             }
             kept.pop();
         }
@@ -146,7 +146,7 @@ impl Packing<'_, '_> {
 
     /// How many nodes of this size there are, including launches and reserved ones.
     pub(super) fn of_size(&self, size: &Size) -> u32 {
-        self.by_size.get(&size.name).copied().unwrap_or(0)
+        self.by_size.get(size.name.as_str()).copied().unwrap_or(0)
     }
 
     /// Whether the size has reached its own maximum.

@@ -20,26 +20,30 @@ pub(super) fn waiting(
     explained: &mut Explanation,
 ) {
     for limit in view.seen.control.limits(view.now) {
-        explained.limits(limit.reason(view.now));
+        explained.limits(&limit.reason(view.now));
     }
     let minimum = packing.below_minimum.iter();
-    minimum.filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason.clone()));
+    minimum.filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
     if packing.new.len() > slots.len() {
-        explained.limits(later(view));
+        explained.limits(&later(view));
     }
     for (want, waits) in waiting {
-        let mut why = match waits {
+        let nodes = match waits {
             Waits::For(bins) => nodes(view, packing, bins, slots),
-            Waits::Because(why) => why.clone(),
+            Waits::Because(_) => Vec::new(),
         };
-        why.iter().filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason.clone()));
-        if let Want::Copy { original, .. } = want {
-            why.insert(0, Reason::CopyWanted { original: *original });
+        let why = if let Waits::Because(why) = waits { why } else { nodes.as_slice() };
+        why.iter().filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
+        match want {
+            Want::Job(job) => explained.waits(job, why),
+            Want::Copy { job, original } => {
+                let wanted = std::iter::once(Reason::CopyWanted { original: *original });
+                explained.waits(job, &wanted.chain(why.iter().cloned()).collect::<Vec<_>>());
+            }
         }
-        explained.waits(want.job(), why);
     }
     for job in view.seen.jobs.iter().filter(|job| job.state == JobState::Regrouping) {
-        explained.waits(job, vec![Reason::RegroupingMembers {}]);
+        explained.waits(job, &[Reason::RegroupingMembers {}]);
     }
 }
 
@@ -59,13 +63,13 @@ fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Sl
     }
     let mut why = Vec::new();
     if !launched.is_empty() {
-        why.push(Reason::NodesLaunched { slots: listed(launched) });
+        why.push(Reason::NodesLaunched { slots: sorted(launched) });
     }
     if !boot.is_empty() {
-        why.push(Reason::NodesBoot { slots: listed(boot) });
+        why.push(Reason::NodesBoot { slots: sorted(boot) });
     }
     if !doubted.is_empty() {
-        why.push(Reason::NodesDoubted { slots: listed(doubted) });
+        why.push(Reason::NodesDoubted { slots: sorted(doubted) });
     }
     if is_later {
         why.push(later(view));
@@ -77,8 +81,7 @@ fn later(view: &View<'_>) -> Reason {
     Reason::MaxPerRun { max: view.seen.policy.launch.max_per_run }
 }
 
-/// `slot 3, slot 4`
-fn listed(mut slots: Vec<Slot>) -> String {
+fn sorted(mut slots: Vec<Slot>) -> Vec<Slot> {
     slots.sort_unstable();
-    slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(", ")
+    slots
 }

@@ -15,13 +15,14 @@ mod caps;
 mod explain;
 mod packing;
 mod prices;
+mod shelf;
 
 use super::Plan;
 use super::actions::Action;
 use super::allocs::{stuck_syncing, wants_copy};
-use super::sizes::fitting;
+use super::sizes::Sizes;
 use super::view::View;
-use model::ids::{AllocId, NodeId, Slot};
+use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::reason::Reason;
 use model::{JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
 pub(super) use packing::Needs;
@@ -29,6 +30,7 @@ pub(super) use packing::Needs;
 use packing::{Heed, Packing, Queue};
 use prices::{cheapest, is_within_cap};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// One demand for places: all members of a queued job, or a copy of an unknown alloc.
 enum Want<'a> {
@@ -76,7 +78,7 @@ enum Waits {
     /// The nodes of these bins, which boot or are launched.
     For(Vec<usize>),
     /// Something else.
-    Because(Vec<Reason>),
+    Because(Rc<[Reason]>),
 }
 
 /// Packs the queue and the minimum.
@@ -95,12 +97,12 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
     let mut queue = Queue::Served;
     for want in wants(view) {
         let job = want.job();
-        if let Some(reason) = never(view, job) {
+        if let Some(reason) = never(view, &packing.sizes, job) {
             // The policy may have changed, so that no size fits a wanted copy. The copy then reserves nothing, and the
             // job of the copy is not rejected.
             match want {
                 Want::Job(job) => served.actions.push((Action::Reject(job.job_id), reason)),
-                Want::Copy { .. } => served.waiting.push((want, Waits::Because(vec![reason]))),
+                Want::Copy { .. } => served.waiting.push((want, Waits::Because([reason].into()))),
             }
             continue;
         }
@@ -126,11 +128,13 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
 
 /// The queued jobs and the wanted copies, in the order of the queue.
 fn wants<'a>(view: &View<'a>) -> Vec<Want<'a>> {
+    let with_unknown: BTreeSet<JobId> =
+        view.seen.allocs.iter().filter(|a| wants_copy(a)).map(|a| a.alloc_id.job_id).collect();
     let mut wants = Vec::new();
     for job in &view.seen.jobs {
         match job.state {
             JobState::Queued => wants.push(Want::Job(job)),
-            JobState::Placed => {
+            JobState::Placed if with_unknown.contains(&job.job_id) => {
                 wants.extend(copies_wanted(view, job).map(|original| Want::Copy { job, original }));
             }
             _ => {}
@@ -158,8 +162,8 @@ impl<'a> Want<'a> {
         match self {
             Self::Job(job) => {
                 let on: Vec<(u32, NodeId)> = (0..).zip(ready.iter().copied()).collect();
-                let slots: Vec<String> = ready.iter().map(|n| format!("slot {}", n.slot())).collect();
-                Some((Action::Place { job_id: job.job_id, on }, Reason::FitsOn { slots: slots.join(", ") }))
+                let slots = ready.iter().map(|n| n.slot()).collect();
+                Some((Action::Place { job_id: job.job_id, on }, Reason::FitsOn { slots }))
             }
             Self::Copy { original, .. } => {
                 let on = *ready.first()?;
@@ -193,9 +197,9 @@ fn copies_wanted<'v, 'a>(view: &'v View<'a>, job: &JobSummary) -> impl Iterator<
 }
 
 /// Why a job can never run with this policy; `None` if it can.
-fn never(view: &View<'_>, job: &JobSummary) -> Option<Reason> {
+fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Option<Reason> {
     let policy = &view.seen.policy;
-    let sizes = fitting(policy, job);
+    let sizes = sizes.fitting(job);
     if sizes.is_empty() {
         let narrowed = match (&job.instance_type, job.market) {
             (None, None) => String::new(),

@@ -6,18 +6,20 @@
 //! Does not: know the order of the queue; `demand` does.
 
 use super::super::shutdown::gives_up;
-use super::super::sizes::{every_offering, fitting, offerings, order, refusals, usable};
+use super::super::sizes::{Sizes, every_offering, offerings, refusals, usable};
 use super::super::view::View;
-use super::bins::{At, Bin, alone, minus};
+use super::bins::{At, Bin, Bins, minus};
 use super::prices::{Room, is_within_cap};
+use super::shelf::Kind;
 use model::control::ControlKey;
 use model::explain::name_of;
 use model::ids::{JobId, NodeId};
 use model::limits::Limit;
 use model::policy::Size;
 use model::reason::Reason;
-use model::{Intent, JobSummary, Market, NodeState, NodeStatus, Offering, Usd};
-use std::collections::{BTreeMap, BTreeSet};
+use model::{Capacity, Intent, JobSummary, Life, Market, NodeRecord, NodeState, NodeStatus, Offering, Usd};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 /// What the queue needs of the existing nodes. The `shutdown` stage uses it.
 #[derive(Debug, Default)]
@@ -34,8 +36,8 @@ pub(in crate::plan) struct Needs {
 }
 
 /// A node to be launched.
-pub(super) struct New {
-    pub(super) size: String,
+pub(super) struct New<'a> {
+    pub(super) size: &'a Size,
     pub(super) offerings: Vec<Offering>,
     pub(super) job_id: Option<JobId>,
     pub(super) reason: Reason,
@@ -52,32 +54,37 @@ pub(super) enum Heed {
 
 /// What is reserved for the first job that waits.
 #[derive(Default)]
-pub(super) struct Reserved {
+pub(super) struct Reserved<'a> {
     pub(super) nodes: u32,
     pub(super) price: Usd,
-    pub(super) by_size: BTreeMap<String, u32>,
+    pub(super) by_size: BTreeMap<&'a str, u32>,
 }
 
 pub(super) struct Packing<'v, 'a> {
     pub(super) view: &'v View<'a>,
-    pub(super) bins: Vec<Bin>,
-    pub(super) new: Vec<New>,
+    pub(super) sizes: Sizes<'a>,
+    pub(super) bins: Bins<'a>,
+    pub(super) new: Vec<New<'a>>,
     pub(super) records: u32,
     pub(super) spent: Usd,
-    pub(super) by_size: BTreeMap<String, u32>,
+    pub(super) by_size: BTreeMap<&'a str, u32>,
+    /// How many of them are launches of this plan.
+    new_by_size: BTreeMap<&'a str, u32>,
     pub(super) paused: Option<Limit>,
     heed: Heed,
     /// Whether a job, or the minimum, waits for the end of a pause or a shortage.
     pub(super) held_up: bool,
     /// How often this plan tries each offering that EC2 was short of.
     tried: BTreeMap<ControlKey, u64>,
+    /// Why jobs wait that were tried since the last change of the bins: by what they ask for.
+    failed: HashMap<(Kind<'a>, Capacity, u32), Rc<[Reason]>>,
     /// The first job that waits.
     pub(super) first: Option<&'a JobSummary>,
     /// The records that are shutting down: how many, and their price.
     pub(super) leaving: (u32, Usd),
-    pub(super) leaving_by_size: BTreeMap<String, u32>,
+    pub(super) leaving_by_size: BTreeMap<&'a str, u32>,
     /// What is reserved for the first job that cannot be placed.
-    pub(super) reserved: Reserved,
+    pub(super) reserved: Reserved<'a>,
     /// Why the minimum is not filled; empty if it is.
     pub(super) below_minimum: Vec<Reason>,
     /// The room that is missing for the first job that cannot be placed, or for the minimum, because of a cap.
@@ -125,15 +132,18 @@ impl<'v, 'a> Packing<'v, 'a> {
         let control = &view.seen.control;
         let mut packing = Self {
             view,
-            bins: Vec::new(),
+            sizes: Sizes::new(&view.seen.policy),
+            bins: Bins::new(Vec::new()),
             new: Vec::new(),
             records: u32::try_from(view.seen.aside.slots.len()).unwrap_or(u32::MAX),
             spent: Usd::ZERO,
             by_size: BTreeMap::new(),
+            new_by_size: BTreeMap::new(),
             paused: control.launch_pause(view.now),
             heed,
             held_up: false,
             tried: BTreeMap::new(),
+            failed: HashMap::new(),
             first: None,
             leaving: (0, Usd::ZERO),
             leaving_by_size: BTreeMap::new(),
@@ -142,13 +152,14 @@ impl<'v, 'a> Packing<'v, 'a> {
             room: None,
             outgrown: BTreeSet::new(),
         };
+        let mut bins = Vec::with_capacity(view.seen.nodes.len());
         for (record, life) in view.lives() {
             packing.records += 1;
             packing.spent = packing.spent + life.offering.price_per_hour;
-            *packing.by_size.entry(life.offering.size.clone()).or_default() += 1;
+            *packing.by_size.entry(&life.offering.size).or_default() += 1;
             if let NodeState::ShuttingDown(_) = record.state {
                 packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
-                *packing.leaving_by_size.entry(life.offering.size.clone()).or_default() += 1;
+                *packing.leaving_by_size.entry(&life.offering.size).or_default() += 1;
             }
             // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place.
             // It gets no work.
@@ -172,50 +183,21 @@ impl<'v, 'a> Packing<'v, 'a> {
                 }
                 _ => continue,
             };
-            packing.bins.push(packing.bin(at, &life.offering));
+            bins.push(of_node(view, at, record, life));
         }
+        packing.bins = Bins::new(bins);
         packing
-    }
-
-    pub(super) fn bin(&self, at: At, offering: &Offering) -> Bin {
-        let capacity = usable(offering.capacity, self.view.seen.policy.nodes.memory_usable);
-        let mut free = capacity;
-        let (mut empty, mut taken, mut assigned_at) = (true, false, self.view.now);
-        if let At::Ready(node) | At::Booting(node) = at {
-            let record = self.view.node(node);
-            assigned_at = record.and_then(|r| r.life()).map_or(assigned_at, |l| l.assigned_at);
-            for alloc in self.view.allocs_on(node) {
-                free = minus(free, alloc.capacity);
-                empty = false;
-                taken |= alloc.exclusive || alloc.capacity.gpus > 0;
-            }
-            // The agent says busy: another scheduler uses the machine.
-            taken |= record.and_then(|r| r.contact()).is_some_and(|c| c.busy);
-        }
-        Bin {
-            at,
-            capacity,
-            free,
-            size: offering.size.clone(),
-            instance_type: offering.instance_type.clone(),
-            market: offering.market,
-            price_per_hour: offering.price_per_hour,
-            assigned_at,
-            empty,
-            taken,
-            blocked: false,
-            for_job: None,
-        }
     }
 
     /// Finds a bin for each member, in the order of [`Bin::preference`], and launches nodes for the rest. If the job must
     /// wait, the error says why. The first such job keeps nodes that it found, and other nodes that it needs are kept
     /// free for it. If the job waits because of a cap, room for new nodes is reserved too.
-    pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, queue: Queue) -> Result<Vec<usize>, Vec<Reason>> {
-        let mut fitting: Vec<usize> =
-            (0..self.bins.len()).filter(|n| self.bins.get(*n).is_some_and(|b| b.fits(job))).collect();
-        fitting.sort_by_key(|n| self.bins.get(*n).map(Bin::preference));
-        fitting.truncate(members as usize);
+    pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, queue: Queue) -> Result<Vec<usize>, Rc<[Reason]>> {
+        let shape = (Kind::of(job), job.capacity, members);
+        if let Some(why) = self.failed.get(&shape).filter(|_| queue == Queue::SomeoneWaits) {
+            return Err(Rc::clone(why));
+        }
+        let mut fitting = self.bins.fitting(job, members as usize);
         let before = self.bins.len();
         while fitting.len() < members as usize {
             match self.launch(job) {
@@ -239,6 +221,11 @@ impl<'v, 'a> Packing<'v, 'a> {
                     if kept > 0 && members > 1 {
                         why.insert(0, Reason::PartFound { found: kept, of: members });
                     }
+                    let why: Rc<[Reason]> = why.into();
+                    // Nothing has changed, so the next job of this shape finds the same.
+                    if queue == Queue::SomeoneWaits {
+                        self.failed.insert(shape, Rc::clone(&why));
+                    }
                     return Err(why);
                 }
             }
@@ -260,22 +247,24 @@ impl<'v, 'a> Packing<'v, 'a> {
             let price = new.offerings.first().map_or(Usd::ZERO, |o| o.price_per_hour);
             self.records -= 1;
             self.spent = self.spent.saturating_sub(price);
-            if let Some(count) = self.by_size.get_mut(&new.size) {
-                *count = count.saturating_sub(1);
+            for counts in [&mut self.by_size, &mut self.new_by_size] {
+                if let Some(count) = counts.get_mut(new.size.name.as_str()) {
+                    *count = count.saturating_sub(1);
+                }
             }
         }
     }
 
     /// Launches one more node for this job, of the cheapest fitting size that may be launched now.
     fn launch(&mut self, job: &JobSummary) -> Result<usize, Blocked> {
-        let sizes = fitting(&self.view.seen.policy, job);
+        let sizes = self.sizes.fitting(job);
         let reason = Reason::JobNeedsNode { job: name_of(job) };
         self.launch_one_of(&sizes, job.market, Some(job.job_id), reason)
     }
 
     pub(super) fn launch_one_of(
         &mut self,
-        sizes: &[&Size],
+        sizes: &[&'a Size],
         asked: Option<Market>,
         job_id: Option<JobId>,
         reason: Reason,
@@ -283,6 +272,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         let (policy, now) = (&self.view.seen.policy, self.view.now);
         let mut blocked = Blocked { wait: Wait::Pause, why: Vec::new() };
         let mut ways: Vec<Offering> = Vec::new();
+        let mut cheapest = None;
         if let Some(limit) = &self.paused {
             blocked.add(limit.reason(now));
         } else {
@@ -295,33 +285,50 @@ impl<'v, 'a> Packing<'v, 'a> {
                     blocked.wait = Wait::Room;
                     blocked.add(cap);
                 } else {
+                    cheapest = cheapest.or(Some(*size));
                     ways.extend(of_size);
                 }
             }
         }
         if ways.is_empty() && blocked.wait == Wait::Pause && self.heed == Heed::Caps {
-            let within = sizes.iter().find(|size| self.cap_on(size).is_none());
-            ways = within.map(|size| every_offering(self.view, size, asked)).unwrap_or_default();
+            cheapest = sizes.iter().copied().find(|size| self.cap_on(size).is_none());
+            ways = cheapest.map(|size| every_offering(self.view, size, asked)).unwrap_or_default();
         }
-        let Some(first) = ways.first().cloned() else { return Err(blocked) };
+        let (Some(size), Some(first)) = (cheapest, ways.first()) else { return Err(blocked) };
+        let (market, price) = (first.market, first.price_per_hour);
         self.records += 1;
         // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
         // applies to them.
         let capped = |o: &Offering| {
             !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
         };
-        ways.retain(|o| o.size == first.size || !capped(o));
+        ways.retain(|o| o.size == size.name || !capped(o));
         for offering in &ways {
             if self.attempts_allowed(offering).is_some() {
                 *self.tried.entry(ControlKey::shortage_of(offering)).or_default() += 1;
             }
         }
-        self.spent = self.spent + first.price_per_hour;
-        *self.by_size.entry(first.size.clone()).or_default() += 1;
-        let bin = self.bin(At::New(self.new.len()), &first);
-        self.new.push(New { size: first.size, offerings: ways, job_id, reason });
-        self.bins.push(bin);
-        Ok(self.bins.len() - 1)
+        self.spent = self.spent + price;
+        for counts in [&mut self.by_size, &mut self.new_by_size] {
+            *counts.entry(&size.name).or_default() += 1;
+        }
+        let capacity = for_jobs(self.view, size.capacity);
+        let bin = Bin {
+            at: At::New(self.new.len()),
+            capacity,
+            free: capacity,
+            size: &size.name,
+            instance_type: &size.instance_type,
+            market,
+            price_per_hour: price,
+            assigned_at: now,
+            empty: true,
+            taken: false,
+            blocked: false,
+            for_job: None,
+        };
+        self.new.push(New { size, offerings: ways, job_id, reason });
+        Ok(self.bins.push(bin))
     }
 
     /// How often this run may try an offering; `None` if EC2 was not short of it recently.
@@ -353,15 +360,15 @@ impl<'v, 'a> Packing<'v, 'a> {
         let policy = &self.view.seen.policy;
         let (max, cap, price) = (policy.nodes.max, policy.nodes.max_price_per_hour, size.price_per_hour);
         let (of_size, reserved) = (self.of_size(size), &self.reserved);
-        let new = |size: Option<&str>| self.new.iter().filter(|n| size.is_none_or(|s| s == n.size)).map(|_| 1).sum();
+        let name = size.name.as_str();
         let (cap, without_reserved) = if self.records >= max {
             let used = self.records.saturating_sub(reserved.nodes);
-            let there = used.saturating_sub(new(None));
+            let there = used.saturating_sub(u32::try_from(self.new.len()).unwrap_or(u32::MAX));
             let cap = if max == 0 { Reason::ClusterPaused {} } else { Reason::NodesMax { max, there } };
             (cap, used < max)
         } else if let Some(most) = size.max.filter(|most| of_size >= *most) {
-            let used = of_size.saturating_sub(reserved.by_size.get(&size.name).copied().unwrap_or(0));
-            let there = used.saturating_sub(new(Some(&size.name)));
+            let used = of_size.saturating_sub(reserved.by_size.get(name).copied().unwrap_or(0));
+            let there = used.saturating_sub(self.new_by_size.get(name).copied().unwrap_or(0));
             (Reason::SizeMaximum { size: size.name.clone(), max: most, there }, used < most)
         } else if !is_within_cap(policy, self.spent + price) {
             let spent = self.spent.saturating_sub(reserved.price);
@@ -378,22 +385,12 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// Keeps the found bins for the first job that cannot be placed.
     pub(super) fn keep(&mut self, job: &JobSummary, found: &[usize]) {
         self.take(job, found);
-        for n in found {
-            if let Some(bin) = self.bins.get_mut(*n) {
-                bin.blocked = true;
-            }
-        }
+        found.iter().for_each(|n| self.bins.block(*n));
     }
 
     pub(super) fn take(&mut self, job: &JobSummary, found: &[usize]) {
-        for n in found {
-            if let Some(bin) = self.bins.get_mut(*n) {
-                bin.free = minus(bin.free, job.capacity);
-                bin.empty = false;
-                bin.taken |= alone(job);
-                bin.for_job = bin.for_job.or(Some(job.job_id));
-            }
-        }
+        self.failed.clear();
+        found.iter().for_each(|n| self.bins.take(*n, job));
     }
 
     /// The ready nodes of these bins.
@@ -413,8 +410,7 @@ impl<'v, 'a> Packing<'v, 'a> {
 
     pub(super) fn fill_minimum(&mut self) {
         let policy = &self.view.seen.policy;
-        let mut sizes: Vec<&Size> = policy.size.iter().collect();
-        sizes.sort_by_key(|s| order(s));
+        let sizes = self.sizes.all();
         while self.usable_nodes() < policy.nodes.min {
             let reason = Reason::BelowMinimum { min: policy.nodes.min };
             let Err(Blocked { wait, why }) = self.launch_one_of(&sizes, None, None, reason) else { continue };
@@ -454,19 +450,43 @@ impl<'v, 'a> Packing<'v, 'a> {
 
     /// The number of wanted nodes of each size: nodes with work placed or reserved, and launches.
     pub(super) fn wanted(&self) -> BTreeMap<String, u32> {
-        let mut wanted: BTreeMap<String, u32> = BTreeMap::new();
-        for bin in &self.bins {
-            let size = match bin.at {
-                At::Ready(node) | At::Booting(node) if !bin.empty => {
-                    self.view.node(node).and_then(|r| r.life()).map(|l| l.offering.size.clone())
-                }
-                At::New(n) => self.new.get(n).map(|l| l.size.clone()),
-                _ => None,
-            };
-            if let Some(size) = size {
-                *wanted.entry(size).or_default() += 1;
-            }
+        let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
+        for bin in self.bins.iter().filter(|b| !b.empty || matches!(b.at, At::New(_))) {
+            *wanted.entry(bin.size).or_default() += 1;
         }
-        wanted
+        wanted.into_iter().map(|(size, nodes)| (size.to_owned(), nodes)).collect()
     }
+}
+
+/// What jobs get of a machine.
+fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
+    usable(capacity, view.seen.policy.nodes.memory_usable)
+}
+
+/// The bin of an existing node.
+fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
+    let offering = &life.offering;
+    let capacity = for_jobs(view, offering.capacity);
+    // The agent says busy: another scheduler uses the machine.
+    let busy = record.contact().is_some_and(|c| c.busy);
+    let mut bin = Bin {
+        at,
+        capacity,
+        free: capacity,
+        size: &offering.size,
+        instance_type: &offering.instance_type,
+        market: offering.market,
+        price_per_hour: offering.price_per_hour,
+        assigned_at: life.assigned_at,
+        empty: true,
+        taken: busy,
+        blocked: false,
+        for_job: None,
+    };
+    for alloc in view.allocs_on(life.node_id) {
+        bin.free = minus(bin.free, alloc.capacity);
+        bin.empty = false;
+        bin.taken |= alloc.exclusive || alloc.capacity.gpus > 0;
+    }
+    bin
 }

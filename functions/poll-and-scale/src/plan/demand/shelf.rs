@@ -1,0 +1,195 @@
+//! Shelves: the bins in the order in which jobs try them, so that a job does not look at every bin.
+//!
+//! A shelf holds the bins for one [`Kind`] of job. Ready nodes are ordered by what is free on them, because a job takes
+//! the fullest one that fits. Booting and new nodes keep the order of their launches, and a tree over them knows the most
+//! that is free in each part of that order.
+//!
+//! Guarantees: [`Shelf::candidates`] gives every bin of the shelf with enough vCPUs and memory, in the order of
+//! [`Bin::preference`]; the first one costs about the logarithm of the number of bins.
+//! Does not: check the scratch space exactly. The caller does.
+
+use super::bins::{Bin, alone};
+use model::{Capacity, JobSummary, Market};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a job asks of a bin, besides vCPUs and memory. A bin that does not have it now does not have it later in the same
+/// plan, because a plan only fills bins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Kind<'a> {
+    instance_type: Option<&'a str>,
+    market: Option<Market>,
+    alone: bool,
+    gpus: u32,
+    /// The scratch space, rounded down to a power of two, so that there are few kinds.
+    scratch_gib: u64,
+}
+
+impl<'a> Kind<'a> {
+    pub(super) fn of(job: &'a JobSummary) -> Self {
+        Self {
+            instance_type: job.instance_type.as_deref(),
+            market: job.market,
+            alone: alone(job),
+            gpus: job.capacity.gpus,
+            scratch_gib: job.capacity.scratch_gib.checked_ilog2().map_or(0, |power| 1 << power),
+        }
+    }
+
+    fn holds(&self, bin: &Bin<'_>) -> bool {
+        bin.is_open()
+            && (bin.empty || !self.alone)
+            && bin.free.gpus >= self.gpus
+            && bin.free.scratch_gib >= self.scratch_gib
+            && bin.is_kind(self.instance_type, self.market)
+    }
+}
+
+/// The bins for one kind of job. A bin is named by its number. The first bins are the ready nodes, in the order of their
+/// slots; the other bins follow in the order of their launches.
+#[derive(Debug)]
+pub(super) struct Shelf<'a> {
+    pub(super) kind: Kind<'a>,
+    /// How many bins are ready nodes.
+    ready: usize,
+    /// The ready nodes: by free vCPUs, then by free memory, then by slot.
+    by_room: BTreeMap<u32, BTreeSet<(u64, usize)>>,
+    /// The other bins.
+    line: Line,
+}
+
+impl<'a> Shelf<'a> {
+    pub(super) fn new(kind: Kind<'a>, bins: &[Bin<'_>], ready: usize) -> Self {
+        let mut shelf = Self { kind, ready, by_room: BTreeMap::new(), line: Line::default() };
+        for (n, bin) in bins.iter().enumerate() {
+            shelf.put(n, bin);
+        }
+        shelf
+    }
+
+    /// Puts a bin on the shelf, if it belongs there.
+    pub(super) fn put(&mut self, n: usize, bin: &Bin<'_>) {
+        let holds = self.kind.holds(bin);
+        match n.checked_sub(self.ready) {
+            Some(at) => self.line.set(at, holds.then_some(bin.free)),
+            None if holds => _ = self.by_room.entry(bin.free.vcpus).or_default().insert((bin.free.memory_mib, n)),
+            None => {}
+        }
+    }
+
+    /// Puts a changed bin in its new place. `before` is what was free in it before the change.
+    pub(super) fn put_again(&mut self, n: usize, before: Capacity, bin: &Bin<'_>) {
+        if n < self.ready {
+            self.remove(n, before);
+        }
+        self.put(n, bin);
+    }
+
+    /// Takes a bin off the shelf. `free` is what is free in it.
+    pub(super) fn remove(&mut self, n: usize, free: Capacity) {
+        if let Some(at) = n.checked_sub(self.ready) {
+            self.line.set(at, None);
+        } else if let Some(bins) = self.by_room.get_mut(&free.vcpus) {
+            bins.remove(&(free.memory_mib, n));
+            if bins.is_empty() {
+                self.by_room.remove(&free.vcpus);
+            }
+        }
+    }
+
+    /// The bins with this many vCPUs and this much memory, in the order to try them.
+    pub(super) fn candidates(&self, need: Capacity) -> impl Iterator<Item = usize> {
+        let with_vcpus = self.by_room.range(need.vcpus..);
+        let ready = with_vcpus.flat_map(move |(_, bins)| bins.range((need.memory_mib, 0)..)).map(|(_, n)| *n);
+        ready.chain(self.line.candidates(need).map(|at| at + self.ready))
+    }
+}
+
+/// vCPUs and memory, each plus one: nothing at all is less than room for a job that needs nothing.
+type Most = (u64, u64);
+
+/// Bins in a fixed order: a binary tree whose leaves are the bins. Each node has the most vCPUs and the most memory below
+/// it.
+#[derive(Debug, Default)]
+struct Line {
+    /// How many leaves there is room for: a power of two, or 0.
+    leaves: usize,
+    /// The root is at 1, the children of the node at `n` are at `2 n` and `2 n + 1`, and the leaves are the second half.
+    most: Vec<Most>,
+}
+
+impl Line {
+    fn at(&self, n: usize) -> Most {
+        self.most.get(n).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, at: usize, free: Option<Capacity>) {
+        let leaf = free.map_or((0, 0), leaf);
+        if at >= self.leaves {
+            if leaf == (0, 0) {
+                return;
+            }
+            self.grow(at + 1);
+        }
+        let mut n = self.leaves + at;
+        let mut most = leaf;
+        while n > 0 {
+            match self.most.get_mut(n) {
+                Some(old) if *old != most => *old = most,
+                _ => return,
+            }
+            n /= 2;
+            let (left, right) = (self.at(2 * n), self.at(2 * n + 1));
+            most = (left.0.max(right.0), left.1.max(right.1));
+        }
+    }
+
+    fn grow(&mut self, leaves: usize) {
+        let old = std::mem::take(&mut self.most);
+        let before = std::mem::replace(&mut self.leaves, leaves.next_power_of_two().max(64));
+        self.most = vec![(0, 0); 2 * self.leaves];
+        for (at, leaf) in old.get(before..).unwrap_or_default().iter().enumerate() {
+            if let Some(to) = self.most.get_mut(self.leaves + at) {
+                *to = *leaf;
+            }
+        }
+        for n in (1..self.leaves).rev() {
+            let (left, right) = (self.at(2 * n), self.at(2 * n + 1));
+            if let Some(to) = self.most.get_mut(n) {
+                *to = (left.0.max(right.0), left.1.max(right.1));
+            }
+        }
+    }
+
+    /// The places with this many vCPUs and this much memory, in their order.
+    fn candidates(&self, need: Capacity) -> impl Iterator<Item = usize> {
+        let need = leaf(need);
+        let mut next = (self.leaves > 0).then_some(1);
+        std::iter::from_fn(move || {
+            while let Some(n) = next {
+                let most = self.at(n);
+                let may_fit = most.0 >= need.0 && most.1 >= need.1;
+                let is_leaf = n >= self.leaves;
+                next = if may_fit && !is_leaf { Some(2 * n) } else { after(n) };
+                if may_fit && is_leaf {
+                    return Some(n - self.leaves);
+                }
+            }
+            None
+        })
+    }
+}
+
+fn leaf(free: Capacity) -> Most {
+    (u64::from(free.vcpus) + 1, free.memory_mib.saturating_add(1))
+}
+
+/// The node to the right of the part below `n`: the next one of a walk that does not go below `n`.
+fn after(mut n: usize) -> Option<usize> {
+    while n % 2 == 1 {
+        if n == 1 {
+            return None;
+        }
+        n /= 2;
+    }
+    Some(n + 1)
+}
