@@ -67,7 +67,8 @@ async fn a_long_story_is_whole_and_says_what_a_limit_leaves_out() {
         let action = if n % 2 == 0 { ActionName::Place } else { ActionName::Wait };
         let reason = model::reason::Reason::FitsOn { slots: vec![fixtures::slot(n)] }.to_string();
         let keep = model::time::Span::from_s(86_400);
-        let event = model::events::Event::new(&subject, action, &reason, at(i64::from(n)), keep, &Chance::seeded(u64::from(n)));
+        let event =
+            model::events::Event::new(&subject, action, &reason, at(i64::from(n)), keep, &Chance::seeded(u64::from(n)));
         world.store().tell(&event).await;
     }
     let out = world.run(&["history", &id(1)]).await.done();
