@@ -185,7 +185,7 @@ impl RunAnswer {
         Self { explained, ..self }
     }
 
-    /// The answer with the first rows of each list, as many as fit in [`MOST_BYTES`]. Lambda fails an invocation whose
+    /// The answer with the first rows of each list, as many as fit in about 1 MiB. Lambda fails an invocation whose
     /// answer is larger than 6 MB. Actions that failed come before all others.
     #[must_use]
     pub fn bounded(mut self) -> Self {
