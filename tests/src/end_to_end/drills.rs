@@ -19,7 +19,11 @@ fn until_file(local: &Local, name: &str) -> (String, PathBuf) {
     assert!(submitted.status.success(), "{}", text(&submitted));
     let started = file.with_extension("started");
     until("the job's start", 60, || started.exists().then_some(()));
-    (text(&submitted).trim().to_owned(), file)
+    let id = text(&submitted).trim().to_owned();
+    // The cluster knows it too: what it does not know to run is started again after a restore.
+    let is_running = || (json(local, &["job", &id, "--json"])["all_allocs"][0]["client"] == "running").then_some(());
+    until("the report of the start", 60, is_running);
+    (id, file)
 }
 
 fn json(local: &Local, args: &[&str]) -> Value {
