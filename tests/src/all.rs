@@ -20,6 +20,7 @@ mod cost;
 mod crashes;
 mod end_to_end;
 mod identity;
+mod long_queue;
 mod node;
 mod old_reads;
 mod operators_credentials;

@@ -50,6 +50,9 @@ pub fn world(seed: u64, options: &str) -> Scenario {
         let fault = Fault::ALL.iter().find(|f| format!("{f:?}") == name).unwrap();
         scenario.set_chance(*fault, chance.parse().unwrap());
     }
+    for rows in given("--queue-rows") {
+        scenario.set_queue_rows(rows.parse().unwrap());
+    }
     scenario
 }
 
@@ -79,6 +82,13 @@ fn every_invariant_holds_in_a_few_small_fleets() {
 fn every_invariant_holds_where_agents_take_no_work_for_a_while() {
     for seed in 1..=8 {
         hold(&world(seed, "--small --hours 1 --fault AgentRefuses=0.05"), How::default());
+    }
+}
+
+#[test]
+fn every_invariant_holds_where_a_run_reads_a_small_part_of_the_queue() {
+    for seed in 1..=8 {
+        hold(&world(seed, "--small --hours 1 --queue-rows 4"), How::default());
     }
 }
 

@@ -9,25 +9,51 @@ use async_trait::async_trait;
 use model::NodeRecord;
 use model::action::Planned;
 use model::cloud::{Cloud, InstanceState};
-use model::ids::NodeId;
+use model::ids::{NodeId, Slot};
 use model::time::Time;
 use runtime::answer::{ActError, ActionAnswer, Outcome};
 use runtime::confirm::{Confirm, confirmed};
 use runtime::observation::{Observation, ObserveError};
-use runtime::run::{Perform, Run};
+use runtime::run::{Numbered, Perform, Run};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use store::steps::{self, Retention};
 use store::{Store, delete_node, silent_since};
 
 struct Acting<'a> {
     run: Run<'a>,
     reading: Reading<'a>,
+    /// The records, read once more, if there are many orphans. If that failed, each orphan's record is read.
+    again: Option<HashMap<Slot, NodeRecord>>,
+    /// The orphans to terminate at the end, in as few calls as EC2 allows.
+    orphans: Mutex<Vec<String>>,
 }
 
-/// Carries out the plan, one action after the other.
+/// From so many orphans on, all records are read once more instead of one for each orphan.
+const MANY_ORPHANS: usize = 20;
+
+/// How many orphans are looked at at the same time.
+const AT_ONCE: usize = 8;
+
+/// Carries out the plan: the records one after the other, and then all orphans together.
 pub(crate) async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnswer> {
     let reading = Reading { store: run.store, cloud, seen: run.seen };
-    let acting = Acting { run, reading };
-    let answers = acting.run.one_by_one(&acting, &plan.actions).await;
+    let (orphans, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
+        plan.actions.iter().enumerate().partition(|(_, p)| matches!(p.action, Action::TerminateOrphan { .. }));
+    let mut acting = Acting { run, reading, again: None, orphans: Mutex::default() };
+    let mut answers = acting.run.at_once(&acting, others, 1).await;
+    if orphans.len() >= MANY_ORPHANS {
+        let by_slot = |records: Vec<NodeRecord>| records.into_iter().map(|r| (r.slot, r)).collect();
+        acting.again = acting.run.store.nodes().await.map(by_slot).ok();
+    }
+    let mut terminated = acting.run.at_once(&acting, orphans, AT_ONCE).await;
+    let ids = std::mem::take(&mut *acting.orphans.lock().unwrap_or_else(PoisonError::into_inner));
+    if !ids.is_empty()
+        && let Err(error) = cloud.terminate(&ids).await
+    {
+        terminated.iter_mut().filter(|(_, a)| a.done).for_each(|(_, answer)| answer.fail(error.to_string()));
+    }
+    answers.extend(terminated);
     acting.run.finish(answers, None).await
 }
 
@@ -67,9 +93,14 @@ impl Acting<'_> {
         Ok(())
     }
 
-    async fn terminate_orphan(&self, instance_id: &String, node_id: NodeId) -> Result<(), ActError> {
-        self.reading.orphan(instance_id, node_id).await?;
-        self.reading.cloud.terminate(std::slice::from_ref(instance_id)).await?;
+    /// Queues the instance for termination, if it is still an orphan.
+    async fn terminate_orphan(&self, instance_id: &str, node_id: NodeId) -> Result<(), ActError> {
+        match &self.again {
+            Some(records) if is_orphan(records.get(&node_id.slot()), node_id, instance_id) => {}
+            Some(_) => return Err(ActError::CONFLICT),
+            None => self.reading.orphan(instance_id, node_id).await?,
+        }
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push(instance_id.to_owned());
         Ok(())
     }
 }

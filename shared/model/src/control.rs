@@ -9,7 +9,7 @@ mod key;
 
 pub use entries::{
     Backoff, BadRequest, BrakeEntry, Entry, EntryChange, EntryRow, FailedStarts, IngestSummary, LastRun, NotAllowed,
-    Quota, Release, Shortage,
+    QueuePlace, Quota, Release, Shortage,
 };
 pub use key::ControlKey;
 pub(crate) use key::offering_key;
@@ -241,6 +241,11 @@ impl Control {
     /// An operator's release of a brake.
     pub fn release(&self, kind: BrakeKind) -> Release {
         self.entry(&ControlKey::Release(kind))
+    }
+
+    /// Where the next run goes on in a long queue.
+    pub fn queue_place(&self) -> QueuePlace {
+        self.entry(&ControlKey::QueuePlace)
     }
 
     /// When heartbeat-ingest last accepted heartbeats.

@@ -143,6 +143,14 @@ impl JobId {
     }
 }
 
+impl JobId {
+    /// A byte that is random over jobs.
+    pub const fn random_byte(self) -> u8 {
+        let [.., last] = self.0.to_bytes();
+        last
+    }
+}
+
 impl FromStr for JobId {
     type Err = BadId;
     fn from_str(s: &str) -> Result<Self, BadId> {

@@ -17,7 +17,7 @@
 
 use crate::ids::{AllocId, JobId};
 use crate::node::{Capacity, Version};
-use crate::spec::{BadJob, FailurePolicy, JobSpec, MAX_PRIORITY, Work, default_retry_lost};
+use crate::spec::{BadJob, FailurePolicy, JobSpec, Work, default_retry_lost};
 use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
 use crate::words::{ClientStatus, Desired, JobState};
@@ -236,7 +236,7 @@ impl Job {
 
     /// The sort key of the `queue` index: higher priority first, then earlier submission.
     pub fn rank(&self) -> String {
-        format!("{:04}#{}", MAX_PRIORITY.saturating_sub(self.summary.priority), self.summary.job_id)
+        self.summary.rank()
     }
 }
 

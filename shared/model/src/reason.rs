@@ -158,6 +158,10 @@ reasons! {
     SizeRefused "size_refused" { size: String } = "EC2 refuses to launch size {size} until a new policy is set";
     /// After a shortage, a run makes few attempts.
     AttemptsSpent "attempts_spent" { offering: String, most: u64 } = "EC2 was short of {offering}: attempts in this run are limited to {most}, and each success doubles the limit";
+    /// The queue is too long for one run.
+    QueueNotRead "queue_not_read" { read: usize, least: usize } = "at least {least} jobs wait, and this run read {read} of them: the next runs read on where it stopped";
+    /// A node is kept because a part of the queue was not read.
+    KeptForUnread "kept_for_unread" {} = "kept for jobs that this run did not read";
     /// This run launches as many nodes as it may.
     MaxPerRun "max_per_run" { max: u32 } = "launch.max_per_run is {max}: a later run makes the other launches";
     /// This run launches nodes for the job.
@@ -332,6 +336,14 @@ impl Reason {
             || matches!(self, Self::LaunchPaused { .. } | Self::OfferingShort { .. } | Self::SizeRefused { .. })
     }
 
+    /// Whether a job waits for nodes that boot, or that this or a later run launches for it.
+    pub const fn is_about_nodes_to_come(&self) -> bool {
+        matches!(
+            self,
+            Self::NodesLaunched { .. } | Self::NodesBoot { .. } | Self::NodesDoubted { .. } | Self::MaxPerRun { .. }
+        )
+    }
+
     /// Whether this is a limit that no entry of the control table shows: a cap of the policy, the few attempts after a
     /// shortage, or silence that nothing proves.
     pub const fn is_unstored(&self) -> bool {
@@ -343,6 +355,7 @@ impl Reason {
                 | Self::SizeMaximum { .. }
                 | Self::AttemptsSpent { .. }
                 | Self::MaxPerRun { .. }
+                | Self::QueueNotRead { .. }
                 | Self::IngestUnproven { .. }
         )
     }

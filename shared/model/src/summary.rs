@@ -5,7 +5,7 @@
 
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::node::{Capacity, Version};
-use crate::spec::{FailurePolicy, default_priority, one};
+use crate::spec::{FailurePolicy, MAX_PRIORITY, default_priority, one};
 use crate::time::Time;
 use crate::words::{ClientStatus, Desired, JobState, Market};
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,13 @@ pub struct JobSummary {
     /// The live allocs of the job.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allocs: BTreeSet<AllocId>,
+}
+
+impl JobSummary {
+    /// The sort key of the `queue` index: higher priority first, then earlier submission.
+    pub fn rank(&self) -> String {
+        format!("{:04}#{}", MAX_PRIORITY.saturating_sub(self.priority), self.job_id)
+    }
 }
 
 /// What planning needs of an alloc. The `live` index projects it, so it has at most 20 attributes besides keys.

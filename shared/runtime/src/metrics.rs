@@ -31,6 +31,7 @@ pub const METRICS: &[Metric] = &[
     ("Nodes", "Count", |a| a.observed.nodes as u64),
     ("Instances", "Count", |a| a.observed.instances as u64),
     ("Jobs", "Count", |a| a.observed.jobs as u64),
+    ("JobsUnread", "Count", |a| a.observed.unread as u64),
     ("Allocs", "Count", |a| a.observed.allocs as u64),
     ("Duration", "Milliseconds", |a| u64::try_from(a.duration_ms).unwrap_or(0)),
 ];
@@ -50,7 +51,7 @@ fn actions(answer: &RunAnswer, action: ActionName) -> u64 {
 /// nothing and did nothing.
 pub fn of_run(answer: &RunAnswer, cluster: &ClusterName, now: Time) -> Option<Value> {
     let metrics = METRICS.iter().map(|(name, unit, value)| (*name, *unit, value(answer)));
-    let Observed { nodes, instances, jobs, allocs } = answer.observed;
+    let Observed { nodes, instances, jobs, allocs, unread: _ } = answer.observed;
     let something = nodes + instances + jobs + allocs + answer.actions.len() > 0;
     (answer.ran == Ran::Whole && something).then(|| emf(answer.function, cluster, now, metrics))
 }

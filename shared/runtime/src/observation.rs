@@ -8,8 +8,7 @@
 use crate::soundness::{self, SetAside};
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
-use model::control::Control;
-use model::control::NoPolicy;
+use model::control::{Control, NoPolicy, QueuePlace};
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::Time;
@@ -17,9 +16,8 @@ use model::{AllocSummary, Handle, JobSummary, NodeRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
-use store::DbError;
-use store::Store;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use store::{DbError, Store, placed_last};
 
 /// Why a run could not observe. Such a run does nothing and fails.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +41,36 @@ pub struct Observed {
     pub instances: usize,
     pub jobs: usize,
     pub allocs: usize,
+    /// How many jobs wait at least besides those that were read.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unread: usize,
+}
+
+const fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+/// How much of the queue a run has read.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct QueueRead {
+    /// How many waiting jobs were read.
+    pub read: usize,
+    /// How many jobs wait at least. It is more than `read` if some were not read.
+    pub least: usize,
+    /// The part behind the head; `None` if everything was read.
+    pub part: Option<QueuePart>,
+}
+
+/// The part of a long queue that a run reads behind the head.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct QueuePart {
+    pub jobs: HashSet<JobId>,
+    /// The place, if the next run reads this part again.
+    pub stays: QueuePlace,
+    /// The place, if the next run reads the part behind this one.
+    pub moves: QueuePlace,
 }
 
 /// Everything one run has read.
@@ -55,8 +83,10 @@ pub struct Observation {
     pub nodes: Vec<NodeRecord>,
     /// Every instance that EC2 lists with our cluster tag.
     pub instances: Vec<Instance>,
-    /// Jobs that are queued, placed or regrouping, in the order of the queue.
+    /// Jobs that are placed or regrouping, and those of the queued ones that were read, in the order of the queue.
     pub jobs: Vec<JobSummary>,
+    /// How much of the queue was read.
+    pub queue: QueueRead,
     /// The live allocs, in the order of their ids.
     pub allocs: Vec<AllocSummary>,
     /// The handles that are due. Only sweep-dispatch reads them.
@@ -78,6 +108,7 @@ impl Observation {
             nodes: Vec::new(),
             instances: Vec::new(),
             jobs: Vec::new(),
+            queue: QueueRead::default(),
             allocs: Vec::new(),
             handles: Vec::new(),
             unclear: BTreeSet::new(),
@@ -93,7 +124,8 @@ impl Observation {
         let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
         let instances = cloud.instances().await?;
-        let jobs = store.queue().await?;
+        let (waiting, queue) = read_queue(store, &policy, &control).await?;
+        let jobs = placed_last(waiting, store.placed().await?);
         let allocs = store.live_allocs().await?;
         let nodes = store.nodes().await?;
         let mut seen = Self {
@@ -101,6 +133,7 @@ impl Observation {
             nodes,
             instances,
             jobs,
+            queue,
             allocs,
             handles: Vec::new(),
             unclear: BTreeSet::new(),
@@ -128,6 +161,7 @@ impl Observation {
             nodes,
             instances: Vec::new(),
             jobs: Vec::new(),
+            queue: QueueRead::default(),
             allocs,
             handles,
             unclear: BTreeSet::new(),
@@ -208,6 +242,7 @@ impl Observation {
             nodes: state.nodes,
             instances: state.instances,
             jobs: state.jobs.into_iter().filter(|j| !j.state.is_ended()).collect(),
+            queue: QueueRead::default(),
             allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
             handles: state.handles,
             unclear: BTreeSet::new(),
@@ -247,8 +282,51 @@ impl Observation {
             instances: self.instances.len(),
             jobs: self.jobs.len(),
             allocs: self.allocs.len(),
+            unread: self.queue.least.saturating_sub(self.queue.read),
         }
     }
+}
+
+/// The head of the queue is read as far as the largest fleet could take jobs: one for each vCPU. But a small fleet reads at
+/// least so many, so that the next run rarely has to read on.
+const LEAST_HEAD: usize = 1000;
+
+/// One job in so many is read behind the head.
+const HEAD_PER_PART: usize = 4;
+
+/// The waiting jobs of a run: the head of the queue, and, if the queue is longer, one part that moves on from run to run.
+/// So a run's reads do not grow with the queue, and a job behind many that cannot be placed is read at the latest when the
+/// part has gone through the queue: after `jobs behind the head / (poll.queue_rows / 4)` runs.
+async fn read_queue(
+    store: &Store,
+    policy: &Policy,
+    control: &Control,
+) -> Result<(Vec<JobSummary>, QueueRead), DbError> {
+    let most = policy.poll.queue_rows as usize;
+    let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
+    let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
+    let head = store.waiting(None, room.max(LEAST_HEAD).min(most)).await?;
+    let mut jobs = head.jobs;
+    let Some(end) = head.end else {
+        let read = jobs.len();
+        return Ok((jobs, QueueRead { read, least: read, part: None }));
+    };
+    let last = control.queue_place();
+    let (behind, passed) = match last.rank().filter(|rank| *rank > end.as_str()) {
+        Some(rank) => (rank, last.passed()),
+        None => (end.as_str(), 0),
+    };
+    let part = store.waiting(Some(behind), (most / HEAD_PER_PART).max(1)).await?;
+    let all = passed.saturating_add(part.jobs.len() as u64);
+    let known = jobs.len().saturating_add(usize::try_from(all).unwrap_or(usize::MAX));
+    let least = if part.end.is_some() { known.saturating_add(1) } else { known };
+    // After the end, the part begins behind the head again.
+    let moves = if part.end.is_some() { last.moved(part.end, all) } else { last.moved(None, 0) };
+    let stays = last.moved(Some(behind.to_owned()), passed);
+    let of_part = part.jobs.iter().map(|job| job.job_id).collect();
+    jobs.extend(part.jobs);
+    let read = jobs.len();
+    Ok((jobs, QueueRead { read, least, part: Some(QueuePart { jobs: of_part, stays, moves }) }))
 }
 
 /// The order of the queue: by priority, then by submission.

@@ -14,6 +14,7 @@ mod conditions;
 mod db;
 mod de;
 mod dynamo;
+mod queue;
 mod rows;
 mod ser;
 pub mod steps;
@@ -27,6 +28,7 @@ pub use conditions::{
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, WriteError};
 pub use dynamo::Dynamo;
+pub use queue::{Waiting, placed_last};
 pub use rows::{
     Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, to_json, unchanged,
 };

@@ -158,13 +158,26 @@ impl Record for Job {
     }
     fn index(&self, item: &mut Item) {
         let queue = match self.summary.state {
-            JobState::Queued => "queued",
+            JobState::Queued => queued(self.summary.job_id),
             JobState::Placed | JobState::Regrouping => "placed",
             _ => return,
         };
         item.insert("queue".into(), s(queue));
         item.insert("rank".into(), s(self.rank()));
     }
+}
+
+/// The values of `queue` that waiting jobs have. A value takes about 1,000 writes a second (DynamoDB developer guide,
+/// "Partitions and data distribution"), so that many submissions at once need several. Programs that put jobs themselves
+/// may write the first one.
+pub(crate) const QUEUED: [&str; 9] =
+    ["queued", "queued#0", "queued#1", "queued#2", "queued#3", "queued#4", "queued#5", "queued#6", "queued#7"];
+
+/// The value of `queue` for a waiting job: by its id, so that every version of its row has the same one.
+fn queued(id: JobId) -> &'static str {
+    let [first, shards @ ..] = &QUEUED;
+    let shard = usize::from(id.random_byte()) % shards.len();
+    shards.get(shard).unwrap_or(first)
 }
 
 impl Record for Alloc {

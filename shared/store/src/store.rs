@@ -9,7 +9,7 @@ use crate::db::{Answer, Db, DbError, Query, Row, WriteError};
 use crate::rows::{
     self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, job_key, n, node_key, s, to_json,
 };
-use crate::tables::{DUE, Index, LIVE, QUEUE, Table};
+use crate::tables::{DUE, Index, LIVE, Table};
 use crate::write::{Cond, Effect, Key, Write};
 use model::auth::TokenKind;
 use model::chance::Chance;
@@ -19,9 +19,9 @@ use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::time::Time;
 use model::wire::ReportCounter;
-use model::{Alloc, AllocSummary, Handle, Job, JobSummary, NodeRecord, Version};
+use model::{Alloc, AllocSummary, Handle, Job, NodeRecord, Version};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const CONTENTION_RETRIES: u32 = 3;
 /// The tables of one cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
-    db: Arc<dyn Db>,
+    pub(crate) db: Arc<dyn Db>,
     chance: Chance,
 }
 
@@ -91,7 +91,7 @@ impl Store {
         }
     }
 
-    async fn query<R: Readable>(&self, query: &Query) -> Result<Vec<R>, DbError> {
+    pub(crate) async fn query<R: Readable>(&self, query: &Query) -> Result<Vec<R>, DbError> {
         let mut rows = Vec::new();
         let mut from = None;
         loop {
@@ -118,32 +118,6 @@ impl Store {
     /// A slot's record, read consistently.
     pub async fn node(&self, slot: Slot) -> Result<Option<NodeRecord>, DbError> {
         self.read(&node_key(slot)).await
-    }
-
-    /// Every job that is queued, placed or regrouping, queued ones first, each group in the order of the queue.
-    /// The index may be behind the table.
-    pub async fn queue(&self) -> Result<Vec<JobSummary>, DbError> {
-        let mut jobs: Vec<JobSummary> = Vec::new();
-        let mut at: HashMap<JobId, usize> = HashMap::new();
-        for state in ["queued", "placed"] {
-            let query = Query {
-                table: Table::Jobs,
-                index: Some(QUEUE),
-                hash: s(state),
-                range_at_most: None,
-                newest_first: false,
-                limit: None,
-            };
-            for job in self.query::<JobSummary>(&query).await? {
-                // A job that is placed between the two queries shows up in both. The second row is newer.
-                let known = *at.entry(job.job_id).or_insert(jobs.len());
-                match jobs.get_mut(known) {
-                    Some(seen) => *seen = job,
-                    None => jobs.push(job),
-                }
-            }
-        }
-        Ok(jobs)
     }
 
     /// Every job there is, for people.

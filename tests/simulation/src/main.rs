@@ -35,6 +35,9 @@ struct Args {
     /// The chance of a kind of fault, in every world: `Restored=0.02` (may be given several times)
     #[arg(long, value_parser = fault, value_name = "FAULT=CHANCE")]
     fault: Vec<(Fault, f64)>,
+    /// How many waiting jobs a run reads from the head of the queue, in every world
+    #[arg(long, value_name = "ROWS")]
+    queue_rows: Option<u32>,
     /// Run the reference's chaos instead (see `Scenario::chaos`)
     #[arg(long)]
     chaos: bool,
@@ -191,6 +194,9 @@ fn scenario(seed: u64, args: &Args) -> Scenario {
     };
     for (fault, chance) in &args.fault {
         scenario.set_chance(*fault, *chance);
+    }
+    if let Some(rows) = args.queue_rows {
+        scenario.set_queue_rows(rows);
     }
     scenario
 }

@@ -211,6 +211,13 @@ impl Scenario {
         self.chances.get(fault as usize).copied().unwrap_or(0.0)
     }
 
+    /// Sets `poll.queue_rows`: how much of the queue a run reads.
+    pub fn set_queue_rows(&mut self, rows: u32) {
+        if let Some(poll) = self.policy.get_mut("poll").and_then(Value::as_object_mut) {
+            poll.insert("queue_rows".into(), json!(rows));
+        }
+    }
+
     /// Sets the chance of a fault at each of its occasions.
     pub fn set_chance(&mut self, fault: Fault, chance: f64) {
         if let Some(c) = self.chances.get_mut(fault as usize) {

@@ -45,6 +45,7 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
     }
     answers.extend(acting.run.at_once(&acting, launches, AT_ONCE).await);
     acting.tell_news(plan).await;
+    acting.note_queue_place(plan).await;
     let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();
     acting.run.finish(answers, Some(in_use as u64)).await
 }

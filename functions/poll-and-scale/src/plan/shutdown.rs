@@ -48,7 +48,10 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
             let need = if surplus.contains(&node_id) {
                 Need::Surplus
             } else {
-                Need::Needed(needs.used.get(&node_id).copied().flatten())
+                match needs.used.get(&node_id) {
+                    None if needs.more_may_come => Need::Unread,
+                    job => Need::Needed(job.copied().flatten()),
+                }
             };
             one(view, plan, record, life, need)
         };
@@ -78,7 +81,7 @@ fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
         let goes = needs.outgrown.contains(&l.node_id);
         (!goes, std::cmp::Reverse((l.offering.price_per_hour, l.node_id.slot())))
     });
-    let above = needs.usable.saturating_sub(view.seen.policy.nodes.min);
+    let above = if needs.more_may_come { 0 } else { needs.usable.saturating_sub(view.seen.policy.nodes.min) };
     let (mut nodes, mut price) = (0, Usd::ZERO);
     let in_the_way = idle.iter().take_while(|life| {
         let more = nodes < needs.room.nodes || price < needs.room.price;
@@ -131,6 +134,8 @@ enum Need {
     Surplus,
     /// The node is needed for this job. `None`: it is needed for the minimum.
     Needed(Option<JobId>),
+    /// Jobs that this run did not read may need the node.
+    Unread,
 }
 
 fn drain_is_over(view: &View<'_>, life: &Life) -> bool {
@@ -234,6 +239,10 @@ fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, wh
 }
 
 fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, need: Need) -> Option<Reason> {
+    if need == Need::Unread {
+        count_idle(plan, life, contact, Seen::Needed);
+        return Some(Reason::KeptForUnread {});
+    }
     if let Need::Needed(job) = need {
         count_idle(plan, life, contact, Seen::Needed);
         let job = job.and_then(|id| view.job(id)).map(name_of);

@@ -141,6 +141,26 @@ entries! {
     LastRun
     /// When heartbeat-ingest last accepted heartbeats.
     IngestSummary
+    /// Where the next run goes on in a queue that is too long for one run.
+    QueuePlace
+}
+
+impl QueuePlace {
+    /// The rank of the last job that was read there; `None` if the next run begins behind the head.
+    pub fn rank(&self) -> Option<&str> {
+        self.message()
+    }
+
+    /// How many jobs were read behind the head since the place was last there.
+    pub fn passed(&self) -> u64 {
+        self.0.count.unwrap_or(0)
+    }
+
+    /// The entry after more jobs were read.
+    #[must_use]
+    pub fn moved(&self, rank: Option<String>, passed: u64) -> Self {
+        Self(EntryRow { message: rank, count: Some(passed), ..self.0.clone() })
+    }
 }
 
 impl BrakeEntry {

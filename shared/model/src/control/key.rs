@@ -36,6 +36,8 @@ pub enum ControlKey {
     Ingest,
     /// `last_run`: when the last run of poll-and-scale began.
     LastRun,
+    /// `queue_place`: where the next run goes on in a queue that is too long for one run.
+    QueuePlace,
     /// `told`: what poll-and-scale has told about waiting jobs. See [`crate::told::ToldRow`].
     Told,
 }
@@ -70,6 +72,7 @@ impl fmt::Display for ControlKey {
             Self::Release(kind) => write!(f, "release#{kind}"),
             Self::Ingest => f.write_str("ingest"),
             Self::LastRun => f.write_str("last_run"),
+            Self::QueuePlace => f.write_str("queue_place"),
             Self::Told => f.write_str("told"),
         }
     }
@@ -89,6 +92,7 @@ impl FromStr for ControlKey {
                 "boot_failures" => Self::FailedStarts,
                 "ingest" => Self::Ingest,
                 "last_run" => Self::LastRun,
+                "queue_place" => Self::QueuePlace,
                 "told" => Self::Told,
                 _ => return Err(bad()),
             },

@@ -189,6 +189,12 @@ pub const KNOBS: &[Knob] = &[
     knob("poll.stale_after_s", SECONDS_1, "45", "a run does not act on anything that it read longer ago than this"),
     knob("poll.min_gap_s", SECONDS, "5", "the shortest time between two runs that events start"),
     knob(
+        "poll.queue_rows",
+        Kind::Whole(4, 100_000),
+        "20000",
+        "the most waiting jobs that a run reads from the head of the queue; if there are more, a quarter as many are read from a place that moves on from run to run",
+    ),
+    knob(
         "shortage.ttl_s",
         SECONDS_1,
         "180",

@@ -22,6 +22,10 @@ pub(super) fn waiting(
     for limit in view.seen.control.limits(view.now) {
         explained.limits(&limit.reason(view.now));
     }
+    if view.seen.queue.part.is_some() {
+        let (read, least) = (view.seen.queue.read, view.seen.queue.least);
+        explained.limits(&Reason::QueueNotRead { read, least });
+    }
     let minimum = packing.below_minimum.iter();
     minimum.filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
     if packing.new.len() > slots.len() {

@@ -117,6 +117,7 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
         };
         let ready = packing.ready_of(&found);
         packing.take(job, &found);
+        packing.has_served = true;
         if ready.len() == members as usize {
             served.actions.extend(want.place(&ready));
         } else {

@@ -33,6 +33,9 @@ pub(in crate::plan) struct Needs {
     /// Idle nodes that fill the maximum of their size, but do not fit the job that waits for that size, because they
     /// were launched before the size was changed, or on demand in place of spot. They are shut down too.
     pub(in crate::plan) outgrown: BTreeSet<NodeId>,
+    /// Whether some jobs were not read, and some of those that were read were served. Then the jobs that were not read may
+    /// need the idle nodes.
+    pub(in crate::plan) more_may_come: bool,
 }
 
 /// A node to be launched.
@@ -78,6 +81,8 @@ pub(super) struct Packing<'v, 'a> {
     tried: BTreeMap<ControlKey, u64>,
     /// Why jobs wait that were tried since the last change of the bins: by what they ask for.
     failed: HashMap<(Kind<'a>, Capacity, u32), Rc<[Reason]>>,
+    /// Whether a job was served: it is placed, or nodes boot for it.
+    pub(super) has_served: bool,
     /// The first job that waits.
     pub(super) first: Option<&'a JobSummary>,
     /// The records that are shutting down: how many, and their price.
@@ -144,6 +149,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             held_up: false,
             tried: BTreeMap::new(),
             failed: HashMap::new(),
+            has_served: false,
             first: None,
             leaving: (0, Usd::ZERO),
             leaving_by_size: BTreeMap::new(),
@@ -445,6 +451,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             usable: self.usable_nodes().saturating_sub(self.later()),
             room: self.room.unwrap_or_default(),
             outgrown: self.outgrown.clone(),
+            more_may_come: self.view.seen.queue.part.is_some() && self.has_served,
         }
     }
 

@@ -1,0 +1,258 @@
+//! Reading the queue: the jobs that wait, in their order, and the jobs that are placed.
+//!
+//! A value of the hash key of an index takes about 1,000 writes a second, so that the waiting jobs are spread over several
+//! values by their ids, and are merged by their ranks when they are read.
+//!
+//! Guarantees: a part of the queue is read with about as many rows as it has, however long the queue is.
+//! Does not: see more than the index does, which may be behind the table.
+
+use crate::db::{DbError, Page, PageKey, Query};
+use crate::rows::{QUEUED, from_row, s};
+use crate::store::Store;
+use crate::tables::{QUEUE, Table};
+use model::JobSummary;
+use model::ids::JobId;
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+impl Store {
+    /// Every job that is queued, placed or regrouping, queued ones first, each group in the order of the queue.
+    /// The index may be behind the table.
+    pub async fn queue(&self) -> Result<Vec<JobSummary>, DbError> {
+        let waiting = self.waiting(None, usize::MAX).await?.jobs;
+        Ok(placed_last(waiting, self.placed().await?))
+    }
+
+    /// Every job that is placed or regrouping. The index may be behind the table.
+    pub async fn placed(&self) -> Result<Vec<JobSummary>, DbError> {
+        let hash = s("placed");
+        let (table, index) = (Table::Jobs, Some(QUEUE));
+        self.query(&Query { table, index, hash, range_at_most: None, newest_first: false, limit: None }).await
+    }
+
+    /// The waiting jobs behind this rank, in the order of the queue, at most so many. The index may be behind the table.
+    pub async fn waiting(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
+        let mut parts: Vec<Part> = QUEUED.iter().map(|hash| Part::behind(hash, behind)).collect();
+        // The jobs are spread evenly, so that the first pages nearly always have enough.
+        let page = most / QUEUED.len() + most / 32 + 16;
+        let limit = if most == usize::MAX { None } else { i32::try_from(page).ok() };
+        let mut wanted: Vec<usize> = (0..parts.len()).collect();
+        loop {
+            let pages = wanted.iter().filter_map(|n| parts.get(*n)).map(|part| async move {
+                let hash = s(part.hash);
+                let (table, index) = (Table::Jobs, Some(QUEUE));
+                let query = Query { table, index, hash, range_at_most: None, newest_first: false, limit };
+                self.db.query(&query, part.next.clone()).await
+            });
+            let pages: Vec<Page> = futures::future::try_join_all(pages).await?;
+            for (n, page) in wanted.iter().zip(pages) {
+                if let Some(part) = parts.get_mut(*n) {
+                    part.add(page)?;
+                }
+            }
+            // Behind this rank there may be jobs of a part that has not been read so far.
+            let known = parts.iter().filter(|p| p.next.is_some()).map(|p| p.last.clone()).min();
+            let is_known = |job: &JobSummary| known.as_ref().is_none_or(|known| job.rank() <= *known);
+            let have: usize = parts.iter().map(|p| p.jobs.partition_point(is_known)).sum();
+            if have >= most || known.is_none() {
+                return Ok(Waiting::merged(parts, known.as_deref(), most));
+            }
+            let behind = |p: &Part| p.next.is_some() && (limit.is_none() || Some(&p.last) == known.as_ref());
+            wanted = parts.iter().enumerate().filter(|(_, p)| behind(p)).map(|(n, _)| n).collect();
+        }
+    }
+}
+
+/// Waiting jobs in the order of the queue.
+#[derive(Clone, Debug, Default)]
+pub struct Waiting {
+    /// The jobs.
+    pub jobs: Vec<JobSummary>,
+    /// The rank of the last of them, if more jobs wait behind it.
+    pub end: Option<String>,
+}
+
+impl Waiting {
+    fn merged(parts: Vec<Part>, known: Option<&str>, most: usize) -> Self {
+        let mut jobs: Vec<JobSummary> = parts.into_iter().flat_map(|p| p.jobs).collect();
+        jobs.sort_by_key(|job| (Reverse(job.priority), job.job_id));
+        let all = jobs.len();
+        let is_known = |job: &JobSummary| known.is_none_or(|known| job.rank().as_str() <= known);
+        jobs.truncate(jobs.partition_point(is_known).min(most));
+        let more = known.is_some() || jobs.len() < all;
+        let end = jobs.last().filter(|_| more).map(JobSummary::rank);
+        Self { jobs, end }
+    }
+}
+
+/// The waiting jobs with one value of `queue`, as far as they were read.
+struct Part {
+    hash: &'static str,
+    jobs: Vec<JobSummary>,
+    /// Where the next page begins; `None` if everything was read.
+    next: Option<PageKey>,
+    /// The rank of the last job that was read.
+    last: String,
+}
+
+impl Part {
+    fn behind(hash: &'static str, rank: Option<&str>) -> Self {
+        let next = rank.map(|rank| {
+            let id = rank.split_once('#').map_or("", |(_, id)| id);
+            PageKey::from([("queue".into(), s(hash)), ("rank".into(), s(rank)), ("job_id".into(), s(id))])
+        });
+        Self { hash, jobs: Vec::new(), next, last: String::new() }
+    }
+
+    fn add(&mut self, page: Page) -> Result<(), DbError> {
+        for item in &page.items {
+            self.jobs.push(from_row(Table::Jobs, item)?);
+        }
+        if let Some(last) = self.jobs.last() {
+            self.last = last.rank();
+        }
+        self.next = page.next;
+        Ok(())
+    }
+}
+
+/// Both lists together. A job that is placed between the two queries shows up in both, and the second row is newer.
+pub fn placed_last(waiting: Vec<JobSummary>, placed: Vec<JobSummary>) -> Vec<JobSummary> {
+    let newer: HashSet<JobId> = placed.iter().map(|job| job.job_id).collect();
+    let mut jobs = waiting;
+    jobs.retain(|job| !newer.contains(&job.job_id));
+    jobs.extend(placed);
+    jobs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::{Answer, Db, Row, WriteError};
+    use crate::rows::{self, Record};
+    use crate::tables::Index;
+    use crate::write::{Item, Key, Write};
+    use async_trait::async_trait;
+    use model::fixtures::{self, at};
+    use model::{Job, JobSpec, JobState};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// The index, and how many rows were read.
+    #[derive(Default)]
+    struct Index_ {
+        rows: BTreeMap<(String, String), Row>,
+        read: AtomicUsize,
+    }
+
+    fn text<'a>(item: &'a Item, name: &str) -> &'a str {
+        item.get(name).and_then(|v| v.as_s().ok()).map_or("", String::as_str)
+    }
+
+    impl Index_ {
+        fn put(&mut self, job: &Job, hash: Option<&str>) {
+            let mut item = rows::row(job);
+            job.index(&mut item);
+            if let Some(hash) = hash {
+                item.insert("queue".into(), s(hash));
+            }
+            let key = (text(&item, "queue").to_owned(), text(&item, "rank").to_owned());
+            self.rows.insert(key, Row::from(item));
+        }
+    }
+
+    #[async_trait]
+    impl Db for Index_ {
+        async fn get(&self, _: &Key) -> Result<Option<Row>, DbError> {
+            Ok(None)
+        }
+        async fn get_many(&self, _: &[Key]) -> Result<Vec<Row>, DbError> {
+            Ok(Vec::new())
+        }
+        async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+            let hash = query.hash.as_s().unwrap().clone();
+            let behind = from.map_or(String::new(), |from| text(&from, "rank").to_owned());
+            let most = query.limit.map_or(50, |limit| limit as usize).min(50);
+            let within = self.rows.range((hash.clone(), behind.clone())..);
+            let mut found = within.take_while(|((h, _), _)| *h == hash).filter(|((_, rank), _)| *rank > behind);
+            let items: Vec<Row> = found.by_ref().take(most).map(|(_, row)| row.clone()).collect();
+            let next = found.next().and(items.last()).map(|last| (**last).clone());
+            self.read.fetch_add(items.len(), Ordering::Relaxed);
+            Ok(Page { items, next })
+        }
+        async fn scan(&self, _: Table, _: Option<Index>, _: Option<PageKey>) -> Result<Page, DbError> {
+            Ok(Page::default())
+        }
+        async fn write(&self, _: &Write, _: Answer) -> Result<Option<Row>, WriteError> {
+            Err(WriteError::CONFLICT)
+        }
+        async fn transact(&self, _: &[Write]) -> Result<(), WriteError> {
+            Err(WriteError::CONFLICT)
+        }
+    }
+
+    fn job(n: u32) -> Job {
+        let spec = JobSpec { command: vec!["true".into()], priority: n * 7 % 3, ..JobSpec::default() };
+        let id = JobId::new(ulid(n));
+        Job::submit(id, spec, at(i64::from(n))).unwrap()
+    }
+
+    fn ulid(n: u32) -> model::ids::Ulid {
+        model::ids::Ulid::from_parts(1_800_000_000_000 + u64::from(n), u128::from(n) * 2_654_435_761)
+    }
+
+    fn filled(jobs: u32) -> (Arc<Index_>, Vec<JobId>) {
+        let mut index = Index_::default();
+        let mut all: Vec<Job> = (0..jobs).map(job).collect();
+        for (n, job) in all.iter().enumerate() {
+            // Some were put by another program.
+            index.put(job, (n % 11 == 0).then_some("queued"));
+        }
+        all.sort_by_key(Job::rank);
+        (Arc::new(index), all.iter().map(|job| job.summary.job_id).collect())
+    }
+
+    fn ids(waiting: &Waiting) -> Vec<JobId> {
+        waiting.jobs.iter().map(|job| job.job_id).collect()
+    }
+
+    #[tokio::test]
+    async fn each_part_of_the_queue_is_read_in_order_and_none_is_left_out() {
+        let (index, all) = filled(700);
+        let store = Store::new(index);
+        for most in [1, 7, 100, 699, 700, 5000, usize::MAX] {
+            let (mut read, mut behind) = (Vec::new(), None);
+            loop {
+                let part = store.waiting(behind.as_deref(), most).await.unwrap();
+                assert!(part.jobs.len() == most || part.end.is_none(), "{most}");
+                read.extend(ids(&part));
+                behind = part.end;
+                if behind.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(read, all, "{most} at a time");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_read_does_not_grow_with_the_queue() {
+        let mut read = Vec::new();
+        for jobs in [1_000, 20_000] {
+            let (index, all) = filled(jobs);
+            let part = Store::new(Arc::clone(&index) as Arc<dyn Db>).waiting(None, 300).await.unwrap();
+            assert_eq!(ids(&part), all[..300]);
+            read.push(index.read.load(Ordering::Relaxed));
+        }
+        assert!(read[1] <= read[0] * 3 / 2 && read[1] < 900, "{read:?}");
+    }
+
+    #[test]
+    fn a_job_that_is_placed_between_the_two_queries_is_there_once_and_placed() {
+        let waiting: Vec<JobSummary> = (0..3).map(|n| fixtures::job(n).summary).collect();
+        let placed = JobSummary { state: JobState::Placed, ..waiting[1].clone() };
+        let both = placed_last(waiting.clone(), vec![placed.clone()]);
+        assert_eq!(both, [waiting[0].clone(), waiting[2].clone(), placed]);
+    }
+}
