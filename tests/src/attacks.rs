@@ -1,7 +1,7 @@
 //! What a rogue node, a stranger, a submitter, and a reader can try on the cluster.
 //!
-//! Each attack is something that somebody else may do: its owner does the same afterwards, and it succeeds. So an attack
-//! that does not work for another reason is noticed. What a rogue job can try on its node is in `agent/tests/isolation.rs`.
+//! Each attack is a request that its owner may make. After the attacks, each owner makes this request, and it succeeds. So
+//! an attack that fails for another reason is noticed. What a rogue job can try on its node is in `agent/tests/isolation.rs`.
 
 use crate::account::{Account, CLUSTER};
 use crate::node::{answer, http};

@@ -1,9 +1,12 @@
 //! Old reads: a decision from rows that have changed since is not carried out.
 
-use crate::world::{World, job, quick_policy};
+use crate::world::{World, job, quick_policy, set_policy};
 use model::ActionName;
-use model::functions::POLL_AND_SCALE;
+use model::fixtures;
+use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE};
 use model::ids::AllocId;
+use model::launch::LaunchRequest;
+use model::policy::Policy;
 use model::wire::AllocUpdate;
 use model::{Alloc, ClientStatus, NodeRecord, NodeStatus, ReportOutcome};
 use poll_and_scale::{Action, act, plan};
@@ -11,6 +14,7 @@ use runtime::answer::{ActionAnswer, Outcome};
 use runtime::observation::Observation;
 use runtime::run::Run;
 use serde_json::json;
+use std::collections::BTreeSet;
 use store::steps::{self, Retention};
 
 /// The actions of a plan that is only shown, made from `seen`.
@@ -190,4 +194,40 @@ async fn a_plan_of_clean_stale_records_that_is_shown_announces_only_what_a_run_w
     let mut unlisted = world.observe().await;
     unlisted.instances.retain(|i| i.node_id() != Some(node_id));
     assert_eq!(shown(&unlisted).await, (vec![subject], vec![]));
+}
+
+/// Many instances that belong to nobody, and one that only looks so because the scan of the records is behind.
+#[tokio::test]
+async fn many_orphans_are_terminated_in_one_call_and_an_instance_that_has_a_record_is_not() {
+    let (mut world, alloc) = running().await;
+    let mut policy = quick_policy();
+    (policy["nodes"], policy["stale"]["orphan_brake_min"]) = (json!({"max": 4, "min": 2}), json!(1000));
+    set_policy(&world.look, &Policy::from_json(&policy).unwrap()).await;
+    let node_id = world.look.alloc(alloc).await.unwrap().unwrap().summary.node_id;
+    let theirs = world.look.node(node_id.slot()).await.unwrap().unwrap().life().unwrap().instance_id.clone().unwrap();
+    let mut orphans = BTreeSet::new();
+    for n in 10..40 {
+        let request =
+            LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), 1, &fixtures::offering());
+        orphans.insert(world.cloud.launch(&request, &format!("token-{n}")).await.unwrap().instance_id);
+    }
+    world.machines();
+    world.pass(1000);
+    let mut behind = world.observe().await;
+    behind.nodes.retain(|n| n.node_id() != Some(node_id));
+    let plan = clean_stale_records::plan(&behind, world.now());
+    let before = world.switch.log().len();
+    let run = Run::new(CLEAN_STALE_RECORDS, &world.store, &behind, world.clock());
+    let answers = clean_stale_records::act::act(run, &*world.cloud, &plan).await;
+    let of_orphans = answers.iter().filter(|a| a.action == ActionName::TerminateOrphan);
+    let outcomes: Vec<_> = of_orphans.map(|a| (a.outcome, a.subject == format!("slot#{}", node_id.slot()))).collect();
+    assert_eq!(outcomes.iter().filter(|o| **o == (Outcome::Done, false)).count(), 30, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|o| **o == (Outcome::Conflict, true)).count(), 1, "{outcomes:?}");
+    let log = world.switch.log().split_off(before);
+    assert_eq!(log.iter().filter(|call| *call == "TerminateInstances").count(), 1, "{log:?}");
+    let ended = |i: &ec2_stand_in::Instance| {
+        matches!(i.state, ec2_stand_in::State::ShuttingDown | ec2_stand_in::State::Terminated)
+    };
+    let gone: BTreeSet<String> = world.ec2.instances().into_iter().filter(ended).map(|i| i.instance_id).collect();
+    assert!(gone == orphans && !gone.contains(&theirs), "{gone:?}");
 }

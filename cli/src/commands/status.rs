@@ -19,6 +19,7 @@ use model::{JobSummary, NodeRecord};
 use runtime::observation::ObserveError;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use store::placed_last;
 
 /// The longest normal time between two noted heartbeats of a fleet in use. The limit is this time multiplied by
 /// `watchdog.multiplier`.
@@ -27,6 +28,8 @@ const INGEST: Span = Span::from_s(60);
 const RECENT: Span = Span::from_s(3600);
 /// How many lines about waiting jobs, and about idle nodes, are shown.
 const LINES: usize = 10;
+/// How many waiting jobs are counted.
+const COUNTED: usize = 20_000;
 /// How many events of a subject are searched for warnings.
 const LOOK_BACK: i32 = 20;
 
@@ -78,7 +81,10 @@ struct Status {
 pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let store = &cluster.store;
-    let (control, nodes, jobs) = (store.control().await?, store.nodes().await?, store.queue().await?);
+    let (control, nodes) = (store.control().await?, store.nodes().await?);
+    // If more jobs wait, a check says so.
+    let waiting = store.waiting(None, COUNTED).await?;
+    let jobs = placed_last(waiting.jobs, store.placed().await?);
     let mut events = store.history(&Subject::Cluster.to_string(), LOOK_BACK).await?;
     for (function, _) in functions::scheduled() {
         events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), LOOK_BACK).await?);

@@ -29,14 +29,14 @@ struct Acting<'a> {
     orphans: Mutex<Vec<String>>,
 }
 
-/// From so many orphans on, all records are read once more instead of one for each orphan.
+/// If a plan has this many orphans, the run reads all records once more. For fewer, it reads one record for each orphan.
 const MANY_ORPHANS: usize = 20;
 
-/// How many orphans are looked at at the same time.
+/// How many orphans are checked at the same time.
 const AT_ONCE: usize = 8;
 
 /// Carries out the plan: the records one after the other, and then all orphans together.
-pub(crate) async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnswer> {
+pub async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnswer> {
     let reading = Reading { store: run.store, cloud, seen: run.seen };
     let (orphans, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
         plan.actions.iter().enumerate().partition(|(_, p)| matches!(p.action, Action::TerminateOrphan { .. }));

@@ -287,16 +287,17 @@ impl Observation {
     }
 }
 
-/// The head of the queue is read as far as the largest fleet could take jobs: one for each vCPU. But a small fleet reads at
-/// least so many, so that the next run rarely has to read on.
+/// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.
 const LEAST_HEAD: usize = 1000;
 
-/// One job in so many is read behind the head.
+/// The part behind the head has at most this fraction of `poll.queue_rows` jobs: a quarter.
 const HEAD_PER_PART: usize = 4;
 
 /// The waiting jobs of a run: the head of the queue, and, if the queue is longer, one part that moves on from run to run.
-/// So a run's reads do not grow with the queue, and a job behind many that cannot be placed is read at the latest when the
-/// part has gone through the queue: after `jobs behind the head / (poll.queue_rows / 4)` runs.
+/// So what a run reads does not grow with the queue.
+///
+/// The head has one job for each vCPU of the largest fleet that the policy allows. A job behind many that cannot be placed is
+/// read after `jobs behind the head / (poll.queue_rows / 4)` runs, and later only if nodes boot for jobs of the part.
 async fn read_queue(
     store: &Store,
     policy: &Policy,

@@ -1,7 +1,7 @@
 //! Reading the queue: the jobs that wait, in their order, and the jobs that are placed.
 //!
-//! A value of the hash key of an index takes about 1,000 writes a second, so that the waiting jobs are spread over several
-//! values by their ids, and are merged by their ranks when they are read.
+//! One value of the hash key of an index takes about 1,000 writes a second. So the waiting jobs are spread over several
+//! values by their ids. A reader merges them by their ranks.
 //!
 //! Guarantees: a part of the queue is read with about as many rows as it has, however long the queue is.
 //! Does not: see more than the index does, which may be behind the table.
@@ -50,7 +50,7 @@ impl Store {
                     part.add(page)?;
                 }
             }
-            // Behind this rank there may be jobs of a part that has not been read so far.
+            // A job behind this rank may be on a page that was not read.
             let known = parts.iter().filter(|p| p.next.is_some()).map(|p| p.last.clone()).min();
             let is_known = |job: &JobSummary| known.as_ref().is_none_or(|known| job.rank() <= *known);
             let have: usize = parts.iter().map(|p| p.jobs.partition_point(is_known)).sum();

@@ -167,9 +167,9 @@ impl Record for Job {
     }
 }
 
-/// The values of `queue` that waiting jobs have. A value takes about 1,000 writes a second (DynamoDB developer guide,
-/// "Partitions and data distribution"), so that many submissions at once need several. Programs that put jobs themselves
-/// may write the first one.
+/// The values of `queue` that waiting jobs have. One value takes about 1,000 writes a second (DynamoDB developer guide,
+/// "Partitions and data distribution"), so many submissions at once need several. A program that puts jobs itself may write
+/// the first value.
 pub(crate) const QUEUED: [&str; 9] =
     ["queued", "queued#0", "queued#1", "queued#2", "queued#3", "queued#4", "queued#5", "queued#6", "queued#7"];
 

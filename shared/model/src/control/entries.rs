@@ -151,7 +151,7 @@ impl QueuePlace {
         self.message()
     }
 
-    /// How many jobs were read behind the head since the place was last there.
+    /// How many jobs were read since this round began behind the head.
     pub fn passed(&self) -> u64 {
         self.0.count.unwrap_or(0)
     }

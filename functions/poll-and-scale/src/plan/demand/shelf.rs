@@ -1,8 +1,8 @@
 //! Shelves: the bins in the order in which jobs try them, so that a job does not look at every bin.
 //!
 //! A shelf holds the bins for one [`Kind`] of job. Ready nodes are ordered by what is free on them, because a job takes
-//! the fullest one that fits. Booting and new nodes keep the order of their launches, and a tree over them knows the most
-//! that is free in each part of that order.
+//! the fullest one that fits. Booting and new nodes keep the order of their launches. A tree over them has the largest free
+//! vCPUs and the largest free memory of each part of this order.
 //!
 //! Guarantees: [`Shelf::candidates`] gives every bin of the shelf with enough vCPUs and memory, in the order of
 //! [`Bin::preference`]; the first one costs about the logarithm of the number of bins.
@@ -104,7 +104,8 @@ impl<'a> Shelf<'a> {
     }
 }
 
-/// vCPUs and memory, each plus one: nothing at all is less than room for a job that needs nothing.
+/// Free vCPUs and free memory, each plus one. Zero stands for a bin that is not on the shelf: it does not fit even a job
+/// that needs nothing.
 type Most = (u64, u64);
 
 /// Bins in a fixed order: a binary tree whose leaves are the bins. Each node has the most vCPUs and the most memory below
@@ -183,7 +184,7 @@ fn leaf(free: Capacity) -> Most {
     (u64::from(free.vcpus) + 1, free.memory_mib.saturating_add(1))
 }
 
-/// The node to the right of the part below `n`: the next one of a walk that does not go below `n`.
+/// The next node of a walk from left to right that skips everything below `n`.
 fn after(mut n: usize) -> Option<usize> {
     while n % 2 == 1 {
         if n == 1 {
