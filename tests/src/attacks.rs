@@ -29,7 +29,7 @@ const NODE_ROLE: &str = "arn:aws:iam::123456789012:role/node";
 enum Door {
     Ingest,
     Sweep,
-    /// `heartbeat-ingest` with `iam`: the function URL has checked who the caller is.
+    /// `heartbeat-ingest` in `iam` mode. The function URL has already checked the signature of the caller.
     SignedIngest,
 }
 
@@ -323,15 +323,15 @@ async fn no_attack_of_a_node_or_a_stranger_succeeds() {
 enum Try {
     /// Runs a command. SECRET, SLOT and JOB stand for what the account has.
     Run(&'static [&'static str]),
-    /// Writes a row of this table, and says in it what is not so.
+    /// Changes a row of this table.
     Change(Table),
     /// Deletes a row of this table.
     Delete(Table),
-    /// Reads the rows of this table with the environments of jobs.
+    /// Reads all rows of this table. The rows contain the environments of jobs.
     Scan(Table),
-    /// Reads one row of this table with the environment of a job.
+    /// Reads one row of this table. The row contains the environment of a job.
     Get(Table),
-    /// Reads the same in DynamoDB's other language.
+    /// Reads all rows of this table by a PartiQL statement.
     Select(Table),
     Terminate,
     Launch,

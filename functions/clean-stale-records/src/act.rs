@@ -23,7 +23,7 @@ use store::{Store, delete_node, silent_since};
 struct Acting<'a> {
     run: Run<'a>,
     reading: Reading<'a>,
-    /// The records, read once more, if there are many orphans. If that failed, each orphan's record is read.
+    /// All records, read a second time because there are many orphans. `None`: each orphan's record is read by itself.
     again: Option<HashMap<Slot, NodeRecord>>,
     /// The orphans to terminate at the end, in as few calls as EC2 allows.
     orphans: Mutex<Vec<String>>,

@@ -3,7 +3,7 @@
 //! One value of the hash key of an index takes about 1,000 writes a second. So the waiting jobs are spread over several
 //! values by their ids. A reader merges them by their ranks.
 //!
-//! Guarantees: a part of the queue is read with about as many rows as it has, however long the queue is.
+//! Guarantees: the number of rows that a part costs depends on the length of the part, and not on the length of the queue.
 //! Does not: see more than the index does, which may be behind the table.
 
 use crate::db::{DbError, Page, PageKey, Query};
@@ -33,7 +33,7 @@ impl Store {
     /// The waiting jobs behind this rank, in the order of the queue, at most so many. The index may be behind the table.
     pub async fn waiting(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
         let mut parts: Vec<Part> = QUEUED.iter().map(|hash| Part::behind(hash, behind)).collect();
-        // The jobs are spread evenly, so that the first pages nearly always have enough.
+        // The jobs are spread evenly over the values. So the first page of each value is nearly always enough.
         let page = most / QUEUED.len() + most / 32 + 16;
         let limit = if most == usize::MAX { None } else { i32::try_from(page).ok() };
         let mut wanted: Vec<usize> = (0..parts.len()).collect();

@@ -140,7 +140,7 @@ impl<'a> Bins<'a> {
         self.shelves.iter_mut().for_each(|shelf| shelf.put_again(n, before, bin));
     }
 
-    /// Places or reserves a member of the job.
+    /// Puts a member of the job into this bin.
     pub(super) fn take(&mut self, n: usize, job: &JobSummary) {
         self.change(n, |bin| {
             bin.free = minus(bin.free, job.capacity);
@@ -167,8 +167,8 @@ impl<'a> Bins<'a> {
         shelf.candidates(job.capacity).filter(fits).take(most).collect()
     }
 
-    /// The bins that replace what a job lacks, in the order to keep them free, of those that `helps` accepts: bins that
-    /// would fit the job when they are empty come first.
+    /// The bins that `helps` accepts, in the order in which they are kept free for a job that waits. Bins that fit the job
+    /// when they are empty come first.
     pub(super) fn to_keep_free(&self, job: &JobSummary, helps: impl Fn(usize, &Bin<'_>) -> bool) -> Vec<usize> {
         let mut others: Vec<(usize, &Bin<'_>)> = self.all.iter().enumerate().filter(|(n, b)| helps(*n, b)).collect();
         others.sort_by_key(|(_, b)| (!b.would_fit(job), !b.empty, Reverse(b.free.vcpus), b.preference()));
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Jobs find the same bins as if they had looked at every bin, while bins are filled, kept, added and removed.
+    /// The index finds the same bins as a look at every bin. Between the searches, bins are filled, kept, added and removed.
     #[test]
     fn jobs_find_the_bins_that_a_look_at_every_bin_finds() {
         let mut found = 0;

@@ -79,7 +79,7 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) held_up: bool,
     /// How often this plan tries each offering that EC2 was short of.
     tried: BTreeMap<ControlKey, u64>,
-    /// Why jobs wait that were tried since the last change of the bins: by what they ask for.
+    /// What jobs asked for that could not be placed, with the reasons. A change of the bins empties this map.
     failed: HashMap<(Kind<'a>, Capacity, u32), Rc<[Reason]>>,
     /// Whether a job was served: it is placed, or nodes boot for it.
     pub(super) has_served: bool,

@@ -12,8 +12,8 @@ use super::bins::{Bin, alone};
 use model::{Capacity, JobSummary, Market};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a job asks of a bin, besides vCPUs and memory. A bin that does not have it now does not have it later in the same
-/// plan, because a plan only fills bins.
+/// What a job asks of a bin besides vCPUs and memory. A plan only fills bins. So a bin that lacks something now lacks it
+/// for the rest of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kind<'a> {
     instance_type: Option<&'a str>,
@@ -76,7 +76,7 @@ impl<'a> Shelf<'a> {
         }
     }
 
-    /// Puts a changed bin in its new place. `before` is what was free in it before the change.
+    /// Moves a changed bin to its new place. `before` is the free capacity of the bin before the change.
     pub(super) fn put_again(&mut self, n: usize, before: Capacity, bin: &Bin<'_>) {
         if n < self.ready {
             self.remove(n, before);
@@ -84,7 +84,7 @@ impl<'a> Shelf<'a> {
         self.put(n, bin);
     }
 
-    /// Takes a bin off the shelf. `free` is what is free in it.
+    /// Takes a bin off the shelf. `free` is the free capacity of the bin.
     pub(super) fn remove(&mut self, n: usize, free: Capacity) {
         if let Some(at) = n.checked_sub(self.ready) {
             self.line.set(at, None);
