@@ -325,3 +325,19 @@ fn a_copy_that_no_size_fits_any_more_holds_up_no_job() {
     let given = given.job(5, whole);
     assert_eq!(given.count(at(170), "place"), 1, "{:?}", given.actions(at(170)));
 }
+
+#[test]
+fn idle_nodes_are_kept_while_jobs_are_placed_and_others_were_not_read() {
+    let mut given = given(json!({})).node(fixtures::ready(0)).node(fixtures::ready(1)).job(5, |_| {});
+    let surplus = |given: &Given| plan(&given.seen, at(100)).surplus.len();
+    assert_eq!(surplus(&given), 1);
+    let place = given.seen.control.queue_place();
+    let part = runtime::observation::QueuePart { jobs: [].into(), stays: place.clone(), moves: place };
+    given.seen.queue.part = Some(part);
+    assert_eq!(surplus(&given), 0);
+    let staying = plan(&given.seen, at(100)).explained.staying;
+    assert_eq!(staying.values().map(|why| why.word()).collect::<Vec<_>>(), ["kept_for_unread"]);
+    // Nothing that was read can be placed.
+    given.seen.jobs.clear();
+    assert_eq!(surplus(&given), 2);
+}
