@@ -13,7 +13,8 @@ use crate::data_dir::DataDirError;
 use crate::node_state::NodeState;
 use crate::protocol::Node;
 use model::chance::Chance;
-use model::wire::{AllocReport, AllocReportAnswer, ErrorCode, HeartbeatAnswer};
+use model::wire::{AllocReport, AllocReportAnswer, ErrorCode, Heartbeat, HeartbeatAnswer};
+use nix::time::{ClockId, clock_gettime};
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -123,7 +124,8 @@ async fn send_heartbeat(
     url: &str,
 ) -> Result<HeartbeatAnswer, CallError> {
     state.check_saving().map_err(|e| not_saved(&e))?;
-    let answer: HeartbeatAnswer = client.post(url, "heartbeat", &state.read(Node::heartbeat)).await?;
+    let heartbeat = Heartbeat { uptime_ms: uptime_ms(), ..state.read(Node::heartbeat) };
+    let answer: HeartbeatAnswer = client.post(url, "heartbeat", &heartbeat).await?;
     let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
     state.answered();
     if let Some(token) = &answer.token {
@@ -138,6 +140,13 @@ async fn send_heartbeat(
         state.handles_changed.notify_one();
     }
     Ok(answer)
+}
+
+/// How long the machine has been up, in milliseconds, sleep included. The clock never goes back, and an agent that starts
+/// again goes on with it.
+fn uptime_ms() -> Option<u64> {
+    let up = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
+    u64::try_from(Duration::from(up).as_millis()).ok()
 }
 
 fn heartbeat_failed(state: &NodeState, schedule: &mut CallSchedule, error: &CallError) -> ControlFlow<()> {

@@ -10,7 +10,7 @@ use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::policy::Policy;
 use model::time::Span;
-use model::{Intent, fixtures};
+use model::{Intent, NodeRecord, fixtures};
 use runtime::http::Credentials;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -298,6 +298,43 @@ async fn a_repeated_heartbeat_shortens_no_lease() {
     let (until, last) = lease(&world).await;
     assert_eq!((status, last), (200, pinged + Span::from_ms(1)));
     assert!(until > short && until > told, "{until} {short} {told}");
+}
+
+/// The network delivers old heartbeats minutes later, when a newer one has already arrived.
+#[tokio::test]
+async fn a_heartbeat_that_comes_late_changes_nothing() {
+    let (world, node, token) = working().await;
+    let record = async || world.look.node(node.slot()).await.unwrap().unwrap();
+    let agent = world.nodes.values().next().unwrap();
+    let beat = async |uptime_ms: Option<u64>, busy: bool, registers: bool| {
+        let mut beat = json!(agent.protocol.heartbeat());
+        (beat["uptime_ms"], beat["busy"]) = (json!(uptime_ms), json!(busy));
+        if registers {
+            beat["incarnation"] = Value::Null;
+        }
+        world.pass(1);
+        let event = http(&format!("/v1/nodes/{node}/heartbeat"), Some(&token), &beat);
+        let (status, body) = answer(&world.ingest.handle(&event, world.now()).await);
+        (status, body["error"].as_str().unwrap_or_default().to_owned(), record().await)
+    };
+    let says = |record: &NodeRecord| record.contact().map(|c| (c.busy, c.uptime_ms)).unwrap();
+    // The agent of an older release gives no order, and its heartbeats count as they arrive.
+    let (status, _, old) = beat(None, false, false).await;
+    assert_eq!((status, says(&old)), (200, (false, None)));
+    let (status, _, before) = beat(Some(5000), true, false).await;
+    assert_eq!((status, says(&before)), (200, (true, Some(5000))));
+    for (busy, registers) in [(false, false), (true, false), (false, true)] {
+        let (status, error, after) = beat(Some(4999), busy, registers).await;
+        assert_eq!((status, error.as_str()), (409, "stale_report"), "{busy} {registers}");
+        assert_eq!(after, before, "{busy} {registers}");
+    }
+    // The same heartbeat twice is no late one, and neither is the next one.
+    let (status, _, again) = beat(Some(5000), true, false).await;
+    assert_eq!((status, says(&again), again.version), (200, (true, Some(5000)), before.version));
+    let (status, _, next) = beat(Some(5001), true, false).await;
+    assert_eq!((status, says(&next), next.version), (200, (true, Some(5001)), before.version));
+    let (status, _, free) = beat(Some(6000), false, false).await;
+    assert_eq!((status, says(&free)), (200, (false, Some(6000))));
 }
 
 /// An operator gave an instance an hour, and EC2 takes it in two minutes.

@@ -21,6 +21,7 @@ const KEPT: &[(&str, u64)] = &[
     ("stale_brake_dropped", 104),
     ("forgotten_node_keeps_its_rows", 13),
     ("dear_nodes_kept_in_the_way", 198),
+    ("late_heartbeat_believed", 437),
     ("minimum_in_the_way_of_work", 79),
     ("dear_nodes_in_the_way_of_the_minimum", 137),
     ("room_made_for_a_full_size", 888),

@@ -10,7 +10,7 @@ use model::control::{ControlKey, Entry, EntryRow, Quota};
 use model::events::Subject;
 use model::fixtures::{self, at, slot};
 use model::ids::{AllocId, NodeId};
-use model::time::Span;
+use model::time::{Span, Time};
 use model::wire::ReportCounter;
 use model::{
     Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord, NodeState,
@@ -175,13 +175,14 @@ async fn a_version_is_written_once(place: Place<'_>) {
 async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
-    let pulse = |now, busy| Pulse {
+    let pulse = |now: Time, busy| Pulse {
         node_id: fixtures::node_id(0),
         instance_id: "i-0",
         incarnation: "inc-1",
         boot_id: "boot-1",
         busy,
         refuses: None,
+        uptime_ms: Some(now.as_ms().unsigned_abs()),
         token: None,
         now,
         lease_expires_at: now + Span::from_s(90),
@@ -198,6 +199,7 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
         Pulse { instance_id: "i-9", ..pulse(at(101), false) },
         Pulse { incarnation: "inc-2", ..pulse(at(101), false) },
         Pulse { boot_id: "boot-2", ..pulse(at(101), false) },
+        Pulse { uptime_ms: Some(at(100).as_ms().unsigned_abs() - 1), ..pulse(at(101), false) },
         Pulse { node_id: NodeId::new(slot(0), ulid(9)), ..pulse(at(101), false) },
     ] {
         assert_eq!(tables.store.pulse(&other).await.unwrap().unwrap_err(), Some(after.clone()), "{other:?}");
@@ -222,6 +224,7 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
         boot_id: "boot-1",
         busy: false,
         refuses: None,
+        uptime_ms: None,
         token: None,
         now: at(199),
         lease_expires_at: at(300),

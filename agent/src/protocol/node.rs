@@ -123,7 +123,7 @@ impl Node {
         }
     }
 
-    /// The next heartbeat.
+    /// The next heartbeat. The caller adds `uptime_ms` when it sends the heartbeat.
     pub fn heartbeat(&self) -> Heartbeat {
         Heartbeat {
             instance_id: self.identity.instance_id.clone(),
@@ -134,6 +134,7 @@ impl Node {
             address: self.identity.address.clone(),
             interrupt_at: self.interrupt_at,
             refuses: self.refuses.clone(),
+            uptime_ms: None,
         }
     }
 

@@ -44,6 +44,7 @@ impl Ingest {
                         boot_id: &heartbeat.boot_id,
                         busy,
                         refuses: refuses.as_deref(),
+                        uptime_ms: heartbeat.uptime_ms,
                         token: proven.token(),
                         now: pinged_at,
                         lease_expires_at,
@@ -92,6 +93,7 @@ impl Ingest {
             busy: heartbeat.busy.unwrap_or(false),
             address: heartbeat.address.as_deref(),
             refuses: heartbeat.refuses.as_deref(),
+            uptime_ms: heartbeat.uptime_ms,
             session: proven.session(),
         };
         let impossible = |e: model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
@@ -99,6 +101,10 @@ impl Ingest {
         if bound.is_some_and(|id| id != heartbeat.instance_id) {
             let message = "the node belongs to another instance than the caller";
             return Err(Refusal::new(ErrorCode::ForeignInstance, message));
+        }
+        if is_late(record, heartbeat) {
+            let message = "a newer heartbeat of this boot has arrived: this one came late and changes nothing";
+            return Err(Refusal::new(ErrorCode::StaleReport, message));
         }
         let Some(incarnation) = &heartbeat.incarnation else {
             let minted = self.store.chance().ulid(now).to_string();
@@ -158,6 +164,14 @@ impl Ingest {
             Err(WriteError::Db(e)) => Err(internal(e)),
         }
     }
+}
+
+/// Whether the record already has a newer heartbeat of the same boot. A heartbeat that the network delivers minutes late
+/// must neither renew the lease nor replace `busy`, `refuses` or the incarnation.
+fn is_late(record: &NodeRecord, heartbeat: &Heartbeat) -> bool {
+    let contact = record.contact().filter(|c| c.boot_id == heartbeat.boot_id);
+    let newest = contact.and_then(|c| c.uptime_ms);
+    newest.zip(heartbeat.uptime_ms).is_some_and(|(newest, this)| this < newest)
 }
 
 /// The call time and the lease end for the next attempt, after the record has refused this pulse although only the

@@ -51,7 +51,15 @@ pub fn new_life(n: u32) -> NewLife {
 }
 
 pub fn caller(instance_id: &str) -> Caller<'_> {
-    Caller { instance_id, boot_id: "boot-1", busy: false, address: Some("10.0.0.1"), refuses: None, session: None }
+    Caller {
+        instance_id,
+        boot_id: "boot-1",
+        busy: false,
+        address: Some("10.0.0.1"),
+        refuses: None,
+        uptime_ms: None,
+        session: None,
+    }
 }
 
 /// Slot `n`, claimed at 0 s; the launch call has no answer yet.

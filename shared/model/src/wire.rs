@@ -59,6 +59,10 @@ pub struct Heartbeat {
     /// Why the node takes no work, for people; `None` if it does. For example, jobs could read the instance metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
+    /// How long the machine has been up when the heartbeat is made, in milliseconds. It is the order of the heartbeats of
+    /// one boot: one that the network delivers late must not replace what a newer one said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uptime_ms: Option<u64>,
 }
 
 /// The answer to a heartbeat.
@@ -259,7 +263,7 @@ pub enum ErrorCode {
     ForeignInstance,
     /// 409: not the current incarnation; register again.
     WrongIncarnation,
-    /// 409: a newer report was already taken.
+    /// 409: a newer report, or a newer heartbeat, was already taken.
     StaleReport,
     /// 409: the node is neither syncing nor ready; heartbeat first.
     NotReady,

@@ -53,6 +53,8 @@ pub struct Pulse<'a> {
     pub busy: bool,
     /// Why the node takes no work, as the record has it: at most [`model::MAX_REASON_BYTES`].
     pub refuses: Option<&'a str>,
+    /// How long the machine had been up when it made the heartbeat, in milliseconds; `None` if the agent does not say.
+    pub uptime_ms: Option<u64>,
     /// The key version of the token of this call; `None` with IAM.
     pub token: Option<(u32, TokenKind)>,
     pub now: Time,
@@ -303,7 +305,7 @@ impl Store {
     /// that the heartbeat is not steady, because the record differs from what the caller says. It contains the
     /// current record, or `None` if there is no record.
     pub async fn pulse(&self, pulse: &Pulse<'_>) -> Result<Result<NodeRecord, Option<NodeRecord>>, DbError> {
-        let set = BTreeMap::from([
+        let mut set = BTreeMap::from([
             ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
             ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
         ]);
@@ -326,6 +328,12 @@ impl Store {
             Cond::In("state", vec![s("in_use"), s("shutting_down")]),
             Cond::In("status", vec![s("syncing"), s("ready")]),
         ];
+        if let Some(uptime_ms) = pulse.uptime_ms {
+            set.insert("uptime_ms".to_owned(), n(uptime_ms));
+            // The same heartbeat may arrive twice.
+            let newest = Cond::Lt("uptime_ms", n(uptime_ms.saturating_add(1)));
+            when.push(Cond::Any(vec![Cond::Absent("uptime_ms"), newest]));
+        }
         if let Some((version, kind)) = pulse.token {
             when.push(Cond::Eq("key_version", n(version)));
             when.push(match kind {

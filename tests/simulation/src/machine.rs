@@ -54,6 +54,7 @@ pub struct Machine {
     disk: Disk,
     processes: BTreeMap<AllocId, Process>,
     boot: u32,
+    booted_at: Time,
     busy_until: Option<Time>,
     refuses_until: Option<Time>,
     /// Whether the node may have lost the token that counts.
@@ -97,6 +98,7 @@ impl Machine {
             disk: Disk::default(),
             processes: BTreeMap::new(),
             boot: 1,
+            booted_at: now,
             busy_until: None,
             refuses_until: None,
             locked_out: false,
@@ -394,6 +396,7 @@ impl Machine {
 
     async fn reboot(&mut self, s: i64) {
         self.boot += 1;
+        self.booted_at = self.core.now();
         self.processes.clear();
         self.appears.clear();
         self.restart(s).await;

@@ -38,6 +38,8 @@ pub struct Caller<'a> {
     pub address: Option<&'a str>,
     /// Why the node takes no work; `None` if it does.
     pub refuses: Option<&'a str>,
+    /// How long the machine had been up when it made the call, in milliseconds; `None` if the agent does not say.
+    pub uptime_ms: Option<u64>,
     /// The key version of the session token that it used; `None` for another credential.
     pub session: Option<u32>,
 }
@@ -194,6 +196,7 @@ impl NodeRecord {
             status: NodeStatus::Syncing,
             incarnation: incarnation.to_owned(),
             boot_id: caller.boot_id.to_owned(),
+            uptime_ms: caller.uptime_ms,
             gate_seq,
             alloc_report_no: 0,
             handle_report_no: 0,
@@ -227,6 +230,7 @@ impl NodeRecord {
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
         contact.last_ping_at = contact.last_ping_at.max(now);
         contact.lease_expires_at = contact.lease_expires_at.max(lease_expires_at);
+        contact.uptime_ms = contact.uptime_ms.max(caller.uptime_ms);
         if contact.busy != caller.busy {
             contact.busy = caller.busy;
             contact.idle_since_at = None;

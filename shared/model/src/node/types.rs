@@ -211,6 +211,10 @@ pub struct Contact {
     pub incarnation: String,
     /// The boot of the machine, as the agent reports it.
     pub boot_id: String,
+    /// How long the machine had been up when it made its newest heartbeat, in milliseconds; `None` if the agent does not
+    /// say. Part of the pulse.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uptime_ms: Option<u64>,
     /// A report with an `as_of` below this does not make the node `ready`.
     pub gate_seq: u64,
     /// The number of the last alloc report taken. It is written without raising `version`.

@@ -9,7 +9,8 @@ use model::time::Span;
 use store::{Item, Row, Table, alloc_key, node_key};
 
 /// The attributes that a heartbeat or a report may change without raising the version.
-const UNGUARDED: &[&str] = &["last_ping_at", "lease_expires_at", "alloc_report_no", "handle_report_no", "settled"];
+const UNGUARDED: &[&str] =
+    &["last_ping_at", "lease_expires_at", "uptime_ms", "alloc_report_no", "handle_report_no", "settled"];
 
 fn is_up(row: Option<&Item>) -> bool {
     row.is_some_and(|r| text(r, "state") != Some("cleaned"))

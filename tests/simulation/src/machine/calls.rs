@@ -5,7 +5,9 @@ use crate::core::{Fault, lock};
 use model::HandleKind;
 use model::ids::AllocId;
 use model::time::{Span, Time};
-use model::wire::{AllocReportAnswer, AllocUpdate, ErrorCode, HandleReportAnswer, HeartbeatAnswer, ReportedHandle};
+use model::wire::{
+    AllocReportAnswer, AllocUpdate, ErrorCode, HandleReportAnswer, Heartbeat, HeartbeatAnswer, ReportedHandle,
+};
 use nodekeeper_agent::protocol::HandleList;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -55,7 +57,8 @@ impl Machine {
 
     /// Sends one heartbeat. Returns false if the control plane answered 410.
     pub(super) async fn heartbeat(&mut self) -> bool {
-        let beat = self.protocol.heartbeat();
+        let uptime_ms = u64::try_from(self.core.now().since(self.booted_at).as_ms()).ok();
+        let beat = Heartbeat { uptime_ms, ..self.protocol.heartbeat() };
         let asked_at = self.core.now();
         match self.post::<HeartbeatAnswer>("heartbeat", &beat).await {
             Answer::Told(answer) => {
