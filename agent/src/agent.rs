@@ -20,7 +20,7 @@ use crate::runner::{Runner, RunnerSettings};
 use crate::signer::{Signer, region_in};
 use crate::sweep::Sweeper;
 use crate::watch;
-use model::wire::NodeFile;
+use model::wire::{LaunchFile, NodeFile};
 use std::path::PathBuf;
 use tokio::process::Command;
 
@@ -45,7 +45,7 @@ pub enum AgentError {
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// The node file.
-    pub node: NodeFile,
+    pub node: LaunchFile,
     /// The command line.
     pub args: AgentArgs,
     /// The id of this boot.
@@ -67,8 +67,9 @@ pub enum EndReason {
 
 /// Runs the agent until the node is gone or `shutdown` completes.
 pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Result<EndReason, AgentError> {
-    let AgentConfig { node: file, args, boot_id, program, clock } = config;
+    let AgentConfig { node, args, boot_id, program, clock } = config;
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
+    let file = node_file(node, &args, imds.as_ref()).await?;
     let identity = identity(&args, imds.as_ref()).await?;
     let data_dir = DataDir::open(&args.data_dir)?;
     let durable = data_dir.load(file.node_id, &boot_id)?;
@@ -124,6 +125,17 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         cgroup::remove_if_empty(parent);
     }
     Ok(end)
+}
+
+/// What the agent knows of its node. An instance that was launched in a batch learns from the metadata which of its nodes
+/// it is.
+async fn node_file(file: LaunchFile, args: &AgentArgs, imds: Option<&Imds>) -> Result<NodeFile, AgentError> {
+    let launch_index = match imds {
+        Some(imds) if file.node_id.is_none() && file.batch.is_some() => Some(imds.launch_index().await?),
+        _ => None,
+    };
+    let invalid = |why| AgentConfigError::NoNode { path: args.config.clone(), why };
+    Ok(file.node(launch_index).map_err(invalid)?)
 }
 
 async fn identity(args: &AgentArgs, imds: Option<&Imds>) -> Result<Identity, AgentError> {

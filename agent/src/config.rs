@@ -6,7 +6,7 @@
 use crate::isolation::ids::{CACHE_GIDS, IdRange, JOB_UIDS};
 use crate::runtime::RuntimeKind;
 use clap::{Parser, Subcommand};
-use model::wire::{NODE_FILE, NodeFile};
+use model::wire::{LaunchFile, NODE_FILE};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -161,6 +161,12 @@ pub enum AgentConfigError {
     #[error("others can read the node file {path}, which may hold the node's token: {source}")]
     #[allow(missing_docs, reason = "the names say it")]
     NodeFileOpen { path: PathBuf, source: std::io::Error },
+    /// The node file does not say which node this is.
+    #[error(
+        "the node file {path} does not say which node this is: {why}; launch the instance with nodekeeper's user data"
+    )]
+    #[allow(missing_docs, reason = "the names say it")]
+    NoNode { path: PathBuf, why: String },
     /// Neither the command line nor the metadata gives the instance id.
     #[error("the instance id is not known: give --instance-id, or do not give --no-imds")]
     NoInstanceId,
@@ -173,7 +179,7 @@ pub enum AgentConfigError {
 }
 
 /// Reads and checks the node file.
-pub fn read_node_file(path: &Path) -> Result<NodeFile, AgentConfigError> {
+pub fn read_node_file(path: &Path) -> Result<LaunchFile, AgentConfigError> {
     let unreadable = |source| AgentConfigError::Unreadable { path: path.to_owned(), source };
     let bytes = std::fs::read(path).map_err(unreadable)?;
     serde_json::from_slice(&bytes).map_err(|source| AgentConfigError::Invalid { path: path.to_owned(), source })
@@ -257,7 +263,12 @@ mod tests {
         let path = dir.path().join("node.json");
         assert!(read_node_file(&path).unwrap_err().to_string().contains("node.json"));
         std::fs::write(&path, r#"{"cluster": "c"}"#).unwrap();
-        assert!(read_node_file(&path).unwrap_err().to_string().contains("node_id"));
+        assert!(read_node_file(&path).unwrap_err().to_string().contains("heartbeat_url"));
+        std::fs::write(&path, r#"{"cluster": "c", "heartbeat_url": "http://h", "sweep_url": "http://s"}"#).unwrap();
+        let why = read_node_file(&path).unwrap().node(None).unwrap_err();
+        assert!(
+            AgentConfigError::NoNode { path, why }.to_string().contains("node.json does not say which node this is")
+        );
     }
 
     #[test]

@@ -225,7 +225,7 @@ async fn instances_are_terminated_one_by_one_after_a_refusal_but_not_after_a_ser
     for n in 0..3 {
         let (node, offering) = (fixtures::node_id(n), fixtures::offering());
         let request = LaunchRequest::render(&world.settings, &world.policy, node, 1, &offering);
-        ids.push(world.cloud.launch(&request, &format!("token-{n}")).await.unwrap().instance_id);
+        ids.push(world.cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0).instance_id);
     }
     let fail = |calls: &[(u32, &str, u16)]| {
         let fail = |(on_call, code, status): &(u32, &str, u16)| json!({"action": "TerminateInstances", "on_call": on_call, "code": code, "status": status});

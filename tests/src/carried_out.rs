@@ -52,16 +52,17 @@ impl Cloud for Ec2 {
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         Ok(self.all().get(instance_id).cloned())
     }
-    async fn launch(&self, request: &LaunchRequest, token: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, token: &str) -> Result<Vec<Instance>, LaunchError> {
         let instance = Instance {
             instance_id: format!("i-{token}"),
             state: InstanceState::Pending,
             launched_at: at(NOW_S),
             zone: None,
+            launch_index: Some(0),
             tags: request.tags.clone().into_iter().collect(),
         };
         self.all().insert(instance.instance_id.clone(), instance.clone());
-        Ok(instance)
+        Ok(vec![instance])
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
         for id in instance_ids {

@@ -6,6 +6,7 @@ use model::ActionName;
 use model::{JobState, NodeRecord};
 use runtime::answer::Outcome;
 use serde_json::json;
+use std::collections::BTreeSet;
 use store::{Definition, Item, TABLES, Table};
 
 /// A life with a launch, registrations, placements (one on two nodes at once), a failure with a retry, a cache,
@@ -57,6 +58,92 @@ async fn a_run_killed_after_any_write_or_call_is_repaired_by_the_next_runs() {
         let launched = world.ec2.instances().len();
         assert!(launched <= 4, "killed after call {point}: {launched} instances for two nodes' work");
     }
+}
+
+/// A world with four jobs that need a node each, in which EC2 has `most` instances and then no more.
+async fn batch_of_four(most: u32) -> World {
+    let mut policy = quick_policy();
+    policy["idle"]["timeout_s"] = json!(20);
+    let world = World::batched(policy).await;
+    world.ec2.set_faults(serde_json::from_value(json!({"shortages": [{"left": most}]})).unwrap());
+    for n in 0..4 {
+        let mut spec = job(&["one"]);
+        (spec.exclusive, spec.name) = (true, Some(format!("job {n}")));
+        world.submit(spec).await;
+    }
+    world
+}
+
+/// Every job ran, every instance was another node's, and none was an orphan.
+async fn launched_once(world: &World, case: &str) {
+    let jobs = world.look.jobs().await.unwrap();
+    assert!(jobs.iter().all(|j| j.summary.state == JobState::Complete), "{case}: {jobs:?}");
+    let instances = world.ec2.instances();
+    let nodes: BTreeSet<(String, u32)> =
+        instances.iter().map(|i| (i.tags["nodekeeper:batch"].clone(), i.launch_index)).collect();
+    assert_eq!(nodes.len(), instances.len(), "{case}: two instances of a node: {instances:?}");
+    let events = world.look.events().await.unwrap();
+    let orphans: Vec<_> = events.iter().filter(|e| e.action == ActionName::TerminateOrphan.as_str()).collect();
+    assert!(orphans.is_empty(), "{case}: {orphans:?}");
+}
+
+/// Every point of death of the run that launches, with every number of instances that EC2 may launch for a batch of four.
+#[tokio::test]
+async fn a_batch_killed_after_any_write_or_call_is_one_launch() {
+    for most in 1..=4 {
+        let world = batch_of_four(most).await;
+        world.poll().await;
+        let (points, log) = (world.switch.calls(), world.switch.log());
+        let batch = |call: &&String| call.as_str() == "transact of 4";
+        assert_eq!(log.iter().filter(batch).count(), 2, "one claim, and one write of what was launched: {log:?}");
+        assert_eq!(log.iter().filter(|call| *call == "RunInstances").count(), 1, "{log:?}");
+        for point in 1..=points {
+            let mut world = batch_of_four(most).await;
+            world.switch.kill_after(point);
+            world.until_quiet(400).await;
+            launched_once(&world, &format!("{most} instances, killed after {point}: {:?}", log.get(point - 1))).await;
+        }
+    }
+}
+
+/// The batch is launched, and its answer does not arrive. The repeated call gets the same instances.
+#[tokio::test]
+async fn a_batch_whose_answer_is_lost_is_one_launch() {
+    for (most, lost_as) in [(4, "disconnect"), (2, "internal_error")] {
+        let mut world = batch_of_four(most).await;
+        let faults = json!({"shortages": [{"left": most}], "lose_run_answers": 1, "lost_as": lost_as,
+            "forget": [{"instance_id": "*", "until": world.now().as_ms() + 90_000}]});
+        world.ec2.set_faults(serde_json::from_value(faults).unwrap());
+        world.until_quiet(400).await;
+        launched_once(&world, lost_as).await;
+    }
+}
+
+/// Somebody changes a record of the batch while it is launched. The others are bound all the same.
+#[tokio::test]
+async fn a_batch_of_which_one_record_changes_meanwhile_is_bound() {
+    let world = batch_of_four(4).await;
+    let run = world.poll();
+    let drain = async {
+        loop {
+            tokio::task::yield_now().await;
+            let Some(record) = world.look.node(model::fixtures::slot(1)).await.unwrap() else { continue };
+            let drained = record.with_intent(model::Intent::Drain, None, world.now()).unwrap();
+            if world.look.write(Some(&record), &drained, Vec::new()).await.is_ok() {
+                return;
+            }
+        }
+    };
+    let (answer, ()) = tokio::join!(run, drain);
+    let outcomes: Vec<Outcome> = answer.unwrap().actions.iter().map(|a| a.outcome).collect();
+    let nodes = world.look.nodes().await.unwrap();
+    let bound: Vec<u32> =
+        nodes.iter().filter(|n| n.life().is_some_and(|l| l.instance_id.is_some())).map(|n| n.slot.number()).collect();
+    assert_eq!(bound, [0, 2, 3], "{nodes:?}");
+    assert_eq!(outcomes, [Outcome::Done, Outcome::Conflict, Outcome::Done, Outcome::Done]);
+    // The next run sees the instance of slot 1.
+    world.poll().await;
+    assert!(world.look.node(model::fixtures::slot(1)).await.unwrap().unwrap().life().unwrap().instance_id.is_some());
 }
 
 #[tokio::test]

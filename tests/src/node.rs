@@ -58,6 +58,7 @@ fn read<T: DeserializeOwned>(response: &Value) -> Result<T, ErrorCode> {
 impl Node {
     pub fn boot(machine: &MachineStart) -> Self {
         let file = model::launch::node_file_in(&machine.user_data).expect("user data with a node file");
+        let file = file.node(Some(machine.launch_index)).unwrap();
         let identity = Identity { instance_id: machine.instance_id.clone(), address: Some(machine.private_ip.clone()) };
         let protocol = Protocol::new(identity, Durable::new(file.node_id, "boot-1".to_owned()));
         Self { file, protocol, handles: BTreeSet::new(), started: BTreeMap::new(), gone: false, silent: false }

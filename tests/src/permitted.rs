@@ -144,6 +144,7 @@ impl Fleet {
                 instance_id: id.clone(),
                 private_ip: "10.0.0.1".into(),
                 instance_type: String::new(),
+                launch_index: 0,
                 user_data: String::from_utf8(user_data).unwrap(),
                 tags: instance.tags,
             };
@@ -253,7 +254,7 @@ async fn a_whole_life_needs_only_what_the_roles_allow() {
     let mut fleet = Fleet::new().await;
     let (owner, functions) = (Account::owner(), fleet.functions());
     let orphan = LaunchRequest::render(&fleet.settings, &fleet.policy(), fixtures::node_id(3), 1, &offering(&fleet));
-    let orphan = fleet.cloud(&owner).launch(&orphan, "orphan").await.unwrap();
+    let orphan = fleet.cloud(&owner).launch(&orphan, "orphan").await.unwrap().remove(0);
     fleet.dead.insert(orphan.instance_id.clone());
     let submitted = fleet.operate(&owner, &["submit", "--cache", "models", "--", "work"]).await.unwrap();
     let completes = submitted.trim().parse().unwrap();
@@ -358,7 +359,7 @@ async fn conditions_are_kept(fleet: &Fleet, poll: &Keys, clean: &Keys) {
         assert!(matches!(error, LaunchError::NotAllowed(_)), "{request:?}: {error:?}");
         refused("PollAndScaleRole", "ec2:RunInstances");
     }
-    let id = fleet.cloud(&Account::owner()).launch(&foreign, "c").await.unwrap().instance_id;
+    let id = fleet.cloud(&Account::owner()).launch(&foreign, "c").await.unwrap().remove(0).instance_id;
     for (name, keys) in [("PollAndScaleRole", poll), ("CleanStaleRecordsRole", clean)] {
         fleet.cloud(keys).terminate(std::slice::from_ref(&id)).await.unwrap_err();
         refused(name, "ec2:TerminateInstances");

@@ -112,7 +112,7 @@ async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     for n in 0..3 {
         let request =
             LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(n), 1, &fixtures::offering());
-        let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap();
+        let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0);
         assert_eq!(instance.node_id(), Some(fixtures::node_id(n)));
         assert_eq!(instance.tags["team"], "a & b <c>");
         launched.push(instance.instance_id);

@@ -2,7 +2,7 @@
 //! `cargo run --profile simulation --bin simulate`.
 
 use model::ActionName;
-use nodekeeper_simulation::core::Fault;
+use nodekeeper_simulation::core::{Fault, START};
 use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
@@ -41,11 +41,14 @@ const KEPT: &[(&str, u64)] = &[
 
 /// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.
 pub fn world(seed: u64, options: &str) -> Scenario {
-    let small = options.split_whitespace().any(|word| word == "--small");
-    let words: Vec<&str> = options.split_whitespace().filter(|word| *word != "--small").collect();
+    let flag = |name: &str| options.split_whitespace().any(|word| word == name);
+    let words: Vec<&str> = options.split_whitespace().filter(|w| !["--small", "--batches"].contains(w)).collect();
     let given = |name: &str| words.chunks(2).filter(|pair| pair[0] == name).map(|pair| pair[1]).collect::<Vec<_>>();
     let hours = given("--hours").first().map_or(4.0, |h| h.parse().unwrap());
-    let mut scenario = if small { Scenario::small(seed, hours) } else { Scenario::of(seed, hours) };
+    let mut scenario = if flag("--small") { Scenario::small(seed, hours) } else { Scenario::of(seed, hours) };
+    if flag("--batches") {
+        scenario.set_batches();
+    }
     for fault in given("--fault") {
         let (name, chance) = fault.split_once('=').unwrap();
         let fault = Fault::ALL.iter().find(|f| format!("{f:?}") == name).unwrap();
@@ -90,6 +93,54 @@ fn every_invariant_holds_where_agents_take_no_work_for_a_while() {
 fn every_invariant_holds_where_a_run_reads_a_small_part_of_the_queue() {
     for seed in 1..=8 {
         hold(&world(seed, "--small --hours 1 --queue-rows 4"), How::default());
+    }
+}
+
+#[test]
+fn every_invariant_holds_where_one_call_launches_a_batch() {
+    for seed in 1..=8 {
+        hold(&world(seed, "--hours 1 --batches"), How::default());
+        hold(&world(seed, "--small --hours 1 --batches"), How::default());
+    }
+}
+
+#[test]
+fn every_invariant_holds_in_a_large_fleet() {
+    for (seed, batches) in [(1, true), (2, false)] {
+        let mut scenario = Scenario::large(seed, 0.5, 1000, 1000);
+        if batches {
+            scenario.set_batches();
+        }
+        hold(&scenario, How::default());
+    }
+}
+
+/// From no node to 1,000: how long it takes and how many calls it needs, under the limits that EC2 publishes.
+#[test]
+fn a_thousand_nodes_are_asked_for_within_seconds() {
+    for (case, batches, changes, least, most_s, most_calls) in [
+        ("one call a node", false, &[][..], 300, 600.0, 1000),
+        ("batches", true, &[], 1000, 15.0, 11),
+        ("a third of the batches is cut short", true, &[(Fault::BatchCutShort, 0.33)], 800, 900.0, 400),
+        ("a fifth of the runs is killed", true, &[(Fault::Killed, 0.2)], 1000, 300.0, 60),
+    ] {
+        let mut scenario = Scenario::burst(1, 1000);
+        if batches {
+            scenario.set_batches();
+            scenario.set_chance(Fault::BatchCutShort, 0.0);
+        }
+        for (fault, chance) in changes {
+            scenario.set_chance(*fault, *chance);
+        }
+        let outcome = hold(&scenario, How { telling: true, ..How::default() });
+        let launched = outcome.lines.iter().filter(|l| l.who == "ec2" && l.what.contains(" launched as "));
+        let at: Vec<f64> = launched.map(|l| l.at.since(START).as_s()).collect();
+        let (first, last) = (at[0], at[at.len().min(1000) - 1]);
+        let calls = outcome.happened.counts.get("a launch call was made").copied().unwrap_or(0);
+        println!("{case}: {} instances, the first 1,000 within {:.1} s, {calls} calls", at.len(), last - first);
+        // If the launches take long, some nodes are free again before the last one is asked for.
+        assert!(at.len() >= least && last - first <= most_s, "{case}: {} in {} s", at.len(), last - first);
+        assert!(calls <= most_calls, "{case}: {calls}");
     }
 }
 

@@ -27,7 +27,7 @@ impl Cloud for NoEc2 {
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         Ok(None)
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
         Err(LaunchError::Lost("not in this test".into()))
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {

@@ -6,7 +6,8 @@
 use crate::node::Node;
 use async_trait::async_trait;
 use model::auth::KeyRing;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::batch::Batch;
+use model::cloud::{BATCH_TAG, Cloud, CloudError, Instance, LaunchError, NODE_TAG};
 use model::control::PolicyRow;
 use model::ids::ClusterName;
 use model::launch::{LaunchRequest, LaunchSettings};
@@ -81,6 +82,9 @@ pub fn secrets_client(
         .build();
     aws_sdk_secretsmanager::Client::from_conf(config)
 }
+
+/// The master key of every world.
+const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
 
 /// A cluster name that no other test of this process has.
 pub fn fresh_cluster() -> ClusterName {
@@ -173,7 +177,7 @@ impl Cloud for Switched<dyn Cloud> {
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         self.inner.instance(instance_id).await
     }
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
         let result = self.inner.launch(request, client_token).await;
         self.switch.called("RunInstances".into()).await;
         result
@@ -269,7 +273,7 @@ impl World {
         let operated = dynamo.clone();
         let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch) });
-        let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
+        let keys = KeyRing::new(NODE_KEY.parse().unwrap(), None);
         let credentials = Credentials::Token(Keys::fixed(keys.clone()));
         let settings = LaunchSettings {
             cluster: cluster.clone(),
@@ -296,6 +300,14 @@ impl World {
             hooks,
             steps: 0,
         }
+    }
+
+    /// A world in which one call launches a batch: user data holds no token. The token that the world gives its nodes
+    /// stands for the role of their instances.
+    pub async fn batched(policy: Value) -> Self {
+        let mut world = Self::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+        world.settings.keys = None;
+        world
     }
 
     pub fn now(&self) -> Time {
@@ -334,7 +346,10 @@ impl World {
     pub fn machines(&mut self) {
         self.ec2.advance();
         for machine in self.hooks.started.lock().unwrap().drain(..) {
-            self.nodes.insert(machine.instance_id.clone(), Node::boot(&machine));
+            let mut node = Node::boot(&machine);
+            let key = || KeyRing::new(NODE_KEY.parse().unwrap(), None).boot_token(&self.cluster, node.file.node_id, 1);
+            node.file.token = Some(node.file.token.clone().unwrap_or_else(key));
+            self.nodes.insert(machine.instance_id.clone(), node);
         }
         for instance in self.hooks.stopped.lock().unwrap().drain(..) {
             self.nodes.remove(&instance);
@@ -416,7 +431,9 @@ pub fn invariant_slots_are_the_cap(nodes: &[model::NodeRecord], max: u32) {
 pub fn invariant_one_live_instance_per_node(instances: &[ec2_stand_in::Instance]) {
     let mut seen = BTreeMap::new();
     for instance in instances.iter().filter(|i| i.state != ec2_stand_in::State::Terminated) {
-        let node = instance.tags.get("nodekeeper:node-id").cloned().unwrap_or_default();
+        let batch = instance.tags.get(BATCH_TAG);
+        let in_batch = || Batch::node_in(batch?, instance.launch_index).map(|id| id.to_string());
+        let node = instance.tags.get(NODE_TAG).cloned().or_else(in_batch).unwrap_or_default();
         if let Some(other) = seen.insert(node.clone(), instance.instance_id.clone()) {
             panic!("node {node} has two live instances: {other} and {}", instance.instance_id);
         }

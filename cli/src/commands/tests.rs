@@ -53,7 +53,7 @@ impl Cloud for Listed {
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         Ok(None)
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
         panic!("a command launched")
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {

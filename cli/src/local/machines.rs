@@ -109,6 +109,8 @@ enum Stop {
 pub struct Metadata {
     /// The private address.
     pub private_ip: String,
+    /// The number of the instance in its launch call.
+    pub launch_index: u32,
     /// When EC2 will terminate the instance, if it announced that.
     pub interrupt_at: Option<Time>,
 }
@@ -130,7 +132,8 @@ impl LocalMachines {
     pub fn metadata(&self, instance_id: &str) -> Option<Metadata> {
         let machine = self.0.up().machines.get(instance_id).cloned()?;
         let interrupt_at = machine.orders().interrupt_at;
-        Some(Metadata { private_ip: machine.start.private_ip.clone(), interrupt_at })
+        let (private_ip, launch_index) = (machine.start.private_ip.clone(), machine.start.launch_index);
+        Some(Metadata { private_ip, launch_index, interrupt_at })
     }
 
     /// How many processes belong to machines.

@@ -17,7 +17,8 @@ use axum::routing::{get, put};
 use cloud::Ec2 as Cloud;
 use ec2_stand_in::Ec2;
 use lambda_stand_in::Lambda;
-use model::cloud::{NODE_TAG, SIZE_TAG};
+use model::batch::Batch;
+use model::cloud::{BATCH_TAG, NODE_TAG, SIZE_TAG};
 use model::functions::FUNCTIONS;
 use model::ids::ClusterName;
 use model::{Job, NodeRecord};
@@ -109,7 +110,7 @@ impl Page {
         let instances = self.ec2.instances().into_iter().rev().take(SHOWN).map(|i| {
             json!({
                 "instance_id": i.instance_id, "state": i.state, "instance_type": i.instance_type, "market": i.market,
-                "launched_at": i.launched_at, "node_id": i.tags.get(NODE_TAG), "size": i.tags.get(SIZE_TAG),
+                "launched_at": i.launched_at, "node_id": node_of(&i), "size": i.tags.get(SIZE_TAG),
             })
         });
         Ok(json!({
@@ -173,6 +174,13 @@ async fn state(State(page): State<Arc<Page>>) -> Response {
     }
 }
 
+/// The node id of an instance: its tag, or its place in its batch.
+fn node_of(instance: &ec2_stand_in::Instance) -> Option<String> {
+    let alone = instance.tags.get(NODE_TAG).cloned();
+    let batch = instance.tags.get(BATCH_TAG);
+    alone.or_else(|| Some(Batch::node_in(batch?, instance.launch_index)?.to_string()))
+}
+
 /// The part of the instance metadata service that the agent uses ("Use IMDSv2", EC2 User Guide).
 async fn metadata(
     State(page): State<Arc<Page>>,
@@ -194,6 +202,7 @@ async fn metadata(
 fn entry(instance_id: &str, metadata: &Metadata, path: &str) -> Option<String> {
     match path {
         "instance-id" => Some(instance_id.to_owned()),
+        "ami-launch-index" => Some(metadata.launch_index.to_string()),
         "placement/region" => Some(REGION.to_owned()),
         "local-ipv4" => Some(metadata.private_ip.clone()),
         "spot/instance-action" => {
@@ -211,8 +220,9 @@ mod tests {
 
     #[test]
     fn the_metadata_service_reports_an_interruption_only_if_there_is_one() {
-        let mut metadata = Metadata { private_ip: "10.0.0.4".into(), interrupt_at: None };
+        let mut metadata = Metadata { private_ip: "10.0.0.4".into(), launch_index: 2, interrupt_at: None };
         assert_eq!(entry("i-1", &metadata, "spot/instance-action"), None);
+        assert_eq!(entry("i-1", &metadata, "ami-launch-index").as_deref(), Some("2"));
         metadata.interrupt_at = Some(Time::from_ms(1_505_722_920_000));
         let action = entry("i-1", &metadata, "spot/instance-action").unwrap();
         assert_eq!(action, r#"{"action":"terminate","time":"2017-09-18T08:22:00Z"}"#);

@@ -94,6 +94,7 @@ fn listed(instance: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
         instance_id: instance.instance_id()?.to_owned(),
         state,
         launched_at: Time::from_ms(launched),
+        launch_index: instance.ami_launch_index().and_then(|n| u32::try_from(n).ok()),
         zone: instance.placement().and_then(|p| p.availability_zone()).map(str::to_owned),
         tags: tags.collect(),
     })
@@ -143,7 +144,7 @@ impl Cloud for Ec2 {
         }
     }
 
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
         let offering = &request.offering;
         let mut tags = TagSpecification::builder().resource_type(ResourceType::Instance);
         for (key, value) in &request.tags {
@@ -165,7 +166,7 @@ impl Cloud for Ec2 {
             .client
             .run_instances()
             .min_count(1)
-            .max_count(1)
+            .max_count(i32::try_from(request.count).unwrap_or(i32::MAX))
             .client_token(client_token)
             .instance_type(InstanceType::from(offering.instance_type.as_str()))
             .launch_template(template.build())
@@ -184,7 +185,11 @@ impl Cloud for Ec2 {
                 }
                 None => LaunchError::Lost(chain(&e)),
             })?;
-        answer.instances().iter().find_map(listed).ok_or_else(|| LaunchError::Lost("the answer has no instance".into()))
+        let launched: Vec<Instance> = answer.instances().iter().filter_map(listed).collect();
+        if launched.is_empty() {
+            return Err(LaunchError::Lost("the answer has no instance".into()));
+        }
+        Ok(launched)
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

@@ -4,7 +4,7 @@
 //! crate that implements [`Cloud`].
 //! Does not: call anything. The crate `cloud` implements the trait for EC2.
 
-pub use crate::instance::{CLUSTER_TAG, Instance, InstanceState, NODE_TAG, SIZE_TAG};
+pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, InstanceState, NODE_TAG, SIZE_TAG};
 use crate::launch::LaunchRequest;
 use async_trait::async_trait;
 
@@ -54,8 +54,8 @@ pub trait Cloud: Send + Sync {
     async fn instances(&self) -> Result<Vec<Instance>, CloudError>;
     /// One instance, asked for by id; `None` if EC2 does not know it.
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError>;
-    /// One launch call of one instance.
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Instance, LaunchError>;
+    /// One launch call, for at least one and at most [`LaunchRequest::count`] instances. At least one is returned.
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError>;
     /// Terminates these instances. If EC2 does not know one of them, it still terminates the others.
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;
     /// The end of an instance's console output, if there is any.

@@ -47,7 +47,7 @@ pub fn offering() -> Offering {
 }
 
 pub fn new_life(n: u32) -> NewLife {
-    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), key_version: 1 }
+    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), key_version: 1, batch: None }
 }
 
 pub fn caller(instance_id: &str) -> Caller<'_> {
@@ -88,6 +88,7 @@ pub fn running(instance_id: &str, record: &NodeRecord) -> Instance {
         state: InstanceState::Running,
         launched_at: at(1),
         zone: None,
+        launch_index: Some(0),
         tags: [tag].into(),
     }
 }

@@ -104,13 +104,13 @@ impl NodeId {
 
 /// The ULID with this text. There is only one spelling: lower case, for instance, would be a second name for the same
 /// thing.
-fn only_spelling(s: &str) -> Option<Ulid> {
+pub(crate) fn only_spelling(s: &str) -> Option<Ulid> {
     let ulid: Ulid = s.parse().ok()?;
     (ulid.array_to_str(&mut [0; ulid::ULID_LEN]) == s).then_some(ulid)
 }
 
 /// The number with this text. There is only one spelling: no sign and no leading zero.
-fn number(s: &str) -> Option<u32> {
+pub(crate) fn number(s: &str) -> Option<u32> {
     let plain = s == "0" || s.starts_with(|c| matches!(c, '1'..='9'));
     s.parse().ok().filter(|_| plain)
 }

@@ -3,6 +3,7 @@
 //! Guarantees: nothing here is a type of a provider's SDK.
 //! Does not: call anything. `crate::cloud` has the calls and re-exports these names.
 
+use crate::batch::Batch;
 use crate::ids::NodeId;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,8 @@ use std::fmt;
 pub const CLUSTER_TAG: &str = "nodekeeper:cluster";
 /// The tag that ties an instance to its node.
 pub const NODE_TAG: &str = "nodekeeper:node-id";
+/// The tag that ties an instance to its batch, in place of [`NODE_TAG`]: see [`Batch`].
+pub const BATCH_TAG: &str = "nodekeeper:batch";
 /// The tag that names the size an instance was launched as.
 pub const SIZE_TAG: &str = "nodekeeper:size";
 
@@ -55,14 +58,21 @@ pub struct Instance {
     /// `None` if EC2 does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// The number of the instance in its launch call, from 0; `None` if EC2 does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_index: Option<u32>,
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
 }
 
 impl Instance {
-    /// The node that the instance was launched as; `None` if it has no node id tag, or the tag is not a node id.
+    /// The node that the instance was launched as; `None` if it has neither the tag of a node nor that of a batch, or the
+    /// tag cannot be read.
     pub fn node_id(&self) -> Option<NodeId> {
-        self.tags.get(NODE_TAG).and_then(|t| t.parse().ok())
+        match self.tags.get(NODE_TAG) {
+            Some(node) => node.parse().ok(),
+            None => Batch::node_in(self.tags.get(BATCH_TAG)?, self.launch_index?),
+        }
     }
 
     /// Whether the instance has tags, but not the tag of this node. A list without tags, as a person may write one for
@@ -73,6 +83,7 @@ impl Instance {
 
     /// The owner by the tag, for people.
     pub fn owner(&self) -> String {
-        self.tags.get(NODE_TAG).map_or_else(|| "no node of the cluster".to_owned(), |tag| format!("node {tag}"))
+        let tag = self.node_id().map(|id| id.to_string()).or_else(|| self.tags.get(NODE_TAG).cloned());
+        tag.map_or_else(|| "no node of the cluster".to_owned(), |tag| format!("node {tag}"))
     }
 }

@@ -5,11 +5,12 @@
 //! Does not: call anything, or choose what to launch.
 
 use crate::auth::{KeyRing, hex};
+use crate::batch::Batch;
 use crate::ids::{ClusterName, NodeId};
-use crate::instance::{CLUSTER_TAG, NODE_TAG, SIZE_TAG};
+use crate::instance::{BATCH_TAG, CLUSTER_TAG, NODE_TAG, SIZE_TAG};
 use crate::node::{Life, Offering};
 use crate::policy::Policy;
-use crate::wire::{NODE_FILE, NodeFile};
+use crate::wire::{LaunchFile, NODE_FILE};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -22,6 +23,35 @@ pub struct LaunchRequest {
     pub tags: BTreeMap<String, String>,
     /// The script for the first boot, not yet encoded.
     pub user_data: String,
+    /// The most instances that the call asks for. One is enough for it.
+    #[serde(skip_serializing_if = "is_one")]
+    pub count: usize,
+}
+
+fn is_one(n: &usize) -> bool {
+    *n == 1
+}
+
+/// What a launch call is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Launched<'a> {
+    /// One node.
+    Node(NodeId),
+    /// The nodes of a batch.
+    Batch(&'a Batch),
+}
+
+impl From<NodeId> for Launched<'_> {
+    fn from(node_id: NodeId) -> Self {
+        Self::Node(node_id)
+    }
+}
+
+impl Life {
+    /// What the launch call of this life is for.
+    pub fn launched(&self) -> Launched<'_> {
+        self.batch.as_ref().map_or(Launched::Node(self.node_id), Launched::Batch)
+    }
 }
 
 /// What a launch request needs besides the record and the policy.
@@ -45,30 +75,43 @@ impl LaunchSettings {
 }
 
 impl LaunchRequest {
-    /// Renders the request of a node. `key_version` is that of its record.
-    pub fn render(
+    /// Renders the request of a node or of a batch. `key_version` is that of the record.
+    pub fn render<'a>(
         settings: &LaunchSettings,
         policy: &Policy,
-        node_id: NodeId,
+        launched: impl Into<Launched<'a>>,
         key_version: u32,
         offering: &Offering,
     ) -> Self {
         let cluster = &settings.cluster;
         let mut tags = policy.launch.tags.clone();
         tags.insert(CLUSTER_TAG.into(), cluster.to_string());
-        tags.insert(NODE_TAG.into(), node_id.to_string());
         tags.insert(SIZE_TAG.into(), offering.size.clone());
-        tags.insert("Name".into(), format!("{cluster}-{}", node_id.slot()));
-        let file = NodeFile {
+        let launched = launched.into();
+        let (node_id, batch, count) = match launched {
+            Launched::Node(node_id) => {
+                tags.insert(NODE_TAG.into(), node_id.to_string());
+                tags.insert("Name".into(), format!("{cluster}-{}", node_id.slot()));
+                (Some(node_id), None, 1)
+            }
+            Launched::Batch(batch) => {
+                tags.insert(BATCH_TAG.into(), batch.to_string());
+                tags.insert("Name".into(), cluster.to_string());
+                (None, Some(batch.clone()), batch.len())
+            }
+        };
+        let boot_token = |id| settings.keys.as_ref().map(|k| k.boot_token(cluster, id, key_version));
+        let file = LaunchFile {
             cluster: cluster.clone(),
             node_id,
-            token: settings.keys.as_ref().map(|k| k.boot_token(cluster, node_id, key_version)),
+            batch,
+            token: node_id.and_then(boot_token),
             heartbeat_url: settings.heartbeat_url.clone(),
             sweep_url: settings.sweep_url.clone(),
         };
         // EC2 says in its answer which zone it chose; the request does not ask for one.
         let offering = Offering { zone: None, ..offering.clone() };
-        Self { offering, tags, user_data: user_data(&file, &policy.launch.user_data) }
+        Self { offering, tags, user_data: user_data(&file, &policy.launch.user_data), count }
     }
 
     /// A digest of the whole request. If a change of the policy changes the request, the digest changes too.
@@ -80,7 +123,7 @@ impl LaunchRequest {
 
 const USER_DATA_END: &str = "NODEKEEPER_NODE_JSON";
 
-fn user_data(file: &NodeFile, more: &str) -> String {
+fn user_data(file: &LaunchFile, more: &str) -> String {
     let json = serde_json::to_string(file).unwrap_or_default();
     let directory = NODE_FILE.rsplit_once('/').map_or("/", |(d, _)| d);
     format!(
@@ -89,7 +132,7 @@ fn user_data(file: &NodeFile, more: &str) -> String {
 }
 
 /// The node file that this user data would write. The local stack uses it: its machines do not run user data.
-pub fn node_file_in(user_data: &str) -> Option<NodeFile> {
+pub fn node_file_in(user_data: &str) -> Option<LaunchFile> {
     let marker = format!("<<'{USER_DATA_END}'\n");
     let (_, rest) = user_data.split_once(&marker)?;
     let (json, _) = rest.split_once(&format!("\n{USER_DATA_END}\n"))?;
@@ -98,7 +141,10 @@ pub fn node_file_in(user_data: &str) -> Option<NodeFile> {
 
 /// The client token of the current launch call of a life.
 pub fn client_token(life: &Life) -> String {
-    format!("{}-{}", life.node_id, life.attempt)
+    match life.launched() {
+        Launched::Node(node_id) => format!("{node_id}-{}", life.attempt),
+        Launched::Batch(batch) => format!("{}-{}", batch.ulid(), life.attempt),
+    }
 }
 
 #[cfg(test)]
@@ -132,12 +178,42 @@ mod tests {
     }
 
     #[test]
+    fn the_request_of_a_batch_says_nothing_of_one_of_its_nodes() {
+        let policy = Policy::from_json(&policy::example_json()).unwrap();
+        let slots = [3, 4, 5, 9].map(fixtures::slot).to_vec();
+        let batch = Batch::of_lowest(fixtures::node_id(3).ulid(), slots).unwrap();
+        let settings = LaunchSettings { keys: None, ..settings() };
+        let render =
+            |launched: Launched<'_>| LaunchRequest::render(&settings, &policy, launched, 1, &fixtures::offering());
+        let request = render(Launched::Batch(&batch));
+        assert_eq!((request.count, &request.tags[BATCH_TAG]), (4, &batch.to_string()));
+        assert!(!request.tags.contains_key(NODE_TAG));
+        let file = node_file_in(&request.user_data).unwrap();
+        assert_eq!((file.node_id, file.batch.as_ref(), &file.token), (None, Some(&batch), &None));
+        assert_eq!(file.clone().node(Some(3)).unwrap().node_id, batch.node(3).unwrap());
+        assert!(file.clone().node(Some(4)).unwrap_err().contains("launch index 4"));
+        assert!(file.node(None).unwrap_err().contains("ami-launch-index"));
+        // The life of each node renders the same call, with the same token.
+        let of = |n: u32| {
+            let life = crate::NewLife { batch: Some(batch.clone()), ..fixtures::new_life(n) };
+            crate::NodeRecord::assign(fixtures::slot(n), None, life, fixtures::at(0), "").unwrap()
+        };
+        for record in [of(3), of(9)] {
+            let life = record.life().unwrap();
+            assert_eq!(render(life.launched()).digest(), request.digest());
+            assert_eq!(client_token(life), format!("{}-1", batch.ulid()));
+        }
+        assert_ne!(render(Launched::Batch(&batch.half().unwrap())).digest(), request.digest());
+        assert_eq!(of(3).bind("i-3", None, fixtures::at(1)).unwrap().life().unwrap().batch, None);
+    }
+
+    #[test]
     fn user_data_carries_the_node_file_and_the_operators_commands() {
         let mut policy = Policy::from_json(&policy::example_json()).unwrap();
         policy.launch.user_data = "systemctl start nodekeeper-agent".into();
         let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), 1, &fixtures::offering());
         let file = node_file_in(&request.user_data).unwrap();
-        assert_eq!((file.node_id, file.heartbeat_url.as_str()), (fixtures::node_id(3), "http://h"));
+        assert_eq!((file.node_id, file.heartbeat_url.as_str()), (Some(fixtures::node_id(3)), "http://h"));
         assert_eq!(file.token.unwrap().len(), 64);
         assert!(request.user_data.ends_with("systemctl start nodekeeper-agent\n"));
         assert!(node_file_in("#!/bin/sh").is_none());

@@ -23,6 +23,7 @@
 pub mod action;
 pub mod alloc;
 pub mod auth;
+pub mod batch;
 pub mod brake;
 pub mod causes;
 pub mod chance;

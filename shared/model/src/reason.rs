@@ -59,6 +59,8 @@ reasons! {
     ListedAgain "listed_again" { instance_id: String } = "EC2 lists {instance_id} again";
     /// A limit keeps a launch from being repeated.
     RelaunchPaused "relaunch_paused" { limit: String } = "its launch is not repeated: {limit}";
+    /// A node of the batch is gone.
+    BatchNotWhole "batch_not_whole" {} = "its launch is not repeated: a node of its batch is gone; it waits for its instance until boot.timeout_s";
     /// The launch claim has ended and no instance has the node id as a tag.
     LaunchUnanswered "launch_unanswered" { waited: Span } = "claimed {waited} ago, the claim has ended, and no instance has its node id as a tag";
     /// No instance appeared within the boot time-out.

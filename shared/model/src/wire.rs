@@ -5,6 +5,7 @@
 //! each body, so that they cannot disagree.
 //! Does not: decide anything, or know how a body was sent.
 
+use crate::batch::Batch;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::time::Time;
 use crate::words::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
@@ -20,14 +21,50 @@ pub const MAX_LOG_TAIL_BYTES: usize = 8 * 1024;
 /// Where a node's agent finds its configuration unless told otherwise.
 pub const NODE_FILE: &str = "/etc/nodekeeper/node.json";
 
-/// `/etc/nodekeeper/node.json`: written by the user data, read by the agent.
+/// `/etc/nodekeeper/node.json`: written by the user data, read by the agent. It has the node id, or the batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct LaunchFile {
+    pub cluster: ClusterName,
+    /// The node, if the instance was launched alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<NodeId>,
+    /// The batch that the instance was launched in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
+    /// The node's credential; `None` if IAM authenticates the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// Base URL of heartbeat-ingest, without `/v1/…`.
+    pub heartbeat_url: String,
+    /// Base URL of sweep-dispatch, without `/v1/…`.
+    pub sweep_url: String,
+}
+
+impl LaunchFile {
+    /// The node of the instance with this launch index (`ami-launch-index` of the instance metadata), which counts only
+    /// for a batch. The error says what is missing.
+    pub fn node(self, launch_index: Option<u32>) -> Result<NodeFile, String> {
+        let node_id = match (self.node_id, &self.batch, launch_index) {
+            (Some(node_id), ..) => node_id,
+            (None, None, _) => return Err("it has neither node_id nor batch".into()),
+            (None, Some(_), None) => return Err("it has a batch, and the metadata gave no ami-launch-index".into()),
+            (None, Some(batch), Some(index)) => {
+                batch.node(index).ok_or_else(|| format!("its batch {batch} has no node of launch index {index}"))?
+            }
+        };
+        let Self { cluster, token, heartbeat_url, sweep_url, .. } = self;
+        Ok(NodeFile { cluster, node_id, token, heartbeat_url, sweep_url })
+    }
+}
+
+/// What an agent knows of its node, from its [`LaunchFile`].
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct NodeFile {
     pub cluster: ClusterName,
     pub node_id: NodeId,
     /// The node's credential; `None` if IAM authenticates the caller.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// Base URL of heartbeat-ingest, without `/v1/…`.
     pub heartbeat_url: String,

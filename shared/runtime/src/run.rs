@@ -28,11 +28,21 @@ use std::time::Duration;
 use store::Store;
 use tokio::time::Instant;
 
+/// How many events of one call are written at the same time.
+const EVENTS_AT_ONCE: usize = 16;
+
 /// How a function carries out its own actions.
 #[async_trait]
 pub trait Perform<A>: Sync {
     /// Makes one attempt. `now` is the time of the attempt.
     async fn perform(&self, planned: &Planned<A>, now: Time) -> Result<Outcome, ActError>;
+}
+
+/// How a function carries out several of its actions with one call.
+#[async_trait]
+pub trait PerformTogether<A>: Sync {
+    /// Makes one attempt. Returns the outcome of each action, in the same order, and the text of its error.
+    async fn perform_together(&self, planned: &[&Planned<A>]) -> Vec<(Outcome, Option<String>)>;
 }
 
 /// One run of a scheduled function.
@@ -124,22 +134,60 @@ impl<'a> Run<'a> {
         futures::stream::iter(work).buffer_unordered(most).collect().await
     }
 
+    /// Carries out these calls, at most `most` at the same time. Each is for several actions. Each answer has the number of
+    /// its action.
+    pub async fn calls_at_once<A: Describe + Sync>(
+        &self,
+        performer: &impl PerformTogether<A>,
+        calls: Vec<Vec<Numbered<'_, A>>>,
+        most: usize,
+    ) -> Vec<(usize, ActionAnswer)> {
+        let work: Vec<_> = calls.into_iter().map(|call| self.together(performer, call).boxed()).collect();
+        let answers: Vec<Vec<_>> = futures::stream::iter(work).buffer_unordered(most).collect().await;
+        answers.into_iter().flatten().collect()
+    }
+
+    async fn together<A: Describe + Sync>(
+        &self,
+        performer: &impl PerformTogether<A>,
+        call: Vec<Numbered<'_, A>>,
+    ) -> Vec<(usize, ActionAnswer)> {
+        let _lanes = self.lanes.enter(call.iter().flat_map(|(_, planned)| planned.action.about().lanes())).await;
+        let planned: Vec<&Planned<A>> = call.iter().map(|(_, planned)| *planned).collect();
+        let outcomes = if self.may_begin() {
+            performer.perform_together(&planned).await
+        } else {
+            planned.iter().map(|_| (Outcome::Left, None)).collect()
+        };
+        let ended = call.iter().zip(outcomes);
+        let ended: Vec<_> = ended
+            .map(|((n, planned), (outcome, error))| {
+                async move { (*n, self.ended(planned, outcome, error).await) }.boxed()
+            })
+            .collect();
+        futures::stream::iter(ended).buffer_unordered(EVENTS_AT_ONCE).collect().await
+    }
+
     async fn one<A: Describe + Sync>(&self, performer: &impl Perform<A>, planned: &Planned<A>) -> ActionAnswer {
-        let about = planned.action.about();
-        let row = planned.row();
         if !self.may_begin() {
-            return ActionAnswer::new(row, Outcome::Left, None);
+            return self.ended(planned, Outcome::Left, None).await;
         }
         let (outcome, error) = match performer.perform(planned, self.now()).await {
             Ok(outcome) => (outcome, None),
             Err(e) => e.outcome(),
         };
+        self.ended(planned, outcome, error).await
+    }
+
+    /// The answer of an action that has ended: writes its event.
+    async fn ended<A: Describe>(&self, planned: &Planned<A>, outcome: Outcome, error: Option<String>) -> ActionAnswer {
+        let row = planned.row();
         if outcome == Outcome::Failed {
             let error = error.as_deref().unwrap_or_default();
             tracing::warn!(action = %row.action, subject = row.subject, error, "an action failed");
         }
         if planned.telling == Telling::Event && leaves_event(row.action, outcome) {
-            let mut event = self.event(&about.subject(), row.action, &row.reason);
+            let mut event = self.event(&planned.action.about().subject(), row.action, &row.reason);
             if let Some(handle) = &row.handle {
                 event = event.with("handle", handle.clone());
             }

@@ -252,6 +252,29 @@ impl Store {
         Ok(after)
     }
 
+    /// [`Store::write`] for several records, at most 100: all of them change, or none. Returns the records as written.
+    pub async fn write_together<R: Record>(
+        &self,
+        changes: &[(Option<R>, R)],
+        more: &[Cond],
+    ) -> Result<Vec<R>, WriteError> {
+        let mut writes = Vec::with_capacity(changes.len());
+        let mut written = Vec::with_capacity(changes.len());
+        for (before, after) in changes {
+            let (mut write, after) = change(before.as_ref(), after);
+            write.when.extend_from_slice(more);
+            writes.push(write);
+            written.push(after);
+        }
+        match writes.as_slice() {
+            [] => {}
+            // One write alone costs half of a transaction.
+            [write] => drop(self.write_one(write, Answer::None).await?),
+            _ => self.transact(&writes).await?,
+        }
+        Ok(written)
+    }
+
     /// Writes the change of an entry of the control table: `before` is the entry as read, `after` is the new entry.
     /// Returns the entry as written.
     pub async fn write_entry<E: Entry>(&self, before: &E, after: &E) -> Result<E, WriteError> {

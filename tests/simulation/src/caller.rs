@@ -8,7 +8,7 @@ use model::Offering;
 use model::cloud::LaunchError;
 use model::ids::{NodeId, Slot};
 use model::time::Time;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -57,6 +57,7 @@ pub struct Caller {
     wrote: Mutex<HashSet<Slot>>,
     /// The nodes whose launches EC2 refused for good.
     refused: Mutex<HashSet<NodeId>>,
+    without: Mutex<BTreeSet<NodeId>>,
     /// The refusals that EC2 told the caller and that start a limit: the control key and the time of each.
     told: Mutex<HashMap<String, Time>>,
     /// The instances that a list showed to the caller in a state in which they do not work.
@@ -85,6 +86,7 @@ impl Caller {
             heard: AtomicBool::new(false),
             wrote: Mutex::default(),
             refused: Mutex::default(),
+            without: Mutex::default(),
             told: Mutex::default(),
             leaving: Mutex::default(),
             shut_down: Mutex::default(),
@@ -189,6 +191,21 @@ impl Caller {
     /// Notes that EC2 refused a launch for good.
     pub fn was_refused(&self, node: NodeId) {
         lock(&self.refused).insert(node);
+    }
+
+    /// Notes that EC2 was asked for an instance of this node, and whether the answer says that there is none.
+    pub fn was_answered(&self, node: NodeId, has_none: bool) {
+        let mut without = lock(&self.without);
+        if has_none {
+            without.insert(node)
+        } else {
+            without.remove(&node)
+        };
+    }
+
+    /// The nodes for which EC2 said that it launched no instance.
+    pub fn without_instance(&self) -> Vec<NodeId> {
+        lock(&self.without).iter().copied().collect()
     }
 
     /// Whether EC2 refused the launch of this node for good.

@@ -9,7 +9,7 @@
 
 mod allocs;
 mod brakes;
-mod cloud;
+pub mod cloud;
 mod demand;
 mod handles;
 mod jobs;
@@ -27,6 +27,7 @@ use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use store::{Item, Key, Row, Table, Write, alloc_key, job_key, node_key};
 
@@ -35,6 +36,9 @@ const SLACK: Span = Span::from_s(8);
 
 /// The longest time of an action whose calls are not slow.
 const ACTION: Span = Span::from_s(5);
+
+/// How many rows a check may look at while it is made each time.
+const LOOKED_AT: usize = 256;
 
 /// How long a run may act on what it read at its beginning, which may already have been old.
 const RUN: Span = Span::from_s(90);
@@ -113,6 +117,7 @@ struct Seen {
 pub struct Check {
     core: Arc<Core>,
     seen: Mutex<Seen>,
+    looked: AtomicUsize,
     model: OnceLock<Arc<Mutex<Model>>>,
     ec2: OnceLock<Weak<Ec2>>,
 }
@@ -199,7 +204,13 @@ fn is_wanted(row: &Item) -> bool {
 impl Check {
     /// The checks of a new world.
     pub fn new(core: Arc<Core>) -> Arc<Self> {
-        Arc::new(Self { core, seen: Mutex::default(), model: OnceLock::new(), ec2: OnceLock::new() })
+        Arc::new(Self {
+            core,
+            seen: Mutex::default(),
+            looked: AtomicUsize::new(0),
+            model: OnceLock::new(),
+            ec2: OnceLock::new(),
+        })
     }
 
     /// Connects the checks to the rest of the world.
@@ -210,6 +221,13 @@ impl Check {
 
     fn broken(&self, rule: &'static str, what: String) {
         self.core.broken(rule, what);
+    }
+
+    /// Whether to make a check that looks at this many rows. Where there are few rows, each such check is made. Where
+    /// there are many, only every n-th is made, so that the checks of a large world cost no more than its rows.
+    fn looks_at(&self, rows: usize) -> bool {
+        let every = rows / LOOKED_AT + 1;
+        self.looked.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
     }
 
     fn row(&self, key: &Key) -> Option<Row> {

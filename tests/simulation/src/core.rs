@@ -207,6 +207,8 @@ faults! {
     LaunchNotAllowed = 0.0,
     /// an agent takes no work for up to an hour, because it finds that it cannot isolate jobs (`--fault`)
     AgentRefuses = 0.0,
+    /// EC2 launches fewer instances than a batch asks for (`--batches`)
+    BatchCutShort = 0.0,
 }
 
 impl Fault {

@@ -172,6 +172,11 @@ impl Model {
         self.data(table).into_iter().flat_map(|d| d.rows.values())
     }
 
+    /// How many rows a table has.
+    pub fn len(&self, table: Table) -> usize {
+        self.data(table).map_or(0, |d| d.rows.len())
+    }
+
     /// One row.
     pub fn get(&self, key: &Key) -> Option<&Row> {
         self.data(key.table)?.rows.get(&row_key(key)?)

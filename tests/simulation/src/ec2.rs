@@ -7,9 +7,10 @@
 
 use crate::caller::Caller;
 use crate::check::Check;
+use crate::check::cloud::nodes_of;
 use crate::core::{Core, Fault, START, lock};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError, NODE_TAG};
+use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
@@ -18,6 +19,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::task::AbortHandle;
+
+/// RunInstances: the calls at once, the instances at once, and how many of each come back in a second ("Request throttling
+/// for the Amazon EC2 API", EC2 Developer Guide).
+const REQUESTS: i64 = 5;
+const INSTANCES: i64 = 1000;
+const REFILL: i64 = 2;
 
 /// How long after a change a list may show the state before.
 const OLDER_STATE: Span = Span::from_s(120);
@@ -87,14 +94,36 @@ pub type Boot = Box<dyn Fn(&Real) -> AbortHandle + Send + Sync>;
 #[derive(Default)]
 struct Region {
     instances: BTreeMap<String, Real>,
-    tokens: BTreeMap<(String, String), (LaunchRequest, String)>,
+    tokens: BTreeMap<(String, String), (LaunchRequest, Vec<String>)>,
     shortages: BTreeMap<(String, String, Market), Time>,
     quota_until: Option<Time>,
     not_allowed_until: Option<Time>,
+    run_requests: Bucket,
+    run_instances: Bucket,
     collapse_until: Option<Time>,
     launched: u64,
     /// Spot warnings that are not passed on yet.
     warnings: Vec<String>,
+}
+
+/// A token bucket, in thousandths of a token; full at first.
+#[derive(Default)]
+struct Bucket {
+    milli: i64,
+    filled_at: Option<Time>,
+}
+
+impl Bucket {
+    /// Takes `n` tokens from a bucket of this size, into which `REFILL` come in each second. False if fewer are left.
+    fn take(&mut self, n: usize, size: i64, now: Time) -> bool {
+        let back = self.filled_at.map_or(size * 1000, |at| now.since(at).as_ms() * REFILL);
+        self.milli = (self.milli + back).min(size * 1000);
+        self.filled_at = Some(now);
+        let wanted = n as i64 * 1000;
+        let enough = wanted <= self.milli;
+        self.milli -= if enough { wanted } else { 0 };
+        enough
+    }
 }
 
 impl Region {
@@ -125,6 +154,11 @@ impl Ec2 {
     /// The instances as they really are.
     pub fn real(&self) -> Vec<Real> {
         lock(&self.region).instances.values().cloned().collect()
+    }
+
+    /// Whether there is an instance like this.
+    pub fn any(&self, is_like_this: impl Fn(&Real) -> bool) -> bool {
+        lock(&self.region).instances.values().any(is_like_this)
     }
 
     /// One instance as it really is.
@@ -187,31 +221,54 @@ impl Ec2 {
         Ok(caller)
     }
 
-    /// EC2 carries out or refuses a launch request.
-    fn land(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Result<Instance, LaunchError> {
+    /// EC2 carries out or refuses a launch request. Returns the instances, and whether they are new.
+    fn land(
+        &self,
+        caller: &Caller,
+        request: &LaunchRequest,
+        token: &str,
+    ) -> Result<(Vec<Instance>, bool), LaunchError> {
         let zone = match request.offering.subnet_id.as_deref() {
             Some("subnet-b") => "zone-b",
             _ => "zone-a",
         };
         let mut region = lock(&self.region);
-        if let Some((earlier, id)) = region.tokens.get(&(zone.to_owned(), token.to_owned())) {
+        if let Some((earlier, ids)) = region.tokens.get(&(zone.to_owned(), token.to_owned())) {
             self.core.count("a launch token was used again");
             self.check.invariant_a_launch_is_repeated_as_it_was(token, earlier, request);
             if earlier != request {
                 return Err(LaunchError::Lost("IdempotentParameterMismatch".into()));
             }
-            return match region.instances.get(id) {
-                Some(real) if real.is_live() => Ok(real.instance.clone()),
-                _ => Err(LaunchError::Spent("IdempotentInstanceTerminated".into())),
-            };
+            let known: Vec<&Real> = ids.iter().filter_map(|id| region.instances.get(id)).collect();
+            let live = known.iter().filter(|r| r.is_live()).count();
+            // The documentation does not say how EC2 answers if only a part of the instances is terminated.
+            if live == 0 || (live < ids.len() && self.core.maybe(0.5)) {
+                return Err(LaunchError::Spent("IdempotentInstanceTerminated".into()));
+            }
+            return Ok((known.into_iter().map(|r| r.instance.clone()).collect(), false));
         }
-        let node_id = self.check.launching(caller, request, token);
+        self.check.launching(caller, request, token);
         self.refuse(&mut region, &request.offering, zone)?;
-        let Some(node_id) = node_id else { return Err(LaunchError::BadRequest("no node id".into())) };
-        self.check.launched(node_id, region.instances.values());
-        let instance = self.create(&mut region, request, zone, node_id);
-        region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), instance.instance_id.clone()));
-        Ok(instance)
+        let mut nodes = nodes_of(request);
+        if nodes.is_empty() {
+            return Err(LaunchError::BadRequest("no node id".into()));
+        }
+        let room = self.core.scenario.quota.saturating_sub(region.live());
+        if nodes.len() > room && self.core.maybe(0.5) {
+            return Err(LaunchError::Quota("VcpuLimitExceeded (simulated)".into()));
+        }
+        nodes.truncate(room);
+        if nodes.len() > 1 && self.core.happens(Fault::BatchCutShort) {
+            nodes.truncate(usize::try_from(self.core.of(Fault::BatchCutShort, 1, nodes.len() as i64 - 1)).unwrap_or(1));
+        }
+        let mut launched = Vec::new();
+        for (index, node_id) in (0..).zip(nodes) {
+            self.check.launched(node_id, region.instances.values());
+            launched.push(self.create(&mut region, request, zone, node_id, index));
+        }
+        let ids = launched.iter().map(|i| i.instance_id.clone()).collect();
+        region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), ids));
+        Ok((launched, true))
     }
 
     /// The errors that EC2 answers a launch with: a wrong request, the account's limit, no capacity.
@@ -244,7 +301,14 @@ impl Ec2 {
         Ok(())
     }
 
-    fn create(&self, region: &mut Region, request: &LaunchRequest, zone: &str, node_id: NodeId) -> Instance {
+    fn create(
+        &self,
+        region: &mut Region,
+        request: &LaunchRequest,
+        zone: &str,
+        node_id: NodeId,
+        index: u32,
+    ) -> Instance {
         let now = self.core.now();
         region.launched += 1;
         let instance = Instance {
@@ -252,6 +316,7 @@ impl Ec2 {
             state: InstanceState::Pending,
             launched_at: now,
             zone: Some(zone.to_owned()),
+            launch_index: Some(index),
             tags: request.tags.clone(),
         };
         let lag = if self.core.happens(Fault::ListLags) { self.core.of(Fault::ListLags, 1, 300) } else { 0 };
@@ -459,7 +524,7 @@ impl Cloud for Seen {
         Ok(found.map(|r| r.instance))
     }
 
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
         let ec2 = &self.0;
         let core = &ec2.core;
         let caller = Caller::current();
@@ -468,7 +533,12 @@ impl Cloud for Seen {
         for operation in ["ec2:RunInstances", "ec2:CreateTags"] {
             core.called(caller.function(), operation, "");
         }
-        if core.happens(Fault::LaunchThrottled) {
+        core.count("a launch call was made");
+        let within = !core.scenario.request_limits || {
+            let (mut region, now) = (lock(&ec2.region), core.now());
+            region.run_requests.take(1, REQUESTS, now) && region.run_instances.take(request.count, INSTANCES, now)
+        };
+        if !within || core.happens(Fault::LaunchThrottled) {
             let error = LaunchError::Throttled("RequestLimitExceeded (simulated)".into());
             caller.was_told(&request.offering, &error, core.now());
             return Err(error);
@@ -476,33 +546,30 @@ impl Cloud for Seen {
         // The client gives up after 25 s. A call that is under way then may still be carried out.
         let slow = core.happens(Fault::LaunchSlow);
         let lands_ms = if slow { core.of(Fault::LaunchSlow, 5_000, 35_000) } else { core.between(50, 1500) };
-        let node_id = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());
+        let nodes = nodes_of(request);
         let offering = request.offering.clone();
         let (landing, request, token) = (Arc::clone(ec2), request.clone(), client_token.to_owned());
         let under_way = Arc::clone(&caller);
         let landed = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(lands_ms.unsigned_abs())).await;
-            let before = landing.live();
-            let result = landing.land(&under_way, &request, &token);
-            if let Ok(instance) = &result
-                && landing.live() > before
-            {
-                landing.grow(
-                    instance.instance_id.clone(),
-                    request.offering.instance_type.clone(),
-                    request.offering.market,
-                );
+            let (instances, are_new) = landing.land(&under_way, &request, &token)?;
+            for instance in instances.iter().filter(|_| are_new) {
+                let offering = &request.offering;
+                landing.grow(instance.instance_id.clone(), offering.instance_type.clone(), offering.market);
             }
-            result
+            Ok(instances)
         });
         let result = match tokio::time::timeout(Duration::from_secs(25), landed).await {
             Ok(Ok(result)) => result,
             _ => Err(LaunchError::Lost("no answer in 25 s (simulated)".into())),
         };
-        if let (Err(error), Some(node)) = (&result, node_id)
+        let has_none =
+            matches!(result, Err(LaunchError::Capacity(_) | LaunchError::Quota(_) | LaunchError::BadRequest(_)));
+        nodes.iter().for_each(|node| caller.was_answered(*node, has_none));
+        if let Err(error) = &result
             && !matches!(error, LaunchError::Lost(_) | LaunchError::Throttled(_))
         {
-            caller.was_refused(node);
+            nodes.iter().for_each(|node| caller.was_refused(*node));
         }
         if let Err(error) = &result {
             caller.was_told(&offering, error, core.now());
@@ -510,6 +577,17 @@ impl Cloud for Seen {
         caller.point().await;
         if result.is_ok() && core.happens(Fault::LaunchAnswerLost) {
             return Err(LaunchError::Lost("the answer was lost (simulated)".into()));
+        }
+        if let Ok(instances) = &result {
+            let without: Vec<_> = nodes.iter().skip(instances.len()).collect();
+            for node in &without {
+                caller.was_refused(**node);
+                caller.was_answered(**node, true);
+            }
+            if !without.is_empty() {
+                core.count("a batch was cut short");
+                caller.was_told(&offering, &LaunchError::Capacity(String::new()), core.now());
+            }
         }
         result
     }

@@ -53,6 +53,7 @@ pub struct Functions {
     store: Store,
     cloud: Seen,
     settings: LaunchSettings,
+    keys: KeyRing,
     ingests: Vec<Process<Ingest>>,
     sweeps: Vec<Process<Sweep>>,
     network: Mutex<Network>,
@@ -93,10 +94,11 @@ impl Functions {
             cloud: Seen(Arc::clone(ec2)),
             settings: LaunchSettings {
                 cluster,
-                keys: Some(keys),
+                keys: (!core.scenario.batches).then(|| keys.clone()),
                 heartbeat_url: "https://heartbeat".into(),
                 sweep_url: "https://sweep".into(),
             },
+            keys,
             ingests,
             sweeps,
             network: Mutex::default(),
@@ -109,6 +111,11 @@ impl Functions {
     /// What the last run of poll-and-scale reported without acting, and why.
     pub fn last_said(&self) -> Vec<String> {
         lock(&self.last_said).clone()
+    }
+
+    /// The credential of a node whose user data holds none. (Here it stands for the role of its instance.)
+    pub fn token_of(&self, node_id: NodeId) -> String {
+        self.keys.boot_token(&self.settings.cluster, node_id, self.keys.version())
     }
 
     /// The store, for operators.
@@ -326,6 +333,7 @@ impl Functions {
             self.ran(function, answer);
             if done {
                 self.check.invariant_a_refusal_is_remembered(&caller);
+                self.check.invariant_a_refused_launch_occupies_no_slot(&caller);
             }
         };
         let work = core.invariant_nothing_panics(function, caller.run(self.until_stopped(work)));

@@ -32,6 +32,8 @@ pub const SITUATIONS: &[&str] = &[
     "a job was placed",
     "a job was submitted",
     "a job went back to the queue",
+    "a batch was cut short",
+    "a launch call was made",
     "a launch token was used again",
     "a node became disconnected",
     "a node became down",

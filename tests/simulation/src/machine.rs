@@ -80,9 +80,12 @@ impl Machine {
         real: &Real,
     ) -> AbortHandle {
         let instance_id = real.instance.instance_id.clone();
-        let Some(file) = check.invariant_an_instance_is_told_who_it_is(real) else {
+        let Some(mut file) = check.invariant_an_instance_is_told_who_it_is(real) else {
             return tokio::spawn(async {}).abort_handle();
         };
+        if core.scenario.batches {
+            file.token = Some(functions.token_of(file.node_id));
+        }
         let now = core.now();
         let ground = check.machine(&instance_id, file.node_id);
         let durable = Durable::new(file.node_id, "boot-1".into());

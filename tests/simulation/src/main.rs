@@ -38,12 +38,21 @@ struct Args {
     /// How many waiting jobs a run reads from the head of the queue, in every world
     #[arg(long, value_name = "ROWS")]
     queue_rows: Option<u32>,
+    /// One call launches a batch of nodes, in every world
+    #[arg(long)]
+    batches: bool,
     /// Run the reference's chaos instead (see `Scenario::chaos`)
     #[arg(long)]
     chaos: bool,
     /// Run worlds with small fleets, of 3 to 8 nodes (see `Scenario::small`)
     #[arg(long, conflicts_with = "chaos")]
     small: bool,
+    /// Run worlds with large fleets, of up to so many nodes (see `Scenario::large`)
+    #[arg(long, conflicts_with_all = ["chaos", "small"], value_name = "NODES")]
+    large: Option<u32>,
+    /// How many jobs a large world submits at its beginning
+    #[arg(long, requires = "large", default_value_t = 1000, value_name = "JOBS")]
+    jobs: usize,
     /// How many worlds run at once
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -187,11 +196,15 @@ fn main() -> ExitCode {
 }
 
 fn scenario(seed: u64, args: &Args) -> Scenario {
-    let mut scenario = match (args.chaos, args.small) {
-        (true, _) => Scenario::chaos(seed),
-        (false, true) => Scenario::small(seed, args.hours),
-        (false, false) => Scenario::of(seed, args.hours),
+    let mut scenario = match (args.large, args.chaos, args.small) {
+        (Some(nodes), ..) => Scenario::large(seed, args.hours, nodes, args.jobs),
+        (None, true, _) => Scenario::chaos(seed),
+        (None, false, true) => Scenario::small(seed, args.hours),
+        (None, false, false) => Scenario::of(seed, args.hours),
     };
+    if args.batches {
+        scenario.set_batches();
+    }
     for (fault, chance) in &args.fault {
         scenario.set_chance(*fault, *chance);
     }

@@ -59,8 +59,14 @@ pub struct Scenario {
     pub broken_type: Option<(String, f64)>,
     /// For how many hours after the faults small jobs keep coming. A waiting job must not starve.
     pub late_hours: u32,
+    /// How many jobs of a backlog are submitted at once.
+    pub backlog: usize,
     /// Whether all jobs are alike and have very many retries. Such jobs must end although the faults go on.
     pub plain_jobs: bool,
+    /// Whether one call launches a batch of nodes.
+    pub batches: bool,
+    /// Whether EC2 keeps to its published limits for launches of a new account.
+    pub request_limits: bool,
 }
 
 /// For how long small jobs keep coming in some worlds. Longer than the first job of the queue may wait.
@@ -105,7 +111,10 @@ impl Scenario {
             never_had: None,
             broken_type: None,
             late_hours: if dice.random_bool(0.05) { LATE_HOURS } else { 0 },
+            backlog: 150,
             plain_jobs: false,
+            batches: false,
+            request_limits: false,
         };
         if weather > 0.0 && dice.random_bool(0.1) {
             scenario.set_chance(Fault::Restored, 0.01);
@@ -150,6 +159,48 @@ impl Scenario {
             let chance = *pick(&mut dice, &chances);
             scenario.set_chance(fault, if calm { 0.0 } else { chance });
         }
+        scenario
+    }
+
+    /// The world of a seed with a large fleet, of up to `nodes` nodes, and `jobs` jobs that are all submitted at the
+    /// beginning. Its faults are those of [`Scenario::of`].
+    pub fn large(seed: u64, hours: f64, nodes: u32, jobs: usize) -> Self {
+        let mut scenario = Self::of(seed, hours);
+        let before = f64::from(scenario.max().max(1));
+        let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x3C3C_0000_F0F0_FFFF);
+        let min = *pick(&mut dice, &[0, 0, nodes / 2]);
+        let price = *pick(&mut dice, &[0.0, 0.0, 0.3]) * f64::from(nodes);
+        scenario.set_knob("nodes", "max", json!(nodes));
+        scenario.set_knob("nodes", "min", json!(min));
+        scenario.set_knob("nodes", "max_price_per_hour", json!(price));
+        scenario.set_knob("launch", "max_per_run", json!(pick(&mut dice, &[60, 1000])));
+        for size in scenario.policy.get_mut("size").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(most) = size.get_mut("max") {
+                let share = most.as_f64().unwrap_or(0.0) / before;
+                *most = json!((share.min(1.0) * f64::from(nodes)) as u32);
+            }
+        }
+        scenario.arrivals = Arrivals::Backlog;
+        (scenario.backlog, scenario.most_jobs, scenario.most_waiting) = (jobs, jobs, jobs);
+        scenario.page_rows = 1000;
+        scenario
+    }
+
+    /// The world of a seed without faults in which `nodes` jobs arrive at once that need a node each. EC2 keeps to its
+    /// published limits for launches.
+    pub fn burst(seed: u64, nodes: u32) -> Self {
+        let jobs = usize::try_from(nodes).unwrap_or(usize::MAX);
+        let mut scenario = Self::large(seed, 1.0, nodes, jobs);
+        scenario.chances.fill(0.0);
+        scenario.set_knob("nodes", "min", json!(0));
+        scenario.set_knob("nodes", "max_price_per_hour", json!(0.0));
+        scenario.set_knob("launch", "max_per_run", json!(1000));
+        scenario.set_knob("launch", "calls_per_second", json!(2.0));
+        if let Some(fields) = scenario.policy.as_object_mut() {
+            fields.insert("size".to_owned(), sizes(false));
+        }
+        (scenario.plain_jobs, scenario.request_limits, scenario.latency_ms) = (true, true, 30);
+        (scenario.period_s, scenario.boot_s, scenario.job_s) = (60, 90, 300);
         scenario
     }
 
@@ -213,9 +264,19 @@ impl Scenario {
 
     /// Sets `poll.queue_rows`: how much of the queue a run reads.
     pub fn set_queue_rows(&mut self, rows: u32) {
-        if let Some(poll) = self.policy.get_mut("poll").and_then(Value::as_object_mut) {
-            poll.insert("queue_rows".into(), json!(rows));
+        self.set_knob("poll", "queue_rows", json!(rows));
+    }
+
+    fn set_knob(&mut self, section: &str, knob: &str, value: Value) {
+        if let Some(section) = self.policy.get_mut(section).and_then(Value::as_object_mut) {
+            section.insert(knob.to_owned(), value);
         }
+    }
+
+    /// Lets one call launch a batch of nodes, often fewer than it asks for.
+    pub fn set_batches(&mut self) {
+        self.batches = true;
+        self.set_chance(Fault::BatchCutShort, 0.2);
     }
 
     /// Sets the chance of a fault at each of its occasions.

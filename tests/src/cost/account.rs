@@ -66,7 +66,7 @@ impl Cloud for Ec2 {
         Ok(self.account.instances.lock().unwrap().get(instance_id).map(|(instance, _)| instance.clone()))
     }
 
-    async fn launch(&self, request: &LaunchRequest, _: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
         self.called(1);
         let mut instances = self.account.instances.lock().unwrap();
         let instance = Instance {
@@ -74,11 +74,12 @@ impl Cloud for Ec2 {
             state: InstanceState::Running,
             launched_at: self.now,
             zone: Some("us-east-1a".into()),
+            launch_index: Some(0),
             tags: request.tags.clone(),
         };
         self.account.started.lock().unwrap().push((instance.instance_id.clone(), request.user_data.clone()));
         instances.insert(instance.instance_id.clone(), (instance.clone(), None));
-        Ok(instance)
+        Ok(vec![instance])
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

@@ -17,7 +17,14 @@ impl Ending {
         let mut instances = self.instances.lock().unwrap();
         instances.retain(|i| i.instance_id != id);
         let tags = BTreeMap::new();
-        instances.push(Instance { instance_id: id.into(), state, launched_at: at(0), zone: None, tags });
+        instances.push(Instance {
+            instance_id: id.into(),
+            state,
+            launched_at: at(0),
+            zone: None,
+            launch_index: None,
+            tags,
+        });
     }
 }
 
@@ -29,7 +36,7 @@ impl Cloud for Ending {
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         Ok(None)
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
         panic!("a command launched")
     }
     async fn terminate(&self, ids: &[String]) -> Result<(), CloudError> {

@@ -128,6 +128,7 @@ async fn a_release_frees_what_is_held_now_and_ends() {
             state: model::cloud::InstanceState::Running,
             launched_at: at(0),
             zone: None,
+            launch_index: Some(0),
             tags: BTreeMap::from([(model::cloud::NODE_TAG.to_owned(), fixtures::node_id(slot).to_string())]),
         });
     }

@@ -65,13 +65,20 @@ impl Cloud for NotingCloud {
         self.0.lock().unwrap().insert("ec2:DescribeInstances".to_owned());
         let tags = BTreeMap::new();
         let state = model::cloud::InstanceState::Running;
-        Ok(vec![Instance { instance_id: "i-9".into(), state, launched_at: at(0), zone: None, tags }])
+        Ok(vec![Instance {
+            instance_id: "i-9".into(),
+            state,
+            launched_at: at(0),
+            zone: None,
+            launch_index: None,
+            tags,
+        }])
     }
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         self.0.lock().unwrap().insert("ec2:DescribeInstances".to_owned());
         Ok(None)
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Instance, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
         panic!("a command launched")
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {

@@ -64,6 +64,17 @@ impl<'a> Acting<'a> {
         Ok(written)
     }
 
+    /// [`Acting::write_node`] for several records, at most 100: all of them change, or none.
+    pub(super) async fn write_nodes(
+        &self,
+        changes: &[(Option<NodeRecord>, NodeRecord)],
+        conditions: &[Cond],
+    ) -> Result<Vec<NodeRecord>, ActError> {
+        let written = self.run.store.write_together(changes, conditions).await?;
+        written.iter().for_each(|record| self.run.lanes.wrote(record.clone()));
+        Ok(written)
+    }
+
     pub(super) async fn clean(&self, record: &NodeRecord, reason: &str, conditions: Vec<Cond>) -> Result<(), ActError> {
         let now = self.run.now();
         let cleaned = steps::clean_node(self.run.store, record, reason, conditions, self.keep, now).await?;

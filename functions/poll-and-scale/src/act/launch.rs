@@ -1,28 +1,50 @@
 //! Launching, safe against a crash between any two steps (`docs/rules.md#R5`).
 //!
-//! 1. claim the slot: one conditional write with the whole request, its digest and the claim;
-//! 2. call RunInstances with the tags and the token `{node_id}-{attempt}`;
-//! 3. bind the instance.
+//! 1. claim the slots: one conditional write with the whole request, its digest and the claim;
+//! 2. call RunInstances with the tags and the token `{node_id}-{attempt}`, or `{ULID of the batch}-{attempt}`;
+//! 3. bind the instances that EC2 launched, and free the slots for which it launched none.
 //!
 //! If a run is killed between 1 and 2, a later run repeats the call after the claim has ended, but only if that run
-//! renders the same request. If a run is killed between 2 and 3, the next run sees the tagged instance and binds it, or
-//! repeats the call and gets the same instance. Source: EC2 API reference, "Ensuring idempotency".
+//! renders the same request. If a run is killed between 2 and 3, the next run sees the tagged instances and binds them, or
+//! repeats the call and gets the same instances. Source: EC2 API reference, "Ensuring idempotency".
 //!
-//! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering, in a
+//! Where the user data holds nothing of one node, one call launches a batch of nodes. Each of the writes 1 and 3 is then
+//! one transaction, so that a batch is never half claimed and never half bound.
+//!
+//! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering or the batch, in a
 //! write of its own before the next call.
 //! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
 use super::acting::Acting;
+use model::batch::Batch;
 use model::cloud::{Instance, LaunchError};
 use model::control::{ControlKey, EntryChange, EntryRow};
 use model::events::Subject;
 use model::ids::{NodeId, Slot};
-use model::launch::{LaunchRequest, client_token};
+use model::launch::{LaunchRequest, Launched, client_token};
 use model::limits::is_refused_already;
 use model::reason::Reason;
 use model::{ActionName, NewLife, NodeRecord, Offering};
 use runtime::answer::{ActError, Outcome};
+use std::collections::BTreeMap;
 use store::{Cond, WriteError};
+
+/// What became of one launch: its outcome, and the text of its error.
+pub(super) type Told = (Outcome, Option<String>);
+
+/// What became of the launches of one call, by slot.
+pub(super) type Outcomes = BTreeMap<Slot, Told>;
+
+/// The change of a record: as it was, and as it will be.
+type Change = (Option<NodeRecord>, NodeRecord);
+
+fn every(slots: impl Iterator<Item = Slot>, told: &Told) -> Outcomes {
+    slots.map(|slot| (slot, told.clone())).collect()
+}
+
+fn of_all(records: &[NodeRecord], told: &Told) -> Outcomes {
+    every(records.iter().map(|r| r.slot), told)
+}
 
 impl Acting<'_> {
     /// Waits for the turn of a launch call. Returns whether the call may be made then.
@@ -42,98 +64,237 @@ impl Acting<'_> {
         }
     }
 
-    /// Claims the slot and launches the first of these offerings that EC2 has.
-    pub(super) async fn launch(&self, slot: Slot, offerings: &[Offering], reason: &str) -> Result<Outcome, ActError> {
-        let in_time = self.may_call().await;
+    /// Claims these slots, each for its reason, and launches the first of these offerings that EC2 has. Slots beyond one
+    /// batch are left.
+    pub(super) async fn launch(&self, wanted: &[(Slot, String)], offerings: &[Offering]) -> Outcomes {
+        let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &(Outcome::Left, None));
         let mut rest = offerings.iter();
-        if !in_time {
-            return Ok(Outcome::Left);
+        if !self.may_call().await {
+            return outcomes;
         }
-        let Some(first) = rest.find(|o| !self.pace.is_refused(o)) else { return Ok(Outcome::Left) };
+        let Some(first) = rest.find(|o| !self.pace.is_refused(o)) else { return outcomes };
+        match self.claim(wanted, first).await {
+            Ok(records) => outcomes.extend(self.launch_claimed(records, rest).await),
+            Err(error) => outcomes.values_mut().for_each(|told| *told = error.outcome()),
+        }
+        outcomes
+    }
+
+    /// Claims these slots for one call, all or none.
+    async fn claim(&self, wanted: &[(Slot, String)], offering: &Offering) -> Result<Vec<NodeRecord>, ActError> {
         let now = self.run.now();
-        let node_id = NodeId::new(slot, self.run.store.chance().ulid(now));
+        let ulid = self.run.store.chance().ulid(now);
         let key_version = self.settings.key_version();
-        let request = self.render(node_id, key_version, first);
-        let life = NewLife { node_id, offering: first.clone(), request_digest: request.digest(), key_version };
-        let previous = self.run.lanes.record(slot);
-        let claimed = NodeRecord::assign(slot, previous.as_ref(), life, now, reason)?;
-        let mut record = self.run.store.write(previous.as_ref(), &claimed, Vec::new()).await?;
-        self.run.lanes.wrote(record.clone());
+        let slots = || wanted.iter().map(|(slot, _)| *slot);
+        let batch = if wanted.len() > 1 { Batch::of_lowest(ulid, slots().collect()) } else { None };
+        let mut changes: Vec<Change> = Vec::with_capacity(wanted.len());
+        let mut digest = None;
+        for (slot, reason) in wanted.iter().filter(|(s, _)| batch.as_ref().is_none_or(|b| b.slots().contains(s))) {
+            let node_id = NodeId::new(*slot, ulid);
+            let launched = batch.as_ref().map_or(Launched::Node(node_id), Launched::Batch);
+            let request_digest =
+                digest.get_or_insert_with(|| self.render(launched, key_version, offering).digest()).clone();
+            let life =
+                NewLife { node_id, offering: offering.clone(), request_digest, key_version, batch: batch.clone() };
+            let previous = self.run.lanes.record(*slot);
+            let claimed = NodeRecord::assign(*slot, previous.as_ref(), life, now, reason)?;
+            changes.push((previous, claimed));
+        }
+        let claims = self.write_nodes(&changes, &[]);
+        claims.await
+    }
+
+    /// Launches what is claimed. After a refusal that another offering may avoid, the next offering is tried.
+    async fn launch_claimed<'o>(
+        &self,
+        mut records: Vec<NodeRecord>,
+        mut rest: impl Iterator<Item = &'o Offering>,
+    ) -> Outcomes {
+        let mut outcomes = Outcomes::new();
         loop {
-            let error = match self.call(&record).await {
-                Ok(instance) => {
-                    let bound = self.bind(&record, &instance.instance_id, instance.zone.as_deref()).await;
-                    if let Some(life) = record.life() {
-                        self.note_launch(&life.offering).await;
-                    }
-                    return bound.map(|()| Outcome::Done);
+            let Some(life) = records.first().and_then(NodeRecord::life).cloned() else { return outcomes };
+            let error = match self.call(&records).await {
+                Ok(instances) => {
+                    outcomes.extend(self.settle(&records, &instances).await);
+                    return outcomes;
                 }
                 Err(error) => error,
             };
-            self.note_refusal(&record, &error).await;
-            let capacity = matches!(error, LaunchError::Capacity(_));
-            let next = if capacity { rest.find(|o| !self.pace.is_refused(o)) } else { None };
-            if let Some(next) = next {
-                // Wait for the turn before the claim is renewed: the claim is for the call, not for the wait.
-                if !self.may_call().await {
-                    return self.refused(&record, error).await;
-                }
-                // The attempt changes in a write of its own, before the call.
-                let digest = self.render(node_id, key_version, next).digest();
-                let after = record.next_attempt(next.clone(), digest, self.run.now())?;
-                record = self.write_node(&record, &after, Vec::new()).await?;
-                continue;
+            self.note_refusal(&records, &error).await;
+            let next = match &error {
+                LaunchError::Capacity(_) => rest.find(|o| !self.pace.is_refused(o)).map(|o| (o.clone(), life.batch)),
+                // The account's limit may still have room for some of the batch.
+                LaunchError::Quota(_) => life.batch.and_then(|b| b.half()).map(|half| (life.offering, Some(half))),
+                _ => None,
+            };
+            // Wait for the turn before the claim is renewed: the claim is for the call, not for the wait.
+            let Some((offering, batch)) = next else { return extended(outcomes, self.refused(&records, error).await) };
+            if !self.may_call().await {
+                return extended(outcomes, self.refused(&records, error).await);
             }
-            return self.refused(&record, error).await;
+            match self.next_attempt(&records, &offering, batch.as_ref(), &error).await {
+                Ok((claimed, freed)) => {
+                    outcomes.extend(every(freed.into_iter(), &ActError::from(error).outcome()));
+                    records = claimed;
+                }
+                Err(error) => return extended(outcomes, of_all(&records, &error.outcome())),
+            }
         }
     }
 
-    /// Repeats a launch whose answer never came, with the same token.
-    pub(super) async fn relaunch(&self, node_id: NodeId) -> Result<Outcome, ActError> {
-        let record = self.record(node_id)?;
-        let Some(life) = record.life() else { return Err(ActError::CONFLICT) };
-        if self.render(node_id, life.key_version, &life.offering).digest() != life.request_digest {
+    /// Changes the offering or the batch of what is claimed, in a write of its own before the call. Slots that are no
+    /// longer in the batch are freed by the same write. Returns what is claimed then, and the slots that were freed.
+    async fn next_attempt(
+        &self,
+        records: &[NodeRecord],
+        offering: &Offering,
+        batch: Option<&Batch>,
+        error: &LaunchError,
+    ) -> Result<(Vec<NodeRecord>, Vec<Slot>), ActError> {
+        let now = self.run.now();
+        let mut changes: Vec<Change> = Vec::with_capacity(records.len());
+        let mut freed = Vec::new();
+        for record in records {
+            let Some(life) = record.life() else { return Err(ActError::CONFLICT) };
+            let after = if batch.is_some_and(|b| !b.slots().contains(&record.slot)) {
+                freed.push(record.slot);
+                record.clean(now, &error.to_string())?
+            } else {
+                let launched = batch.map_or(Launched::Node(life.node_id), Launched::Batch);
+                let digest = self.render(launched, life.key_version, offering).digest();
+                record.next_attempt(offering.clone(), batch.cloned(), digest, now)?
+            };
+            changes.push((Some(record.clone()), after));
+        }
+        let mut written = self.write_nodes(&changes, &[Cond::Absent("instance_id")]).await?;
+        written.retain(|r| !r.is_cleaned());
+        Ok((written, freed))
+    }
+
+    /// Repeats a launch whose answer never came, with the same token. `nodes` are those of its nodes that have no instance.
+    pub(super) async fn relaunch(&self, nodes: &[NodeId]) -> Outcomes {
+        let all = |told: &Told| every(nodes.iter().map(|n| n.slot()), told);
+        let records: Result<Vec<NodeRecord>, ActError> = nodes.iter().map(|n| self.record(*n)).collect();
+        let records = match records {
+            Ok(records) => records,
+            Err(error) => return all(&error.outcome()),
+        };
+        let Some(life) = records.first().and_then(NodeRecord::life) else { return all(&ActError::CONFLICT.outcome()) };
+        if self.render(life.launched(), life.key_version, &life.offering).digest() != life.request_digest {
             // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
-            // tagged instance, or abandon the launch.
-            return Ok(Outcome::Said);
+            // tagged instances, or abandon the launch.
+            return all(&(Outcome::Said, None));
         }
         if !self.may_call().await {
-            return Ok(Outcome::Left);
+            return all(&(Outcome::Left, None));
         }
-        let claimed = record.reclaim(self.run.now())?;
-        let record = self.write_node(&record, &claimed, vec![Cond::Absent("instance_id")]).await?;
-        match self.call(&record).await {
-            Ok(instance) => {
-                self.bind(&record, &instance.instance_id, instance.zone.as_deref()).await?;
-                Ok(Outcome::Done)
-            }
+        let records = match self.reclaim(&records).await {
+            Ok(records) => records,
+            Err(error) => return all(&error.outcome()),
+        };
+        match self.call(&records).await {
+            Ok(instances) => self.settle(&records, &instances).await,
             Err(error) => {
-                self.note_refusal(&record, &error).await;
+                self.note_refusal(&records, &error).await;
                 if let LaunchError::NotAllowed(_) = error {
                     // EC2 checks the caller before the token, so this says nothing about the first call, which may have
-                    // launched an instance.
+                    // launched instances.
                     self.pace.stop();
-                    return Err(error.into());
+                    return all(&ActError::from(error).outcome());
                 }
-                self.refused(&record, error).await
+                self.refused(&records, error).await
             }
         }
     }
 
-    fn render(&self, node_id: NodeId, key_version: u32, offering: &Offering) -> LaunchRequest {
-        LaunchRequest::render(self.settings, &self.run.seen.policy, node_id, key_version, offering)
+    /// Renews the claim of these records, all or none.
+    async fn reclaim(&self, records: &[NodeRecord]) -> Result<Vec<NodeRecord>, ActError> {
+        let now = self.run.now();
+        let mut changes: Vec<Change> = Vec::with_capacity(records.len());
+        for record in records {
+            changes.push((Some(record.clone()), record.reclaim(now)?));
+        }
+        self.write_nodes(&changes, &[Cond::Absent("instance_id")]).await
     }
 
-    async fn call(&self, record: &NodeRecord) -> Result<Instance, LaunchError> {
-        let Some(life) = record.life() else { return Err(LaunchError::Lost("the record is cleaned".into())) };
-        let request = self.render(life.node_id, life.key_version, &life.offering);
+    fn render<'l>(&self, launched: impl Into<Launched<'l>>, key_version: u32, offering: &Offering) -> LaunchRequest {
+        LaunchRequest::render(self.settings, &self.run.seen.policy, launched, key_version, offering)
+    }
+
+    /// Makes the launch call of these records, which all have the same one.
+    async fn call(&self, records: &[NodeRecord]) -> Result<Vec<Instance>, LaunchError> {
+        let life = records.first().and_then(NodeRecord::life);
+        let Some(life) = life else { return Err(LaunchError::Lost("the record is cleaned".into())) };
+        let request = self.render(life.launched(), life.key_version, &life.offering);
         self.cloud.launch(&request, &client_token(life)).await
     }
 
-    /// Frees the slot at once after a definite refusal. After any other error the record stays as it is.
-    async fn refused(&self, record: &NodeRecord, error: LaunchError) -> Result<Outcome, ActError> {
+    /// Binds each record to its instance, and frees the slots for which EC2 launched none.
+    async fn settle(&self, records: &[NodeRecord], instances: &[Instance]) -> Outcomes {
+        let Some(life) = records.first().and_then(NodeRecord::life) else { return Outcomes::new() };
+        let now = self.run.now();
+        let asked = life.batch.as_ref().map_or(1, Batch::len);
+        let few = LaunchError::Capacity(format!("EC2 launched {} of the {asked} instances", instances.len()));
+        let of = |record: &NodeRecord| match record.life().map(|l| l.launched()) {
+            Some(Launched::Batch(batch)) => {
+                let own = |i: &&Instance| i.launch_index.and_then(|k| batch.node(k)) == record.node_id();
+                instances.iter().find(own)
+            }
+            _ => instances.first(),
+        };
+        let mut changes: Vec<Change> = Vec::with_capacity(records.len());
+        let mut outcomes = Outcomes::new();
+        let mut is_short = false;
+        for record in records {
+            let after = match of(record) {
+                Some(instance) => {
+                    outcomes.insert(record.slot, (Outcome::Done, None));
+                    record.bind(&instance.instance_id, instance.zone.as_deref(), now)
+                }
+                None => {
+                    is_short = true;
+                    outcomes.insert(record.slot, (Outcome::Failed, Some(few.to_string())));
+                    record.clean(now, &few.to_string())
+                }
+            };
+            match after {
+                Ok(after) => changes.push((Some(record.clone()), after)),
+                Err(error) => _ = outcomes.insert(record.slot, ActError::from(error).outcome()),
+            }
+        }
+        outcomes.extend(self.write_each_if_not_all(&changes, &[]).await);
+        if is_short {
+            self.note_refusal(records, &few).await;
+        } else {
+            self.note_launch(&life.offering).await;
+        }
+        outcomes
+    }
+
+    /// Writes these changes together. If somebody has changed one of the records, each change is written alone. Returns
+    /// what failed.
+    async fn write_each_if_not_all(&self, changes: &[Change], conditions: &[Cond]) -> Outcomes {
+        let Err(error) = self.write_nodes(changes, conditions).await else { return Outcomes::new() };
+        let mut failed = Outcomes::new();
+        if changes.len() < 2 || error.outcome().0 != Outcome::Conflict {
+            failed.extend(every(changes.iter().map(|(_, after)| after.slot), &error.outcome()));
+            return failed;
+        }
+        for change in changes {
+            if let Err(error) = self.write_nodes(std::slice::from_ref(change), conditions).await {
+                failed.insert(change.1.slot, error.outcome());
+            }
+        }
+        failed
+    }
+
+    /// Frees the slots at once after a definite refusal. After any other error the records stay as they are.
+    async fn refused(&self, records: &[NodeRecord], error: LaunchError) -> Outcomes {
+        let in_batch = records.first().and_then(NodeRecord::life).is_some_and(|l| l.batch.is_some());
         let definite = match &error {
-            LaunchError::Capacity(_) | LaunchError::BadRequest(_) | LaunchError::Spent(_) => true,
+            LaunchError::Capacity(_) | LaunchError::BadRequest(_) => true,
+            // Other instances of a batch may live. EC2 lists the terminated ones.
+            LaunchError::Spent(_) => !in_batch,
             LaunchError::Quota(_) | LaunchError::NotAllowed(_) => {
                 self.pace.stop();
                 true
@@ -144,18 +305,28 @@ impl Acting<'_> {
             }
             LaunchError::Lost(_) => false,
         };
-        if definite {
-            // An earlier call of this life, by a run that was killed, may have launched an instance. So the write
-            // requires that no instance is bound and no heartbeat has arrived.
-            self.clean(record, &error.to_string(), vec![Cond::Absent("instance_id"), Cond::Absent("first_ping_at")])
-                .await?;
+        let (now, reason) = (self.run.now(), error.to_string());
+        let mut outcomes = of_all(records, &ActError::from(error).outcome());
+        if !definite {
+            return outcomes;
         }
-        Err(error.into())
+        // An earlier call of this life, by a run that was killed, may have launched an instance. So the write requires
+        // that no instance is bound and no heartbeat has arrived.
+        let conditions = [Cond::Absent("instance_id"), Cond::Absent("first_ping_at")];
+        let mut changes: Vec<Change> = Vec::with_capacity(records.len());
+        for record in records {
+            match record.clean(now, &reason) {
+                Ok(after) => changes.push((Some(record.clone()), after)),
+                Err(error) => _ = outcomes.insert(record.slot, ActError::from(error).outcome()),
+            }
+        }
+        outcomes.extend(self.write_each_if_not_all(&changes, &conditions).await);
+        outcomes
     }
 
     /// Stores the limit that follows from a refusal, and writes an event.
-    async fn note_refusal(&self, record: &NodeRecord, error: &LaunchError) {
-        let Some(life) = record.life() else { return };
+    async fn note_refusal(&self, records: &[NodeRecord], error: &LaunchError) {
+        let Some((record, life)) = records.first().and_then(|r| Some((r, r.life()?))) else { return };
         let (seen, now, offering) = (self.run.seen, self.run.now(), &life.offering);
         let change = seen.control.after_refusal(offering, error, &seen.policy, seen.policy_version, now);
         let Some(change) = change else { return };
@@ -189,4 +360,9 @@ impl Acting<'_> {
         }
         self.run.store.change_entry(&EntryChange { key: key.clone(), before, after }).await.map(|_| ())
     }
+}
+
+fn extended(mut outcomes: Outcomes, more: Outcomes) -> Outcomes {
+    outcomes.extend(more);
+    outcomes
 }

@@ -6,6 +6,7 @@
 
 mod acting;
 mod allocs;
+mod calls;
 mod launch;
 mod nodes;
 mod pace;
@@ -43,7 +44,8 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
             answer.fail(error.to_string());
         }
     }
-    answers.extend(acting.run.at_once(&acting, launches, AT_ONCE).await);
+    let calls = calls::calls(&acting, launches);
+    answers.extend(acting.run.calls_at_once(&acting, calls, AT_ONCE).await);
     acting.tell_news(plan).await;
     acting.note_queue_place(plan).await;
     let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();
@@ -59,8 +61,8 @@ impl Perform<Action> for Acting<'_> {
     async fn perform(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
         let reason = &planned.reason.to_string();
         match &planned.action {
-            Action::Launch { slot, offerings, .. } => return self.launch(*slot, offerings, reason).await,
-            Action::Relaunch(node_id) => return self.relaunch(*node_id).await,
+            // Launches are carried out together: see `calls`.
+            Action::Launch { .. } | Action::Relaunch(_) => return Ok(Outcome::Left),
             Action::BindInstance { node_id, instance_id, zone } => {
                 self.bind(&self.record(*node_id)?, instance_id, zone.as_deref()).await?;
             }

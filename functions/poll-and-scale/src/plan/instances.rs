@@ -94,6 +94,11 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
     }
     let waited = view.now.since(life.assigned_at);
     if waited < Span::from_s(view.seen.policy.boot.timeout_s) {
+        if !is_whole(view, life) {
+            let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
+            plan.add_quietly(action, Reason::BatchNotWhole {});
+            return;
+        }
         relaunch(view, plan, record, life, waited);
         return;
     }
@@ -108,6 +113,12 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
             note_absence(plan, record, life, Some(view.now), reason);
         }
     }
+}
+
+/// Whether every node of the life's batch still has its slot. If not, the call is not repeated, because it would launch
+/// instances of nodes that are no more.
+fn is_whole(view: &View<'_>, life: &Life) -> bool {
+    life.batch.as_ref().is_none_or(|batch| batch.nodes().all(|node_id| view.has(node_id)))
 }
 
 fn relaunch(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, waited: Span) {

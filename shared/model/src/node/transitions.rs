@@ -8,6 +8,7 @@ use super::{
     Contact, InUse, LAUNCH_CLAIM, Life, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version,
     short_reason,
 };
+use crate::batch::Batch;
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::time::Time;
 use crate::words::{Intent, NodeStatus};
@@ -24,6 +25,8 @@ pub struct NewLife {
     pub request_digest: String,
     /// The version of the master key that the node's token is made with.
     pub key_version: u32,
+    /// The batch of the launch call; `None` if the call is for this node alone.
+    pub batch: Option<Batch>,
 }
 
 /// What a registration or a heartbeat says about its sender.
@@ -86,6 +89,7 @@ impl NodeRecord {
         }
         let life = Life {
             node_id: launch.node_id,
+            batch: launch.batch,
             attempt: 1,
             launch_claim_until_at: now + LAUNCH_CLAIM,
             offering: launch.offering,
@@ -131,6 +135,7 @@ impl NodeRecord {
             return Err(self.not_possible(bound));
         }
         life.instance_id = Some(instance_id.to_owned());
+        life.batch = None;
         if let Some(zone) = zone {
             life.offering.zone = Some(zone.to_owned());
         }
@@ -150,9 +155,15 @@ impl NodeRecord {
         Ok(new.touched(now, "launch repeated: its answer never came"))
     }
 
-    /// Changes the offering after a definite refusal. The run with the claim then makes another launch call, with
-    /// another token.
-    pub fn next_attempt(&self, offering: Offering, request_digest: String, now: Time) -> Result<Self, NotPossible> {
+    /// Changes the offering, or the batch, after a definite refusal. The run with the claim then makes another launch
+    /// call, with another token.
+    pub fn next_attempt(
+        &self,
+        offering: Offering,
+        batch: Option<Batch>,
+        request_digest: String,
+        now: Time,
+    ) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::Assigned(life) = &mut new.state else { return Err(self.not_possible("change its offering")) };
         if life.instance_id.is_some() {
@@ -161,7 +172,7 @@ impl NodeRecord {
         life.attempt = life.attempt.saturating_add(1);
         life.launch_claim_until_at = now + LAUNCH_CLAIM;
         let reason = format!("{} was refused; next attempt with {}", life.offering.size, offering.size);
-        life.offering = offering;
+        (life.offering, life.batch) = (offering, batch);
         life.request_digest = request_digest;
         Ok(new.touched(now, &reason))
     }
@@ -181,6 +192,7 @@ impl NodeRecord {
         life.used(caller.session);
         if life.instance_id.is_none() {
             life.instance_id = Some(caller.instance_id.to_owned());
+            life.batch = None;
         }
         if let Some(address) = caller.address {
             life.address = Some(address.to_owned());

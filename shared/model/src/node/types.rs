@@ -3,6 +3,7 @@
 //! Guarantees: each state holds only the data of that state.
 //! Does not: change anything; `transitions` does.
 
+use crate::batch::Batch;
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::money::Usd;
 use crate::time::{Span, Time};
@@ -100,6 +101,9 @@ pub struct ShuttingDown {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Life {
     pub node_id: NodeId,
+    /// The batch of the launch call, while the node has no instance; `None` if the call is for this node alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
     /// The number of the current launch call, from 1. Part of its client token.
     pub attempt: u32,
     /// Until this time, only the run that wrote the claim may make the launch call: `docs/rules.md#R5`.

@@ -104,7 +104,12 @@ pub const KNOBS: &[Knob] = &[
         "\"\"",
         "shell commands run at the first boot, after the node's configuration is written: start the agent here, unless the image starts it",
     ),
-    knob("launch.max_per_run", COUNT_1, "60", "the most launches in one run"),
+    knob(
+        "launch.max_per_run",
+        COUNT_1,
+        "1000",
+        "the most nodes that one run launches; a new account of EC2 may ask for 1000 instances at once, and 2 more in each second",
+    ),
     knob(
         "launch.calls_per_second",
         Kind::Number(0.01, 1000.0),

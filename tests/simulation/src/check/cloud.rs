@@ -5,12 +5,13 @@ use crate::caller::{Caller, Kind, shortage_key};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
-use model::cloud::{CLUSTER_TAG, InstanceState, NODE_TAG};
-use model::ids::NodeId;
+use model::batch::Batch;
+use model::cloud::{BATCH_TAG, CLUSTER_TAG, InstanceState, NODE_TAG};
+use model::ids::{AllocId, NodeId};
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
 use model::wire::NodeFile;
-use store::{Table, control_key, node_key};
+use store::{Key, Table, alloc_key, control_key, node_key};
 
 /// How old a scan may be.
 const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
@@ -26,12 +27,19 @@ fn could_know(caller: &Caller, at: Time) -> bool {
     at + SLACK + COMMITS + BEHIND < caller.began()
 }
 
+/// The nodes that a launch is for, by its tags, in the order of their instances.
+pub fn nodes_of(request: &LaunchRequest) -> Vec<NodeId> {
+    let node = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());
+    let batch = request.tags.get(BATCH_TAG).and_then(|t| t.parse::<Batch>().ok());
+    node.into_iter().chain(batch.iter().flat_map(Batch::nodes)).collect()
+}
+
 impl Check {
-    /// Called when a launch with a new token reached EC2. Returns its node, if its tags name one.
-    pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Option<NodeId> {
+    /// Called when a launch with a new token reached EC2.
+    pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
         self.invariant_a_launch_is_written_ahead(caller, request, token);
         self.invariant_no_launch_while_a_refusal_holds(caller, request);
-        self.invariant_a_launch_names_its_node(request)
+        self.invariant_a_launch_names_its_nodes(request);
     }
 
     /// No launch is made while a quota, throttling, a refusal of the caller, failed starts, a shortage, or a refusal of
@@ -39,15 +47,18 @@ impl Check {
     fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
-        let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
-        let record = node.and_then(|n| model.get(&node_key(n.slot())));
+        let nodes = nodes_of(request);
+        let record = nodes.first().and_then(|n| model.get(&node_key(n.slot())));
         let now = self.core.now();
         if record.and_then(|r| time(r, "assigned_at")).is_none_or(|at| at + SLACK < caller.began()) {
             return;
         }
         let offering = &request.offering;
         let shortage = shortage_key(offering);
-        self.invariant_what_was_short_is_tried_by_few(caller, &model, &shortage);
+        // Half of a batch is tried again after a quota: that is no further node.
+        for _ in nodes.iter().filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
+            self.invariant_what_was_short_is_tried_by_few(caller, &model, &shortage);
+        }
         let bad = format!("bad_request#{}", offering.size);
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy"));
         let version = policy.and_then(|p| number(p, "version"));
@@ -92,6 +103,22 @@ impl Check {
         }
     }
 
+    /// At the end of a run, no record waits for an instance that EC2 said it did not launch. (Not checked in worlds where
+    /// writes fail, and not for a record that somebody else has changed meanwhile.)
+    pub fn invariant_a_refused_launch_occupies_no_slot(&self, caller: &Caller) {
+        if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
+            return;
+        }
+        for node in caller.without_instance() {
+            let Some(row) = self.row(&node_key(node.slot())).filter(|row| node_id(row) == Some(node)) else { continue };
+            let touched = row.contains_key("intent") || row.contains_key("absent_since_at");
+            if text(&row, "state") == Some("assigned") && !row.contains_key("instance_id") && !touched {
+                let what = format!("{} was told that there is none: {row:?}", caller.name());
+                self.broken("invariant_a_refused_launch_occupies_no_slot", what);
+            }
+        }
+    }
+
     /// Soon after a shortage, a run tries one launch of that offering, and twice as many after each success.
     fn invariant_what_was_short_is_tried_by_few(&self, caller: &Caller, model: &Model, shortage: &str) {
         let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some(shortage)) else { return };
@@ -108,13 +135,12 @@ impl Check {
         }
     }
 
-    /// The tags of a launch name its cluster and its node.
-    fn invariant_a_launch_names_its_node(&self, request: &LaunchRequest) -> Option<NodeId> {
-        let node = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());
-        if node.is_none() || !request.tags.contains_key(CLUSTER_TAG) {
-            self.broken("invariant_a_launch_names_its_node", format!("{:?}", request.tags));
+    /// The tags of a launch name its cluster and its nodes, as many as it asks for.
+    fn invariant_a_launch_names_its_nodes(&self, request: &LaunchRequest) {
+        let nodes = nodes_of(request);
+        if nodes.is_empty() || nodes.len() != request.count || !request.tags.contains_key(CLUSTER_TAG) {
+            self.broken("invariant_a_launch_names_its_nodes", format!("{:?}", request.tags));
         }
-        node
     }
 
     /// A launch that is repeated with the same token is the same request as before. EC2 refuses a different one.
@@ -124,11 +150,13 @@ impl Check {
         }
     }
 
-    /// The user data of an instance tells it which node it is.
+    /// The user data of an instance tells it which node it is, in a batch by its launch index. Its tags say the same.
     pub fn invariant_an_instance_is_told_who_it_is(&self, real: &Real) -> Option<NodeFile> {
         let file = model::launch::node_file_in(&real.user_data);
-        if file.is_none() {
-            self.broken("invariant_an_instance_is_told_who_it_is", format!("{real:?} has no node file"));
+        let file = file.and_then(|f| f.node(real.instance.launch_index).ok());
+        let told = file.as_ref().map(|f| f.node_id);
+        if told != Some(real.node_id) || real.instance.node_id() != told {
+            self.broken("invariant_an_instance_is_told_who_it_is", format!("{real:?} is told {told:?}"));
         }
         file
     }
@@ -136,21 +164,27 @@ impl Check {
     /// The record holds everything that defines a launch before EC2 is called, and the call reaches EC2 before the
     /// launch's claim ends.
     fn invariant_a_launch_is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
+        for node in nodes_of(request).into_iter().filter(|node| !self.forgets_life(*node)) {
+            self.is_written_ahead(caller, request, token, node);
+        }
+    }
+
+    fn is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str, node: NodeId) {
         let rule = "invariant_a_launch_is_written_ahead";
-        let node = request.tags.get(NODE_TAG).and_then(|t| t.parse::<NodeId>().ok());
-        let Some(node) = node.filter(|node| !self.forgets_life(*node)) else { return };
         let Some(row) = self.row(&node_key(node.slot())) else {
             return self.broken(rule, format!("{}: {node} has no record", caller.name()));
         };
         let current = node_id(&row) == Some(node);
-        let attempt = format!("{node}-{}", count(&row, "attempt"));
+        let of = request.tags.get(BATCH_TAG).map_or_else(|| node.to_string(), |_| node.ulid().to_string());
+        let attempt = format!("{of}-{}", count(&row, "attempt"));
+        let batch = text(&row, "batch") == request.tags.get(BATCH_TAG).map(String::as_str);
         let digest = text(&row, "request_digest") == Some(request.digest().as_str());
         let claimed = time(&row, "launch_claim_until_at").is_some_and(|until| until + SLACK >= self.core.now());
-        if !current || attempt != token || !digest || !claimed {
+        if !current || attempt != token || !digest || !claimed || !batch {
             self.broken(
                 rule,
                 format!(
-                    "{}: token {token}, its life: {current}, its digest: {digest}, claimed: {claimed}: {row:?}",
+                    "{}: token {token}, its life: {current}, its digest: {digest}, claimed: {claimed}, its batch: {batch}: {row:?}",
                     caller.name()
                 ),
             );
@@ -189,7 +223,9 @@ impl Check {
         }
         let deadline =
             record.as_deref().and_then(|r| time(r, "drain_by_at")).is_some_and(|by| self.core.now() + SLACK >= by);
-        for alloc in model.rows(Table::Allocs).filter(|a| node_id(a) == Some(real.node_id)) {
+        let its_own = |(id, node): (&AllocId, &NodeId)| (*node == real.node_id).then(|| alloc_key(*id));
+        let its_own: Vec<Key> = lock(&self.seen).live.iter().filter_map(its_own).collect();
+        for alloc in its_own.iter().filter_map(|key| model.get(key)) {
             if !is_final(alloc) && text(alloc, "desired") == Some("run") && !deadline {
                 let what = format!("{} terminates {} with {:?}", caller.name(), real.node_id, alloc_id(alloc));
                 self.broken("invariant_no_working_node_is_terminated", what);

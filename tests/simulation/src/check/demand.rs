@@ -5,7 +5,6 @@ use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
-use crate::ec2::Real;
 use model::ids::JobId;
 use model::policy::Policy;
 use model::time::{Span, Time};
@@ -40,19 +39,22 @@ impl Check {
         if !matches!(caller.kind, Kind::Run(_)) {
             return;
         }
+        self.invariant_a_run_launches_so_many(caller);
+        if let (Some(node), Some(job)) = (node_id(after), wanted_for(after)) {
+            lock(&self.seen).launched_for.insert(node, job);
+        }
+        if !self.looks_at(model.len(Table::Nodes)) {
+            return;
+        }
         // Counts only nodes that this run read or made. If two runs overlap, each run keeps the limits by its own
         // count, and only the number of slots limits both together.
         let known = |row: &&Row| node_id(row).is_some_and(|n| n == node_id(after).unwrap_or(n) || caller.knows(n));
         let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| is_up(r)).filter(known).collect();
-        self.invariant_a_run_launches_so_many(caller);
         self.invariant_the_fleet_stays_below_its_price(&up, after);
         self.invariant_a_size_stays_below_its_maximum(&up, after);
         self.invariant_no_more_is_launched_than_work_can_use(model, after);
         self.invariant_what_boots_is_counted(caller, model, after);
         self.invariant_a_doubted_node_counts_for_the_minimum(caller, model, after);
-        if let (Some(node), Some(job)) = (node_id(after), wanted_for(after)) {
-            lock(&self.seen).launched_for.insert(node, job);
-        }
     }
 
     /// A node that was launched for a job and never had work is not shut down as idle while this job is the first of
@@ -64,10 +66,13 @@ impl Check {
             let age = self.core.now().since(at);
             self.core.is_healed_for(age + Span::from_s(900))
         });
+        if !settled {
+            return;
+        }
         let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued"));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
         let waits = first.filter(|r| super::jobs::job_id(r) == Some(job));
-        if let (true, Some(job), Some("ready")) = (settled, waits, text(before, "status")) {
+        if let (Some(job), Some("ready")) = (waits, text(before, "status")) {
             self.broken("invariant_nothing_is_launched_in_vain", format!("{before:?} was for {job:?}"));
         }
     }
@@ -138,7 +143,7 @@ impl Check {
         let Some(ec2) = self.ec2() else { return true };
         match text(row, "instance_id") {
             Some(id) => ec2.one(id).is_some_and(|real| real.is_up()),
-            None => ec2.real().iter().filter(|real| node_id(row) == Some(real.node_id)).all(Real::is_up),
+            None => !ec2.any(|real| node_id(row) == Some(real.node_id) && !real.is_up()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The invariants of node records.
 
-use super::{Check, RUN, SLACK, count, is_final, node_id, set, slot, text, time};
+use super::{Check, RUN, SLACK, count, is_final, node_id, number, set, slot, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
@@ -23,6 +23,7 @@ fn state(row: Option<&Item>) -> &str {
 impl Check {
     pub(super) fn node(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         self.invariant_the_version_guards_everything_but_the_pulse(before, after);
+        self.invariant_a_late_heartbeat_changes_nothing(before, after);
         if let (Some(before), Some(after)) = (before, after)
             && before.get("version") == after.get("version")
         {
@@ -47,6 +48,7 @@ impl Check {
             self.invariant_the_gate_opens_only_with_a_complete_report(caller, before, after);
             self.shut_down(caller, model, before, after);
             self.invariant_only_what_is_over_is_cleaned(model, before, after);
+            self.invariant_no_instance_loses_its_record(before, after);
             self.invariant_absence_is_proven_twice(caller, before, after, again);
             if text(after, "status") == Some("syncing") && !after.contains_key("syncing_since_at") {
                 self.broken("invariant_waiting_has_an_end", format!("it waits since never: {after:?}"));
@@ -85,6 +87,16 @@ impl Check {
         if up > max as usize || beyond {
             let what = format!("{up} records are not cleaned and nodes.max is {max}: {after:?}");
             self.broken("invariant_not_more_records_than_nodes_max", what);
+        }
+    }
+
+    /// The newest heartbeat of a boot counts, also if an older one arrives after it.
+    fn invariant_a_late_heartbeat_changes_nothing(&self, before: Option<&Item>, after: Option<&Item>) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        let same = |name: &str| before.get(name).is_some() && before.get(name) == after.get(name);
+        let late = number(before, "uptime_ms").zip(number(after, "uptime_ms")).is_some_and(|(b, a)| a < b);
+        if same("node_id") && same("boot_id") && late {
+            self.broken("invariant_a_late_heartbeat_changes_nothing", format!("{before:?} → {after:?}"));
         }
     }
 
@@ -289,7 +301,8 @@ impl Check {
         // (A report may add a row of an unknown handle after the run read the rows. That row is deleted when it is
         // due.)
         let its_own = |h: &&Row| node_id(h) == node_id(before) && text(h, "state") != Some("unknown");
-        if let Some(left) = model.rows(Table::Handles).find(its_own) {
+        let looks = self.looks_at(model.len(Table::Handles));
+        if let Some(left) = model.rows(Table::Handles).filter(|_| looks).find(its_own) {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("{left:?} is left of {before:?}"));
         }
         let now = self.core.now();
@@ -301,6 +314,19 @@ impl Check {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("{real:?}: {before:?}"));
         }
     }
+
+    /// A record without an instance is not cleaned while an instance of its node lives, before the time of a boot is over.
+    fn invariant_no_instance_loses_its_record(&self, before: &Item, after: &Item) {
+        let over = self.policies(RUN).iter().map(|p| p.boot.timeout_s).min().unwrap_or(0);
+        let young =
+            time(before, "assigned_at").is_some_and(|at| self.core.now().since(at) + SLACK < Span::from_s(over));
+        let unbound = text(after, "state") == Some("cleaned") && !before.contains_key("instance_id");
+        let Some(node) = node_id(before).filter(|id| young && unbound && !self.forgets_life(*id)) else { return };
+        if self.ec2().is_some_and(|ec2| ec2.any(|r| r.node_id == node && r.is_up())) {
+            self.broken("invariant_no_instance_loses_its_record", format!("{before:?}"));
+        }
+    }
+
     /// A record whose instance EC2 does not list as terminated is cleaned only in one of these cases:
     /// - EC2 refused the launch.
     /// - Two observations at least a minute apart did not list the instance, and the launch's claim ended at least
@@ -322,7 +348,7 @@ impl Check {
         let Some(ec2) = self.ec2() else { return };
         // EC2 may have forgotten the instance since the run read a list in which it was terminated.
         let forgotten = text(before, "instance_id").is_some_and(|id| ec2.one(id).is_none());
-        if forgotten || ec2.real().iter().any(|r| of_this(r) && over(r)) {
+        if forgotten || ec2.any(|r| of_this(r) && over(r)) {
             return self.core.count("a record was cleaned: its instance is terminated");
         }
         let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));

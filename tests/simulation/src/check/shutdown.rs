@@ -31,13 +31,16 @@ impl Check {
             self.invariant_a_drain_gives_time_to_stop(model, before);
             return;
         }
+        self.invariant_nothing_is_launched_in_vain(model, before);
+        if !self.looks_at(model.len(Table::Nodes)) {
+            return;
+        }
         self.invariant_a_shutdown_has_its_reason(caller, model, before);
         // A node whose agent takes no work does not count for the minimum.
         if text(before, "refuses").is_none() {
             self.invariant_the_minimum_stays(caller, model, before);
         }
         self.invariant_the_first_job_keeps_its_nodes(model, before);
-        self.invariant_nothing_is_launched_in_vain(model, before);
     }
 
     /// A node is not shut down if it is held. Before a drain's deadline, a node is also not shut down if it has live
@@ -52,8 +55,8 @@ impl Check {
         if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
         }
-        // The same check with what the node itself knows: what it said, and when it was told to call again. (Heartbeats
-        // have no numbers, so a late one is believed until the next one.)
+        // The same check with what the node itself knows: what it said, and when it was told to call again. (A heartbeat
+        // counts although its answer was lost.)
         let ground =
             node_id(before).filter(|_| !self.forgets(time(before, "assigned_at"))).and_then(|n| self.ground(n));
         let said = ground.is_some_and(|g| {

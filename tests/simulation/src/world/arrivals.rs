@@ -22,7 +22,7 @@ impl World {
                 Arrivals::None => return,
                 Arrivals::Steady => 1,
                 Arrivals::Bursts => core.between(5, 60),
-                Arrivals::Backlog => 150,
+                Arrivals::Backlog => i64::try_from(scenario.backlog).unwrap_or(i64::MAX),
             };
             for _ in 0..burst {
                 if submitted >= scenario.most_jobs {

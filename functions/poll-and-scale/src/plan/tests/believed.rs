@@ -1,8 +1,11 @@
 //! Tests of the plan: one belief in every stage, whose instance is whose, and when a wait ends.
 
 use super::*;
-use model::cloud::{LaunchError, NODE_TAG};
+use model::NewLife;
+use model::batch::Batch;
+use model::cloud::{BATCH_TAG, Instance, LaunchError, NODE_TAG};
 use model::control::{ControlKey, EntryRow};
+use model::ids::NodeId;
 use model::time::Span;
 
 /// `n` ready nodes with a lease until 150 s, and a minimum of as many.
@@ -353,4 +356,30 @@ fn a_refusal_of_our_credentials_pauses_launching_and_blames_no_size() {
     given.seen.control.put(change.after);
     assert_eq!(given.count(at(101), "launch"), 0);
     assert_eq!(given.count(at(100) + Span::from_s(60), "launch"), 1);
+}
+
+/// A batch of four, claimed at 0 s; EC2 has not answered. Slot 1 has another life since.
+#[test]
+fn the_call_of_a_batch_is_repeated_only_while_all_its_nodes_have_their_slots() {
+    let ulid = fixtures::node_id(0).ulid();
+    let batch = Batch::of_lowest(ulid, (0..4).map(fixtures::slot).collect());
+    let of = |n: u32| {
+        let node_id = NodeId::new(fixtures::slot(n), ulid);
+        let life = NewLife { node_id, batch: batch.clone(), ..fixtures::new_life(n) };
+        NodeRecord::assign(fixtures::slot(n), None, life, at(0), "a job needs it").unwrap()
+    };
+    let whole = (0..4).map(of).fold(given(json!({})), Given::unlisted);
+    assert_eq!(whole.actions(at(61)), ["relaunch slot#0", "relaunch slot#1", "relaunch slot#2", "relaunch slot#3"]);
+    let mut broken = whole.clone();
+    broken.seen.nodes[1] = fixtures::assigned(1);
+    let held = ["hold_back slot#0", "relaunch slot#1", "hold_back slot#2", "hold_back slot#3"];
+    assert_eq!(broken.actions(at(61)), held);
+    // What EC2 lists is bound all the same: instance k is the node of the k-th slot.
+    for (k, instance_id) in [(2, "i-c"), (1, "i-b"), (4, "i-e")] {
+        let tag = (BATCH_TAG.to_owned(), batch.as_ref().unwrap().to_string());
+        let instance = fixtures::running(instance_id, &whole.seen.nodes[0]);
+        broken.seen.instances.push(Instance { launch_index: Some(k), tags: [tag].into(), ..instance });
+    }
+    let bound = ["hold_back slot#0", "relaunch slot#1", "bind_instance slot#2", "hold_back slot#3"];
+    assert_eq!(broken.actions(at(61)), bound);
 }

@@ -1,0 +1,228 @@
+//! A batch: nodes that one launch call asks for.
+//!
+//! Their node ids share a ULID. EC2 numbers the instances of a call from 0 (`ami-launch-index`): instance k of the call
+//! is the node of the k-th slot. So a batch needs nothing that differs between its instances, neither user data nor tags.
+//!
+//! Guarantees: the slots are in ascending order and different; the text form fits in a tag, and there is only one for a
+//! batch; a batch never changes what instance k is.
+//! Does not: know which of its instances exist.
+
+use crate::ids::{BadId, NodeId, Slot, Ulid, number, only_spelling};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The most nodes of a batch. All of them are claimed in one transaction, which has at most 100 writes.
+pub const MAX_BATCH: usize = 99;
+
+/// The longest text form, in bytes: the longest value of a tag ("Tag your Amazon EC2 resources", EC2 User Guide).
+const MAX_TEXT_BYTES: usize = 256;
+
+/// Nodes that one launch call asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Batch {
+    ulid: Ulid,
+    slots: Vec<Slot>,
+}
+
+impl Batch {
+    /// A batch of the lowest of these slots, as many as one call may ask for. `None` without slots.
+    pub fn of_lowest(ulid: Ulid, mut slots: Vec<Slot>) -> Option<Self> {
+        slots.sort_unstable();
+        slots.dedup();
+        slots.truncate(MAX_BATCH);
+        let mut batch = Self { ulid, slots };
+        while batch.to_string().len() > MAX_TEXT_BYTES {
+            batch.slots.pop();
+        }
+        (!batch.slots.is_empty()).then_some(batch)
+    }
+
+    /// The part that all its node ids share.
+    pub const fn ulid(&self) -> Ulid {
+        self.ulid
+    }
+
+    /// The slots, in the order of the instances.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The nodes, in the order of the instances.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.slots.iter().map(|slot| NodeId::new(*slot, self.ulid))
+    }
+
+    /// How many nodes it has.
+    pub const fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether it has no nodes. It always has one.
+    pub const fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The node of the instance with this launch index.
+    pub fn node(&self, launch_index: u32) -> Option<NodeId> {
+        let slot = self.slots.get(usize::try_from(launch_index).ok()?)?;
+        Some(NodeId::new(*slot, self.ulid))
+    }
+
+    /// The node of the instance with this launch index, in a batch of this text form. It does not make the whole batch.
+    pub fn node_in(text: &str, launch_index: u32) -> Option<NodeId> {
+        let (ulid, ranges) = text.split_once(':')?;
+        let mut left = launch_index;
+        for range in ranges.split('+') {
+            let (first, last) = ends(range)?;
+            let more = last.checked_sub(first)?;
+            if left <= more {
+                return Some(NodeId::new(Slot::new(first.checked_add(left)?).ok()?, only_spelling(ulid)?));
+            }
+            left -= more + 1;
+        }
+        None
+    }
+
+    /// The first half, if there are two nodes or more.
+    pub fn half(&self) -> Option<Self> {
+        let slots = self.slots.get(..self.slots.len() / 2)?.to_vec();
+        (!slots.is_empty()).then_some(Self { ulid: self.ulid, slots })
+    }
+}
+
+impl fmt::Display for Batch {
+    /// `{ULID}:{slots}`, where the slots are numbers and ranges, as in `0-98+105`. These characters are allowed in the
+    /// tags of every service.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.ulid)?;
+        let mut rest = self.slots.as_slice();
+        let mut separator = "";
+        while let Some((first, _)) = rest.split_first() {
+            let follows = |n: usize, slot: &Slot| u32::try_from(n).is_ok_and(|n| first.number() + n == slot.number());
+            let run = rest.iter().enumerate().take_while(|(n, slot)| follows(*n, slot)).count().max(1);
+            let (range, after) = rest.split_at(run);
+            match range.last().filter(|_| run > 1) {
+                Some(last) => write!(f, "{separator}{first}-{last}")?,
+                None => write!(f, "{separator}{first}")?,
+            }
+            (rest, separator) = (after, "+");
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Batch {
+    type Err = BadId;
+    fn from_str(s: &str) -> Result<Self, BadId> {
+        let bad = || BadId::new("batch", s, "{ULID}:{slots}, with slots as in 0-98+105");
+        let (ulid, ranges) = s.split_once(':').ok_or_else(bad)?;
+        let mut batch = Self { ulid: only_spelling(ulid).ok_or_else(bad)?, slots: Vec::new() };
+        for range in ranges.split('+') {
+            let (first, last) = ends(range).ok_or_else(bad)?;
+            let room = MAX_BATCH.saturating_sub(batch.slots.len());
+            if last < first || usize::try_from(last - first).map_or(true, |more| more >= room) {
+                return Err(bad());
+            }
+            for slot in first..=last {
+                batch.slots.push(Slot::new(slot).map_err(|_| bad())?);
+            }
+        }
+        // There is one spelling: ascending, without repetition, and with the longest ranges.
+        let ascends = batch.slots.windows(2).all(|pair| matches!(pair, [a, b] if a < b));
+        if ascends && s.len() <= MAX_TEXT_BYTES && batch.to_string() == s { Ok(batch) } else { Err(bad()) }
+    }
+}
+
+/// The first and the last slot of a range.
+fn ends(range: &str) -> Option<(u32, u32)> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    Some((number(first)?, number(last)?))
+}
+
+impl TryFrom<String> for Batch {
+    type Error = BadId;
+    fn try_from(s: String) -> Result<Self, BadId> {
+        s.parse()
+    }
+}
+
+impl From<Batch> for String {
+    fn from(batch: Batch) -> Self {
+        batch.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::slot;
+
+    const ULID: &str = "01JD0000000000000000000000";
+
+    fn of(slots: impl IntoIterator<Item = u32>) -> Batch {
+        Batch::of_lowest(ULID.parse().unwrap(), slots.into_iter().map(slot).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_batch_has_one_spelling() {
+        for (slots, text) in [
+            (vec![0], "0"),
+            (vec![0, 1, 2, 7], "0-2+7"),
+            (vec![3, 5, 6, 100, 102, 103], "3+5-6+100+102-103"),
+            ((0..99).collect(), "0-98"),
+        ] {
+            let batch = of(slots.clone());
+            assert_eq!(batch.to_string(), format!("{ULID}:{text}"));
+            assert_eq!(batch.to_string().parse::<Batch>().unwrap(), batch);
+            assert_eq!(batch.slots().iter().map(|s| s.number()).collect::<Vec<_>>(), slots);
+        }
+        for bad in [
+            "",
+            "0",
+            ":0",
+            "1-0",
+            "0+1",
+            "1+0",
+            "0-1+1",
+            "0-0",
+            "00",
+            "0-99",
+            "0-4294967295",
+            "0-",
+            "-3",
+            "0++2",
+            "x",
+            "99999999999",
+        ] {
+            assert!(format!("{ULID}:{bad}").parse::<Batch>().is_err(), "{bad}");
+        }
+        assert!(format!("{}:0", ULID.to_lowercase()).parse::<Batch>().is_err());
+    }
+
+    #[test]
+    fn a_batch_takes_as_many_of_the_lowest_slots_as_a_call_and_a_tag_can_have() {
+        assert_eq!(of((0..500).rev()).to_string(), format!("{ULID}:0-98"));
+        let scattered = of((0..99).map(|n| 5000 + 2 * n));
+        assert!(scattered.len() < 99 && scattered.to_string().len() <= 256, "{scattered}");
+        assert!(scattered.to_string().len() > 256 - 6, "one more would fit: {scattered}");
+        assert_eq!(scattered.slots()[0], slot(5000));
+        assert_eq!(Batch::of_lowest(ULID.parse().unwrap(), Vec::new()), None);
+    }
+
+    #[test]
+    fn instance_k_is_the_node_of_the_k_th_slot_also_in_its_half() {
+        let batch = of([4, 5, 9]);
+        let node = |n: u32| Some(NodeId::new(slot(n), ULID.parse().unwrap()));
+        assert_eq!([0, 1, 2, 3].map(|k| batch.node(k)), [node(4), node(5), node(9), None]);
+        assert_eq!([0, 1, 2, 3].map(|k| Batch::node_in(&batch.to_string(), k)), [0, 1, 2, 3].map(|k| batch.node(k)));
+        for bad in ["", "0-3", ":0-3", "x:0-3", &format!("{ULID}:"), &format!("{ULID}:5-3"), &format!("{ULID}:x")] {
+            assert_eq!(Batch::node_in(bad, 0), None, "{bad}");
+        }
+        assert_eq!(Batch::node_in(&format!("{ULID}:0-4294967295"), u32::MAX), None);
+        let half = batch.half().unwrap();
+        assert_eq!([0, 1].map(|k| half.node(k)), [node(4), None]);
+        assert_eq!(half.half(), None);
+    }
+}
