@@ -147,7 +147,7 @@ mod tests {
         ] {
             assert_eq!(subject(said).unwrap().to_string(), meant, "{said}");
         }
-        for bad in ["", "slot#x", "job#7", "sweep", "10000", "x#cluster"] {
+        for bad in ["", "slot#x", "job#7", "sweep", "100000", "x#cluster"] {
             assert!(subject(bad).is_err(), "{bad}");
         }
     }

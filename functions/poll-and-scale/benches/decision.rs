@@ -13,11 +13,11 @@ use model::{Alloc, Capacity, ClientStatus, Job, JobSpec, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use serde_json::json;
 
-const SIZES: [u32; 4] = [100, 1_000, 3_000, 10_000];
+const SIZES: [u32; 5] = [100, 1_000, 10_000, 30_000, 100_000];
 
 fn empty(nodes: u32) -> Observation {
     let mut document = example_json();
-    document["nodes"] = json!({"max": nodes.min(10_000)});
+    document["nodes"] = json!({"max": nodes.min(100_000)});
     Observation::empty(Policy::from_json(&document).unwrap(), 1, at(100))
 }
 

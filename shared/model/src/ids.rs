@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub use ulid::Ulid;
 
 /// The highest number of slots a cluster can have: `nodes.max` may not exceed it.
-pub const SLOT_CEILING: u32 = 10_000;
+pub const SLOT_CEILING: u32 = 100_000;
 
 /// A name that is not well formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub struct Slot(u32);
 impl Slot {
     /// The slot with this number, if it is below [`SLOT_CEILING`].
     pub fn new(n: u32) -> Result<Self, BadId> {
-        if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadId::new("slot", &n.to_string(), "a number below 10000")) }
+        if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadId::new("slot", &n.to_string(), "a number below 100000")) }
     }
 
     /// The number of the slot.
@@ -67,7 +67,7 @@ impl From<Slot> for u32 {
 impl FromStr for Slot {
     type Err = BadId;
     fn from_str(s: &str) -> Result<Self, BadId> {
-        s.parse::<u32>().map_err(|_| BadId::new("slot", s, "a number below 10000")).and_then(Self::new)
+        s.parse::<u32>().map_err(|_| BadId::new("slot", s, "a number below 100000")).and_then(Self::new)
     }
 }
 
@@ -273,7 +273,7 @@ mod tests {
             "00-01JD0000000000000000000000",
             "+0-01JD0000000000000000000000",
             "0-01jd0000000000000000000000",
-            "10000-01JD0000000000000000000000",
+            "100000-01JD0000000000000000000000",
             "0-01JD",
             "0-01JD000000000000000000000\u{130}",
         ] {

@@ -1,0 +1,284 @@
+//! One whole run of a scheduled function on a large cluster: its calls, bytes, CPU time and peak memory.
+//!
+//! ```text
+//! cargo bench -p nodekeeper-tests --bench whole_run                  1,000 nodes, each case
+//! cargo bench -p nodekeeper-tests --bench whole_run -- 10000 idle    10,000 nodes, one case
+//! ```
+//!
+//! The run has a process of its own and talks through the AWS SDK to the embedded DynamoDB and to the EC2 stand-in, which
+//! this process has filled before. So CPU time and memory are those of the run alone. `least` is the smallest number of
+//! calls that can do the same: one for each page of what must be read, and one for each thing that must be written.
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
+
+use async_trait::async_trait;
+use cloud::Ec2;
+use futures::StreamExt;
+use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::fixtures::{self, at};
+use model::ids::ClusterName;
+use model::launch::{LaunchRequest, LaunchSettings};
+use model::policy::{Policy, example_json};
+use model::time::{Span, Time};
+use model::{Job, JobSpec, NodeRecord, NodeState};
+use nodekeeper_simulation::embedded;
+use runtime::answer::Outcome;
+use runtime::clock::RunClock;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::steps::{self, Retention};
+use store::{Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, Query, Row, Store, Table, Write, WriteError};
+
+const CASES: [&str; 5] = ["idle", "busy", "launch", "shut down", "orphans"];
+/// How many rows are written at the same time to fill the cluster.
+const AT_ONCE: usize = 32;
+/// When the run takes place, in seconds; the nodes were launched at 0.
+const NOW_S: i64 = 7200;
+
+/// The calls by operation, and the bytes of the rows that came back.
+#[derive(Default)]
+struct Meter {
+    calls: Mutex<BTreeMap<String, usize>>,
+    bytes: Mutex<usize>,
+}
+
+impl Meter {
+    fn count(&self, operation: impl Into<String>, calls: usize, rows: &[Row]) {
+        *self.calls.lock().unwrap().entry(operation.into()).or_default() += calls;
+        *self.bytes.lock().unwrap() += rows.iter().map(|row| embedded::size(row)).sum::<usize>();
+    }
+}
+
+struct Metered<T> {
+    inner: T,
+    meter: Arc<Meter>,
+}
+
+#[async_trait]
+impl Db for Metered<Dynamo> {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
+        let row = self.inner.get(key).await?;
+        self.meter.count(format!("get {:?}", key.table), 1, row.as_slice());
+        Ok(row)
+    }
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        let rows = self.inner.get_many(keys).await?;
+        self.meter.count("batch get", keys.len().div_ceil(100), &rows);
+        Ok(rows)
+    }
+    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        let page = self.inner.query(query, from).await?;
+        self.meter.count(format!("query {:?}", query.table), 1, &page.items);
+        Ok(page)
+    }
+    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+        let page = self.inner.scan(table, index, from).await?;
+        self.meter.count(format!("scan {table:?}"), 1, &page.items);
+        Ok(page)
+    }
+    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
+        self.meter.count(format!("write {:?}", write.key.table), 1, &[]);
+        self.inner.write(write, answer).await
+    }
+    async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
+        self.meter.count("transact", 1, &[]);
+        self.inner.transact(writes).await
+    }
+}
+
+#[async_trait]
+impl Cloud for Metered<Ec2> {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        let all = self.inner.instances().await?;
+        self.meter.count("DescribeInstances", all.len().div_ceil(1000).max(1), &[]);
+        Ok(all)
+    }
+    async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
+        self.meter.count("DescribeInstances of one", 1, &[]);
+        self.inner.instance(instance_id).await
+    }
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
+        self.meter.count("RunInstances", 1, &[]);
+        self.inner.launch(request, client_token).await
+    }
+    async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
+        self.meter.count("TerminateInstances", instance_ids.len().div_ceil(1000), &[]);
+        self.inner.terminate(instance_ids).await
+    }
+    async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError> {
+        self.meter.count("GetConsoleOutput", 1, &[]);
+        self.inner.console_output(instance_id).await
+    }
+}
+
+fn cluster() -> ClusterName {
+    "large".parse().unwrap()
+}
+
+fn settings() -> LaunchSettings {
+    let url = |name: &str| format!("https://{name}");
+    LaunchSettings { cluster: cluster(), keys: None, heartbeat_url: url("heartbeat"), sweep_url: url("sweep") }
+}
+
+macro_rules! client {
+    ($sdk:ident, $url:expr) => {{
+        let credentials = $sdk::config::Credentials::new("local", "local", None, None, "bench");
+        let config = $sdk::Config::builder().behavior_version($sdk::config::BehaviorVersion::latest());
+        let config = config.region($sdk::config::Region::new("us-east-1")).credentials_provider(credentials);
+        $sdk::Client::from_conf(config.endpoint_url($url).build())
+    }};
+}
+
+fn dynamo(url: &str) -> Dynamo {
+    Dynamo::new(client!(aws_sdk_dynamodb, url), cluster())
+}
+
+fn ec2(url: &str) -> Ec2 {
+    Ec2::new(client!(aws_sdk_ec2, url), cluster())
+}
+
+/// Carries out one run in this process, and prints what it used.
+async fn measure(case: &str, dynamo_url: &str, ec2_url: &str) {
+    let meter = Arc::new(Meter::default());
+    let store = Store::new(Arc::new(Metered { inner: dynamo(dynamo_url), meter: Arc::clone(&meter) }));
+    let cloud = Metered { inner: ec2(ec2_url), meter: Arc::clone(&meter) };
+    let clock = RunClock::new(at(NOW_S), None, Duration::from_secs(50));
+    let (before, input) = (cpu_ms(), json!({}));
+    let answer = match case {
+        "orphans" => clean_stale_records::tick(&store, &cloud, &input, clock).await.unwrap(),
+        _ => poll_and_scale::tick(&store, &cloud, &settings(), &input, clock).await.unwrap(),
+    };
+    let outcomes: BTreeMap<String, usize> = answer.outcomes.iter().map(|(o, n)| (format!("{o:?}"), *n)).collect();
+    let calls = meter.calls.lock().unwrap().clone();
+    let bytes = *meter.bytes.lock().unwrap();
+    let done = answer.outcomes.get(&Outcome::Done).copied().unwrap_or(0);
+    println!(
+        "{}",
+        json!({"cpu_ms": cpu_ms() - before, "peak_mib": peak_mib(), "calls": calls, "bytes": bytes, "outcomes": outcomes,
+            "done": done, "took_ms": answer.duration_ms})
+    );
+}
+
+/// The CPU time of this process so far, in milliseconds. The kernel counts in ticks of 10 ms.
+fn cpu_ms() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
+}
+
+/// The most memory that this process has had, in MiB.
+fn peak_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// A ready node on a running instance.
+async fn node(cloud: &Ec2, policy: &Policy, n: u32) -> NodeRecord {
+    let request = LaunchRequest::render(&settings(), policy, fixtures::node_id(n), 1, &fixtures::offering());
+    let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0);
+    let id = instance.instance_id;
+    let record = fixtures::assigned(n).bind(&id, None, at(1)).unwrap();
+    let lease = at(NOW_S) + Span::from_s(60);
+    record.register(&fixtures::caller(&id), "inc-1", lease, at(NOW_S - 10)).unwrap().open_gate(at(60)).unwrap()
+}
+
+async fn fill(case: &str, nodes: u32, store: &Store, cloud: &Ec2, policy: &Policy) {
+    let row = model::control::PolicyRow::new(policy);
+    store.write(None, &row, Vec::new()).await.unwrap();
+    let job = |n: u32| {
+        let spec = JobSpec { command: vec!["true".into()], vcpus: 2, ..JobSpec::default() };
+        Job::submit(fixtures::job_id(n), spec, at(0)).unwrap()
+    };
+    let keep = Retention::of(policy);
+    let each = |n: u32| async move {
+        match case {
+            "launch" => drop(store.write(None, &job(n), Vec::new()).await.unwrap()),
+            "orphans" => drop(node(cloud, policy, n).await),
+            _ => {
+                let mut record = node(cloud, policy, n).await;
+                if let (NodeState::InUse(node), "shut down") = (&mut record.state, case) {
+                    (node.contact.idle_since_at, node.contact.idle_seen) = (Some(at(100)), 9);
+                }
+                let record = store.write(None, &record, Vec::new()).await.unwrap();
+                if case == "busy" {
+                    let job = store.write(None, &job(n), Vec::new()).await.unwrap();
+                    steps::place(store, &job, &[(0, &record)], None, keep, at(70)).await.unwrap();
+                }
+            }
+        }
+    };
+    futures::stream::iter((0..nodes).map(each)).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+}
+
+/// Fills a new cluster, carries out one run in a process of its own, and returns what the run used.
+async fn case(case: &str, nodes: u32) -> Value {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dynamo_url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()).await });
+    let clock_ms = Arc::new(AtomicI64::new(at(0).as_ms()));
+    let clock = {
+        let now = Arc::clone(&clock_ms);
+        Arc::new(move || Time::from_ms(now.load(Ordering::SeqCst)))
+    };
+    let template = json!({"id": "lt-0123456789abcdef0", "name": "nodekeeper", "versions": [{"version": 1}]});
+    let config = ec2_stand_in::Ec2Settings {
+        launch_templates: vec![serde_json::from_value(template).unwrap()],
+        ..ec2_stand_in::Ec2Settings::default()
+    };
+    let stand_in = ec2_stand_in::Ec2::new(config, clock, Arc::new(ec2_stand_in::NoMachines));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ec2_url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
+    let mut document = example_json();
+    document["nodes"] = json!({"max": nodes.max(1), "min": if case == "idle" { nodes } else { 0 }});
+    document["launch"]["max_per_run"] = json!(nodes);
+    document["stale"] = json!({"orphan_brake_min": nodes});
+    let policy = Policy::from_json(&document).unwrap();
+    let tables = dynamo(&dynamo_url);
+    tables.create_tables().await.unwrap();
+    fill(case, nodes, &Store::new(Arc::new(tables)), &ec2(&ec2_url), &policy).await;
+    clock_ms.store(at(NOW_S).as_ms(), Ordering::SeqCst);
+    stand_in.advance();
+    let mut run = tokio::process::Command::new(std::env::current_exe().unwrap());
+    run.args(["--measure", case, &dynamo_url, &ec2_url]).env("RUST_LOG", "off");
+    let output = run.output().await.unwrap();
+    assert!(output.status.success(), "{case}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    if let [measured, case, dynamo_url, ec2_url] = args.as_slice()
+        && measured == "--measure"
+    {
+        // As in Lambda: one thread.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        return runtime.block_on(measure(case, dynamo_url, ec2_url));
+    }
+    let nodes: Vec<u32> = args.iter().filter_map(|a| a.parse().ok()).collect();
+    let words: Vec<&String> = args.iter().filter(|a| a.parse::<u32>().is_err()).collect();
+    let nodes = if nodes.is_empty() { vec![1000] } else { nodes };
+    println!(
+        "{:>7}  {:<10} {:>8} {:>9} {:>8} {:>8}  outcomes; calls",
+        "nodes", "case", "CPU ms", "peak MiB", "read KiB", "took ms"
+    );
+    for n in nodes {
+        for name in CASES.into_iter().filter(|c| words.is_empty() || words.iter().any(|w| c.contains(w.as_str()))) {
+            let used = runtime.block_on(case(name, n));
+            let number = |field: &str| used[field].as_u64().unwrap_or(0);
+            println!(
+                "{n:>7}  {name:<10} {:>8} {:>9} {:>8} {:>8}  {}; {}",
+                number("cpu_ms"),
+                number("peak_mib"),
+                number("bytes") / 1024,
+                number("took_ms"),
+                used["outcomes"],
+                used["calls"]
+            );
+        }
+    }
+}
