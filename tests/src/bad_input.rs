@@ -337,6 +337,45 @@ async fn a_heartbeat_that_comes_late_changes_nothing() {
     assert_eq!((status, says(&free)), (200, (false, Some(6000))));
 }
 
+/// Each instance of a batch knows the ids of all its nodes. The run that launched them was killed before it bound them.
+#[tokio::test]
+async fn a_node_of_a_batch_is_claimed_by_no_caller() {
+    let launching = || async {
+        let world = World::batched(quick_policy()).await;
+        for _ in 0..3 {
+            world.submit(model::JobSpec { exclusive: true, ..job(&["forever"]) }).await;
+        }
+        world
+    };
+    let dry = launching().await;
+    dry.poll().await;
+    let world = launching().await;
+    world.switch.kill_after(dry.switch.log().iter().position(|call| call == "RunInstances").unwrap() + 1);
+    assert!(world.poll().await.is_none(), "killed");
+    let records = async || world.look.nodes().await.unwrap();
+    let before = records().await;
+    let batch = before[1].life().unwrap().batch.clone().unwrap();
+    assert_eq!(batch.len(), 3);
+    let node = batch.node(1).unwrap();
+    let token = KeyRing::new("5a".repeat(32).parse().unwrap(), None).boot_token(&world.cluster, node, 1);
+    let register = async |instance_id: &str| {
+        let beat = json!({"instance_id": instance_id, "boot_id": "boot-1", "as_of": 0});
+        let event = http(&format!("/v1/nodes/{node}/heartbeat"), Some(&token), &beat);
+        answer(&world.ingest.handle(&event, world.now()).await).0
+    };
+    let instances: Vec<String> = world.ec2.instances().iter().map(|i| i.instance_id.clone()).collect();
+    for instance_id in &instances {
+        assert_eq!(register(instance_id).await, 503, "{instance_id}");
+    }
+    assert_eq!(records().await, before);
+    // The next run sees which instance is which.
+    world.pass(5);
+    world.poll().await;
+    let bound: Vec<_> = records().await.iter().map(|n| n.life().unwrap().instance_id.clone().unwrap()).collect();
+    assert_eq!(bound, instances);
+    assert_eq!([register(&instances[0]).await, register(&instances[1]).await], [409, 200]);
+}
+
 /// An operator gave an instance an hour, and EC2 takes it in two minutes.
 #[tokio::test]
 async fn an_interruption_replaces_a_later_deadline() {

@@ -106,6 +106,12 @@ impl Ingest {
             let message = "a newer heartbeat of this boot has arrived: this one came late and changes nothing";
             return Err(Refusal::new(ErrorCode::StaleReport, message));
         }
+        if record.life().is_some_and(|l| l.batch.is_some()) {
+            // Each instance of a batch knows the ids of all its nodes. So a run says which instance is which, by EC2's
+            // list or answer, and the claim of a caller does not count.
+            let message = "the launch of this node is not confirmed yet: try again";
+            return Err(Refusal::new(ErrorCode::Busy, message));
+        }
         let Some(incarnation) = &heartbeat.incarnation else {
             let minted = self.store.chance().ulid(now).to_string();
             return record.register(&caller, &minted, lease_expires_at, now).map(Some).map_err(impossible);

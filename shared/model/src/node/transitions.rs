@@ -192,7 +192,6 @@ impl NodeRecord {
         life.used(caller.session);
         if life.instance_id.is_none() {
             life.instance_id = Some(caller.instance_id.to_owned());
-            life.batch = None;
         }
         if let Some(address) = caller.address {
             life.address = Some(address.to_owned());

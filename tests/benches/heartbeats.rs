@@ -1,0 +1,188 @@
+//! The heartbeats of a large fleet against the embedded DynamoDB, in real time, with a run of poll-and-scale each minute.
+//!
+//! ```text
+//! cargo bench -p nodekeeper-tests --bench heartbeats                 10,000 nodes for ten minutes
+//! cargo bench -p nodekeeper-tests --bench heartbeats -- 1000 60      1,000 nodes for a minute
+//! ```
+//!
+//! Each node calls when the last answer told it to. Fails if a heartbeat is refused, or if the record of a node is
+//! another one at the end than a steady heartbeat leaves: a lease that was lost changes the record's version.
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use async_trait::async_trait;
+use heartbeat_ingest::Ingest;
+use model::NodeRecord;
+use model::auth::KeyRing;
+use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::fixtures;
+use model::ids::ClusterName;
+use model::launch::{LaunchRequest, LaunchSettings};
+use model::policy::{Policy, example_json};
+use model::time::{Span, Time};
+use runtime::clock::RunClock;
+use runtime::http::Credentials;
+use runtime::keys::Keys;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::{Dynamo, Store};
+use tokio::task::JoinSet;
+
+/// How many requests are under way at the same time at most.
+const AT_ONCE: usize = 64;
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// EC2 with a running instance for each node.
+struct Running(Vec<Instance>);
+
+#[async_trait]
+impl Cloud for Running {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        Ok(self.0.clone())
+    }
+    async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
+        Ok(self.0.iter().find(|i| i.instance_id == instance_id).cloned())
+    }
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+        Err(LaunchError::BadRequest("nothing is launched here".into()))
+    }
+    async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
+        Ok(())
+    }
+    async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
+        Ok(None)
+    }
+}
+
+/// The CPU time of this process so far, in milliseconds. The kernel counts in ticks of 10 ms.
+fn cpu_ms() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
+}
+
+fn request(n: u32, token: &str, as_of: u64, uptime_ms: u128) -> Value {
+    let body = json!({"instance_id": format!("i-{n}"), "boot_id": "boot-1", "incarnation": "inc-1", "as_of": as_of,
+        "uptime_ms": u64::try_from(uptime_ms).unwrap()});
+    json!({
+        "version": "2.0", "rawPath": format!("/v1/nodes/{}/heartbeat", fixtures::node_id(n)),
+        "requestContext": {"http": {"method": "POST"}},
+        "headers": {"authorization": format!("Bearer {token}"), "content-type": "application/json"},
+        "body": body.to_string(), "isBase64Encoded": false,
+    })
+}
+
+async fn whole(nodes: u32, seconds: u64) {
+    let cluster: ClusterName = "large".parse().unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()).await });
+    let credentials = aws_sdk_dynamodb::config::Credentials::new("local", "local", None, None, "bench");
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version(aws_sdk_dynamodb::config::BehaviorVersion::latest())
+        .region(aws_sdk_dynamodb::config::Region::new("us-east-1"))
+        .credentials_provider(credentials)
+        .endpoint_url(url);
+    let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config.build()), cluster.clone());
+    dynamo.create_tables().await.unwrap();
+    let store = Store::new(Arc::new(dynamo));
+    let mut document = example_json();
+    document["nodes"] = json!({"max": nodes, "min": nodes});
+    document["heartbeat"]["idle_s"] = json!(60);
+    let policy = Policy::from_json(&document).unwrap();
+    store.write(None, &model::control::PolicyRow::new(&policy), Vec::new()).await.unwrap();
+    let now = Time::now();
+    let (mut instances, mut orders) = (Vec::new(), Vec::new());
+    for n in 0..nodes {
+        let (id, hour_ago) = (format!("i-{n}"), now - Span::from_s(3600));
+        let record = NodeRecord::assign(fixtures::slot(n), None, fixtures::new_life(n), hour_ago, "").unwrap();
+        let mut record = record.bind(&id, None, hour_ago).unwrap();
+        let lease = now + policy.heartbeat.lease(u64::from(nodes));
+        record = record.register(&fixtures::caller(&id), "inc-1", lease, now).unwrap().open_gate(now).unwrap();
+        instances.push(Instance { launched_at: hour_ago, ..fixtures::running(&id, &record) });
+        orders.push(record.life().unwrap().seq);
+        store.write(None, &record, Vec::new()).await.unwrap();
+    }
+    let versions: Vec<_> = store.nodes().await.unwrap().iter().map(|n| (n.slot, n.version)).collect();
+    let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
+    let tokens: Vec<String> =
+        (0..nodes).map(|n| keys.boot_token(&cluster, fixtures::node_id(n), keys.version())).collect();
+    let ingest = Ingest::new(store.clone(), Credentials::Token(Keys::fixed(keys.clone())), cluster.clone());
+    let ingest = Arc::new(ingest);
+    let settings = LaunchSettings { cluster, keys: Some(keys), heartbeat_url: String::new(), sweep_url: String::new() };
+    let cloud = Arc::new(Running(instances));
+
+    let began = Instant::now();
+    let end = began + Duration::from_secs(seconds);
+    // At first the calls are spread over the time that a node may wait.
+    let spread = 60_000 / u64::from(nodes).max(1);
+    let mut due: BinaryHeap<Reverse<(Instant, u32)>> =
+        (0..nodes).map(|n| Reverse((began + Duration::from_millis(u64::from(n) * spread.max(1)), n))).collect();
+    let mut under_way: JoinSet<(u32, f64, Duration)> = JoinSet::new();
+    let (mut beats, mut slowest, mut runs, mut next_run) = (0_u64, Duration::ZERO, 0, began + PERIOD);
+    let cpu = cpu_ms();
+    while Instant::now() < end {
+        if Instant::now() >= next_run {
+            next_run += PERIOD;
+            let clock = RunClock::new(Time::now(), None, Duration::from_secs(50));
+            let answer = poll_and_scale::tick(&store, &*cloud, &settings, &json!({}), clock).await.unwrap();
+            assert!(answer.actions.is_empty(), "a run has something to do: {:?}", answer.actions.first());
+            runs += 1;
+        }
+        while let Some(Reverse((at, n))) = due.peek().copied()
+            && at <= Instant::now()
+            && under_way.len() < AT_ONCE
+        {
+            due.pop();
+            let (ingest, event) =
+                (Arc::clone(&ingest), request(n, &tokens[n as usize], orders[n as usize], began.elapsed().as_millis()));
+            under_way.spawn(async move {
+                let asked = Instant::now();
+                let answer = ingest.handle(&event, Time::now()).await;
+                assert_eq!(answer["statusCode"], 200, "{answer}");
+                let body: Value = serde_json::from_str(answer["body"].as_str().unwrap()).unwrap();
+                (n, body["next_heartbeat_s"].as_f64().unwrap(), asked.elapsed())
+            });
+        }
+        let wait = due.peek().map_or(end, |Reverse((at, _))| (*at).min(end));
+        tokio::select! {
+            Some(done) = under_way.join_next(), if !under_way.is_empty() => {
+                let (n, next_s, took) = done.unwrap();
+                beats += 1;
+                slowest = slowest.max(took);
+                due.push(Reverse((Instant::now() + Duration::from_secs_f64(next_s), n)));
+            }
+            () = tokio::time::sleep_until(wait.min(next_run).into()), if under_way.len() < AT_ONCE => {}
+        }
+    }
+    while let Some(done) = under_way.join_next().await {
+        done.unwrap();
+    }
+    let used = cpu_ms() - cpu;
+    let after = store.nodes().await.unwrap();
+    let now: Vec<_> = after.iter().map(|n| (n.slot, n.version)).collect();
+    assert_eq!(now, versions, "a record changed, so a lease was lost");
+    let late = after.iter().filter(|n| n.contact().unwrap().lease_expires_at < Time::now()).count();
+    assert_eq!(late, 0, "{late} leases are over");
+    let left =
+        after.iter().map(|n| n.contact().unwrap().lease_expires_at.since(Time::now())).min().unwrap_or(Span::ZERO);
+    println!(
+        "{nodes} nodes, {seconds} s: {beats} heartbeats ({:.0} a second), {runs} runs, no lease lost; the shortest lease \
+         has {} s left; the slowest answer took {} ms; CPU with the database {:.2} ms a heartbeat",
+        beats as f64 / seconds as f64,
+        left.as_s(),
+        slowest.as_millis(),
+        used as f64 / beats as f64
+    );
+}
+
+fn main() {
+    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    let nodes = u32::try_from(numbers.first().copied().unwrap_or(10_000)).unwrap();
+    let seconds = numbers.get(1).copied().unwrap_or(600);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(whole(nodes, seconds));
+}
