@@ -9,7 +9,6 @@ use super::launch::{Outcomes, Told};
 use crate::plan::{Action, Planned};
 use async_trait::async_trait;
 use model::Offering;
-use model::batch::MAX_BATCH;
 use model::ids::Ulid;
 use runtime::answer::ActError;
 use runtime::run::{Numbered, PerformTogether};
@@ -24,6 +23,7 @@ enum Common<'p> {
 /// The launches of each call, in the plan's order.
 pub(super) fn calls<'p>(acting: &Acting<'_>, launches: Vec<Numbered<'p, Action>>) -> Vec<Vec<Numbered<'p, Action>>> {
     let mut calls: Vec<Vec<Numbered<'p, Action>>> = Vec::new();
+    let most = acting.run.seen.policy.launch.max_per_call;
     // The last call of each kind.
     let mut last: Vec<(Common<'p>, usize)> = Vec::new();
     for (n, planned) in launches {
@@ -33,13 +33,15 @@ pub(super) fn calls<'p>(acting: &Acting<'_>, launches: Vec<Numbered<'p, Action>>
         };
         let known = last.iter_mut().find(|(of, _)| *of == common);
         match known {
-            Some((_, at)) => match calls.get_mut(*at).filter(|call| call.len() < MAX_BATCH) {
-                Some(call) => call.push((n, planned)),
-                None => {
-                    *at = calls.len();
-                    calls.push(vec![(n, planned)]);
+            Some((of, at)) => {
+                match calls.get_mut(*at).filter(|call| matches!(of, Common::Batch(_)) || call.len() < most) {
+                    Some(call) => call.push((n, planned)),
+                    None => {
+                        *at = calls.len();
+                        calls.push(vec![(n, planned)]);
+                    }
                 }
-            },
+            }
             None => {
                 last.push((common, calls.len()));
                 calls.push(vec![(n, planned)]);

@@ -3,6 +3,7 @@
 //! Guarantees: the check, the defaults and the printed reference all come from this table.
 //! Does not: hold values; [`super::Policy`] does.
 
+use crate::batch::MAX_BATCH;
 use crate::ids::SLOT_CEILING;
 
 /// The most bytes of user data that EC2 accepts, before encoding.
@@ -109,6 +110,12 @@ pub const KNOBS: &[Knob] = &[
         COUNT_1,
         "1000",
         "the most nodes that one run launches; a new account of EC2 may ask for 1000 instances at once, and 2 more in each second",
+    ),
+    knob(
+        "launch.max_per_call",
+        Kind::Whole(1, MAX_BATCH as i64),
+        "99",
+        "the most nodes of one launch call, with `iam`; 1: a call for each node, for agents that know no batches",
     ),
     knob(
         "launch.calls_per_second",

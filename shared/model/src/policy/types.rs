@@ -46,7 +46,7 @@ sections! {
     /// `[launch]`
     Launch {
         template: Option<String>, subnets: Vec<String>, tags: BTreeMap<String, String>, user_data: String,
-        max_per_run: u32, calls_per_second: f64,
+        max_per_run: u32, max_per_call: usize, calls_per_second: f64,
     }
     /// `[boot]`
     Boot { timeout_s: i64, failures_before_pause: u32 }
