@@ -534,6 +534,8 @@ impl Cloud for Seen {
             core.called(caller.function(), operation, "");
         }
         core.count("a launch call was made");
+        let nodes = nodes_of(request);
+        nodes.iter().for_each(|node| caller.was_answered(*node, false));
         let within = !core.scenario.request_limits || {
             let (mut region, now) = (lock(&ec2.region), core.now());
             region.run_requests.take(1, REQUESTS, now) && region.run_instances.take(request.count, INSTANCES, now)
@@ -546,7 +548,6 @@ impl Cloud for Seen {
         // The client gives up after 25 s. A call that is under way then may still be carried out.
         let slow = core.happens(Fault::LaunchSlow);
         let lands_ms = if slow { core.of(Fault::LaunchSlow, 5_000, 35_000) } else { core.between(50, 1500) };
-        let nodes = nodes_of(request);
         let offering = request.offering.clone();
         let (landing, request, token) = (Arc::clone(ec2), request.clone(), client_token.to_owned());
         let under_way = Arc::clone(&caller);
