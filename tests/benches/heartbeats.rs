@@ -5,8 +5,8 @@
 //! cargo bench -p nodekeeper-tests --bench heartbeats -- 1000 60      1,000 nodes for a minute
 //! ```
 //!
-//! Each node calls when the last answer told it to. Fails if a heartbeat is refused, or if the record of a node is
-//! another one at the end than a steady heartbeat leaves: a lease that was lost changes the record's version.
+//! Each node calls at the time that the last answer told it. The benchmark fails if a heartbeat is refused, or if the
+//! version of a record changes. A steady heartbeat does not change the version, and the loss of a lease does.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 

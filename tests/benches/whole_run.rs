@@ -6,8 +6,7 @@
 //! ```
 //!
 //! The run has a process of its own and talks through the AWS SDK to the embedded DynamoDB and to the EC2 stand-in, which
-//! this process has filled before. So CPU time and memory are those of the run alone. `least` is the smallest number of
-//! calls that can do the same: one for each page of what must be read, and one for each thing that must be written.
+//! this process has filled before. So CPU time and memory are those of the run alone.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
 
 use async_trait::async_trait;
@@ -32,7 +31,7 @@ use store::steps::{self, Retention};
 use store::{Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, Query, Row, Store, Table, Write, WriteError};
 
 const CASES: [&str; 5] = ["idle", "busy", "launch", "shut down", "orphans"];
-/// How many rows are written at the same time to fill the cluster.
+/// How many rows the benchmark writes at the same time when it fills the cluster.
 const AT_ONCE: usize = 32;
 /// When the run takes place, in seconds; the nodes were launched at 0.
 const NOW_S: i64 = 7200;

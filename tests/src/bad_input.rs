@@ -328,7 +328,7 @@ async fn a_heartbeat_that_comes_late_changes_nothing() {
         assert_eq!((status, error.as_str()), (409, "stale_report"), "{busy} {registers}");
         assert_eq!(after, before, "{busy} {registers}");
     }
-    // The same heartbeat twice is no late one, and neither is the next one.
+    // A heartbeat that arrives twice is not late. The next heartbeat is not late either.
     let (status, _, again) = beat(Some(5000), true, false).await;
     assert_eq!((status, says(&again), again.version), (200, (true, Some(5000)), before.version));
     let (status, _, next) = beat(Some(5001), true, false).await;

@@ -66,8 +66,13 @@ async fn a_run_killed_after_any_write_or_call_is_repaired_by_the_next_runs() {
 
 /// A world with four jobs that need a node each, in which EC2 has `most` instances and then no more.
 async fn batch_of_four(most: u32) -> World {
+    four_jobs(most, 99).await
+}
+
+async fn four_jobs(most: u32, max_per_call: u32) -> World {
     let mut policy = quick_policy();
     policy["idle"]["timeout_s"] = json!(20);
+    policy["launch"]["max_per_call"] = json!(max_per_call);
     let world = World::batched(policy).await;
     world.ec2.set_faults(serde_json::from_value(json!({"shortages": [{"left": most}]})).unwrap());
     for n in 0..4 {
@@ -76,6 +81,21 @@ async fn batch_of_four(most: u32) -> World {
         world.submit(spec).await;
     }
     world
+}
+
+#[tokio::test]
+async fn one_call_asks_for_at_most_as_many_nodes_as_the_policy_allows() {
+    for (max_per_call, calls, launched_alone) in [(1, 4, 4), (3, 2, 1), (99, 1, 0)] {
+        let world = four_jobs(4, max_per_call).await;
+        world.poll().await;
+        let log = world.switch.log();
+        assert_eq!(log.iter().filter(|call| *call == "RunInstances").count(), calls, "{max_per_call}: {log:?}");
+        let nodes = world.look.nodes().await.unwrap();
+        assert!(nodes.iter().all(|n| n.life().is_some_and(|l| l.instance_id.is_some())), "{nodes:?}");
+        // A node that is launched alone is named by its own tag, which agents of every version understand.
+        let alone = world.ec2.instances().iter().filter(|i| i.tags.contains_key("nodekeeper:node-id")).count();
+        assert_eq!(alone, launched_alone);
+    }
 }
 
 /// Every job ran, every instance was another node's, and none was an orphan.

@@ -96,8 +96,8 @@ pub struct Heartbeat {
     /// Why the node takes no work, for people; `None` if it does. For example, jobs could read the instance metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
-    /// How long the machine has been up when the heartbeat is made, in milliseconds. It is the order of the heartbeats of
-    /// one boot: one that the network delivers late must not replace what a newer one said.
+    /// How long the machine has been up when the heartbeat is made, in milliseconds. This number orders the heartbeats of
+    /// one boot. A heartbeat that the network delivers late must not replace what a newer heartbeat said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uptime_ms: Option<u64>,
 }

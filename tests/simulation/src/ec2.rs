@@ -9,6 +9,7 @@ use crate::caller::Caller;
 use crate::check::Check;
 use crate::check::cloud::nodes_of;
 use crate::core::{Core, Fault, START, lock};
+use crate::launch_limits::LaunchLimits;
 use async_trait::async_trait;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
 use model::ids::NodeId;
@@ -19,12 +20,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::task::AbortHandle;
-
-/// RunInstances: the calls at once, the instances at once, and how many of each come back in a second ("Request throttling
-/// for the Amazon EC2 API", EC2 Developer Guide).
-const REQUESTS: i64 = 5;
-const INSTANCES: i64 = 1000;
-const REFILL: i64 = 2;
 
 /// How long after a change a list may show the state before.
 const OLDER_STATE: Span = Span::from_s(120);
@@ -98,32 +93,11 @@ struct Region {
     shortages: BTreeMap<(String, String, Market), Time>,
     quota_until: Option<Time>,
     not_allowed_until: Option<Time>,
-    run_requests: Bucket,
-    run_instances: Bucket,
+    launch_limits: LaunchLimits,
     collapse_until: Option<Time>,
     launched: u64,
     /// Spot warnings that are not passed on yet.
     warnings: Vec<String>,
-}
-
-/// A token bucket, in thousandths of a token; full at first.
-#[derive(Default)]
-struct Bucket {
-    milli: i64,
-    filled_at: Option<Time>,
-}
-
-impl Bucket {
-    /// Takes `n` tokens from a bucket of this size, into which `REFILL` come in each second. False if fewer are left.
-    fn take(&mut self, n: usize, size: i64, now: Time) -> bool {
-        let back = self.filled_at.map_or(size * 1000, |at| now.since(at).as_ms() * REFILL);
-        self.milli = (self.milli + back).min(size * 1000);
-        self.filled_at = Some(now);
-        let wanted = n as i64 * 1000;
-        let enough = wanted <= self.milli;
-        self.milli -= if enough { wanted } else { 0 };
-        enough
-    }
 }
 
 impl Region {
@@ -538,7 +512,7 @@ impl Cloud for Seen {
         nodes.iter().for_each(|node| caller.was_answered(*node, false));
         let within = !core.scenario.request_limits || {
             let (mut region, now) = (lock(&ec2.region), core.now());
-            region.run_requests.take(1, REQUESTS, now) && region.run_instances.take(request.count, INSTANCES, now)
+            region.launch_limits.allow(request.count, now)
         };
         if !within || core.happens(Fault::LaunchThrottled) {
             let error = LaunchError::Throttled("RequestLimitExceeded (simulated)".into());

@@ -23,6 +23,7 @@ pub mod ec2;
 pub mod embedded;
 pub mod functions;
 pub mod happened;
+pub mod launch_limits;
 pub mod machine;
 pub mod rules;
 pub mod scenario;

@@ -1,7 +1,7 @@
 //! Which launches are made with one call.
 //!
-//! Guarantees: launches of the same offerings share calls where the user data holds nothing of one node; the repeated
-//! launches of one batch are one call, with all of its nodes that have no instance.
+//! Guarantees: launches of the same offerings share calls if the user data holds nothing of one node; the repeated
+//! launches of one batch are one call, for all nodes of the batch that have no instance.
 //! Does not: make a call.
 
 use super::acting::Acting;

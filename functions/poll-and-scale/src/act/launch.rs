@@ -2,14 +2,15 @@
 //!
 //! 1. claim the slots: one conditional write with the whole request, its digest and the claim;
 //! 2. call RunInstances with the tags and the token `{node_id}-{attempt}`, or `{ULID of the batch}-{attempt}`;
-//! 3. bind the instances that EC2 launched, and free the slots for which it launched none.
+//! 3. bind the instances that EC2 launched, and free the slots that got no instance.
 //!
 //! If a run is killed between 1 and 2, a later run repeats the call after the claim has ended, but only if that run
 //! renders the same request. If a run is killed between 2 and 3, the next run sees the tagged instances and binds them, or
 //! repeats the call and gets the same instances. Source: EC2 API reference, "Ensuring idempotency".
 //!
-//! Where the user data holds nothing of one node, one call launches a batch of nodes. Each of the writes 1 and 3 is then
-//! one transaction, so that a batch is never half claimed and never half bound.
+//! One call launches a batch of nodes if the user data holds nothing of one node. Then step 1 is one transaction, and a
+//! batch is never half claimed. Step 3 is one transaction too. If somebody has changed one of the records meanwhile, each
+//! record is written alone instead.
 //!
 //! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering or the batch, in a
 //! write of its own before the next call.
@@ -64,8 +65,8 @@ impl Acting<'_> {
         }
     }
 
-    /// Claims these slots, each for its reason, and launches the first of these offerings that EC2 has. Slots beyond one
-    /// batch are left.
+    /// Claims these slots, each for its reason, and launches the first of these offerings that EC2 has. The next run
+    /// launches the slots that do not fit into one batch.
     pub(super) async fn launch(&self, wanted: &[(Slot, String)], offerings: &[Offering]) -> Outcomes {
         let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &(Outcome::Left, None));
         let mut rest = offerings.iter();
@@ -229,7 +230,7 @@ impl Acting<'_> {
         self.cloud.launch(&request, &client_token(life)).await
     }
 
-    /// Binds each record to its instance, and frees the slots for which EC2 launched none.
+    /// Binds each record to its instance, and frees the slots that got no instance.
     async fn settle(&self, records: &[NodeRecord], instances: &[Instance]) -> Outcomes {
         let Some(life) = records.first().and_then(NodeRecord::life) else { return Outcomes::new() };
         let now = self.run.now();

@@ -1,0 +1,46 @@
+//! The limits that EC2 publishes for launches.
+//!
+//! Source: EC2 Developer Guide, "Request throttling for the Amazon EC2 API": RunInstances.
+
+use model::time::Time;
+
+/// How many calls EC2 takes at once.
+const REQUESTS: i64 = 5;
+/// How many instances EC2 launches at once.
+const INSTANCES: i64 = 1000;
+/// How many of each come back in a second.
+const REFILL: i64 = 2;
+
+/// What EC2 still allows a new account to launch.
+#[derive(Default)]
+pub struct LaunchLimits {
+    requests: Bucket,
+    instances: Bucket,
+}
+
+impl LaunchLimits {
+    /// Counts a call for this many instances. False if EC2 refuses the call for now.
+    pub fn allow(&mut self, instances: usize, now: Time) -> bool {
+        self.requests.take(1, REQUESTS, now) && self.instances.take(instances, INSTANCES, now)
+    }
+}
+
+/// A token bucket, in thousandths of a token; full at first.
+#[derive(Default)]
+struct Bucket {
+    milli: i64,
+    filled_at: Option<Time>,
+}
+
+impl Bucket {
+    /// Takes `n` tokens from a bucket of this size, into which `REFILL` come in each second. False if fewer are left.
+    fn take(&mut self, n: usize, size: i64, now: Time) -> bool {
+        let back = self.filled_at.map_or(size * 1000, |at| now.since(at).as_ms() * REFILL);
+        self.milli = (self.milli + back).min(size * 1000);
+        self.filled_at = Some(now);
+        let wanted = n as i64 * 1000;
+        let enough = wanted <= self.milli;
+        self.milli -= if enough { wanted } else { 0 };
+        enough
+    }
+}
