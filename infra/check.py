@@ -107,7 +107,7 @@ class Needs:
 NEEDS = {
     # A spot warning is the only input whose content no later run can observe. So it is tried once more.
     "poll-and-scale": Needs(55, 512, retries=(1, 120), key=True, urls_in_user_data=True),
-    "clean-stale-records": Needs(55, 512),
+    "clean-stale-records": Needs(240, 512),
     "heartbeat-ingest": Needs(20, 256, key=True),
     "sweep-dispatch": Needs(55, 256, key=True),
 }

@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 use std::sync::atomic::{AtomicBool, Ordering};
-use store::{Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, Query, Row, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Dynamo, Item, Key, Page, PageKey, Query, Row, Scan, Table, Write, WriteError};
 
 /// The tables of one cluster, as far as the reader may see them.
 #[derive(Debug)]
@@ -65,13 +65,13 @@ impl Db for HiddenEnv {
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
         self.whole.query(query, from).await
     }
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
-        if index.is_some() {
-            return self.whole.scan(table, index, from).await;
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        if scan.index.is_some() {
+            return self.whole.scan(scan, from).await;
         }
-        match self.read_whole(table, self.whole.scan(table, None, from.clone())).await {
+        match self.read_whole(scan.table, self.whole.scan(scan, from.clone())).await {
             Some(read) => read,
-            None => self.hidden(self.without_env.scan(table, None, from).await),
+            None => self.hidden(self.without_env.scan(scan, from).await),
         }
     }
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
@@ -79,5 +79,8 @@ impl Db for HiddenEnv {
     }
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
         self.whole.transact(writes).await
+    }
+    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
+        self.whole.put_new(table, rows).await
     }
 }

@@ -1,8 +1,9 @@
 //! The heartbeats of a large fleet against the embedded DynamoDB, in real time, with a run of poll-and-scale each minute.
 //!
 //! ```text
-//! cargo bench -p nodekeeper-tests --bench heartbeats                 10,000 nodes for ten minutes
-//! cargo bench -p nodekeeper-tests --bench heartbeats -- 1000 60      1,000 nodes for a minute
+//! cargo bench --workspace --bench heartbeats                 10,000 nodes for ten minutes
+//! cargo bench --workspace --bench heartbeats -- 1000 60      1,000 nodes for a minute
+//! cargo bench --workspace --bench heartbeats -- alone        the function alone: no database, no client of AWS
 //! ```
 //!
 //! Each node calls at the time that the last answer told it. The benchmark fails if a heartbeat is refused, or if the
@@ -28,7 +29,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{Dynamo, Store};
+use store::{Answer, Db, DbError, Dynamo, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 use tokio::task::JoinSet;
 
 /// How many requests are under way at the same time at most.
@@ -179,7 +180,69 @@ async fn whole(nodes: u32, seconds: u64) {
     );
 }
 
+/// A database that takes every write, and answers with this row.
+struct Steady(Item);
+
+#[async_trait]
+impl Db for Steady {
+    async fn get(&self, _: &Key) -> Result<Option<Row>, DbError> {
+        Ok(None)
+    }
+    async fn get_many(&self, _: &[Key]) -> Result<Vec<Row>, DbError> {
+        let mut document = example_json();
+        document["heartbeat"]["idle_s"] = json!(60);
+        let policy = model::control::PolicyRow::new(&Policy::from_json(&document).unwrap());
+        Ok(vec![store::row(&policy).into()])
+    }
+    async fn query(&self, _: &Query, _: Option<PageKey>) -> Result<Page, DbError> {
+        Ok(Page::default())
+    }
+    async fn scan(&self, _: &Scan, _: Option<PageKey>) -> Result<Page, DbError> {
+        Ok(Page::default())
+    }
+    async fn write(&self, write: &Write, _: Answer) -> Result<Option<Row>, WriteError> {
+        Ok((write.key.table == Table::Nodes).then(|| self.0.clone().into()))
+    }
+    async fn transact(&self, _: &[Write]) -> Result<(), WriteError> {
+        Ok(())
+    }
+    async fn put_new(&self, _: Table, _: &[Item]) -> Result<(), DbError> {
+        Ok(())
+    }
+}
+
+/// The time of one steady heartbeat in the function itself: the event, the token, the body, the write's conditions, the
+/// record and the answer.
+async fn alone() {
+    const BEATS: u32 = 100_000;
+    let cluster: ClusterName = "large".parse().unwrap();
+    let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
+    let token = keys.boot_token(&cluster, fixtures::node_id(1), keys.version());
+    let record = fixtures::ready(1);
+    let as_of = record.life().unwrap().seq;
+    let store = Store::new(Arc::new(Steady(store::row(&record))));
+    let ingest = Ingest::new(store, Credentials::Token(Keys::fixed(keys)), cluster);
+    // Each heartbeat comes a second after the one before, so that no limit on calls applies.
+    let mut now = Time::now();
+    let mut least = Duration::MAX;
+    for _ in 0..5 {
+        let events: Vec<Value> = (0..BEATS).map(|n| request(1, &token, as_of, u128::from(n))).collect();
+        let began = Instant::now();
+        for event in &events {
+            now = now + Span::from_s(1);
+            let answer = ingest.handle(event, now).await;
+            assert_eq!(answer["statusCode"], 200, "{answer}");
+        }
+        least = least.min(began.elapsed());
+    }
+    println!("a steady heartbeat in the function alone: {:.1} µs", least.as_secs_f64() * 1e6 / f64::from(BEATS));
+}
+
 fn main() {
+    if std::env::args().any(|a| a == "alone") {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        return runtime.block_on(alone());
+    }
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let nodes = u32::try_from(numbers.first().copied().unwrap_or(10_000)).unwrap();
     let seconds = numbers.get(1).copied().unwrap_or(600);

@@ -1,8 +1,10 @@
 //! One whole run of a scheduled function on a large cluster: its calls, bytes, CPU time and peak memory.
 //!
 //! ```text
-//! cargo bench -p nodekeeper-tests --bench whole_run                  1,000 nodes, each case
-//! cargo bench -p nodekeeper-tests --bench whole_run -- 10000 idle    10,000 nodes, one case
+//! cargo bench --workspace --bench whole_run                          1,000 nodes, each case
+//! cargo bench --workspace --bench whole_run -- 10000 idle            10,000 nodes, one case
+//! cargo bench --workspace --bench whole_run -- 10000 idle --latency  EC2 answers as slowly as in a large account
+//! cargo bench --workspace --bench whole_run -- 10000 1000000 queue   100 busy nodes, and so many jobs that wait
 //! ```
 //!
 //! The run has a process of its own and talks through the AWS SDK to the embedded DynamoDB and to the EC2 stand-in, which
@@ -13,8 +15,10 @@ use async_trait::async_trait;
 use cloud::Ec2;
 use futures::StreamExt;
 use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::control::RunRow;
 use model::fixtures::{self, at};
-use model::ids::ClusterName;
+use model::functions::POLL_AND_SCALE;
+use model::ids::{ClusterName, JobId, NodeId, Ulid};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
@@ -23,16 +27,18 @@ use nodekeeper_simulation::embedded;
 use runtime::answer::Outcome;
 use runtime::clock::RunClock;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::steps::{self, Retention};
-use store::{Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, Query, Row, Store, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Dynamo, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 
-const CASES: [&str; 5] = ["idle", "busy", "launch", "shut down", "orphans"];
+const CASES: [&str; 6] = ["idle", "busy", "launch", "shut down", "orphans", "queue"];
 /// How many rows the benchmark writes at the same time when it fills the cluster.
 const AT_ONCE: usize = 32;
+/// The nodes of the case `queue`.
+const QUEUE_NODES: u32 = 100;
 /// When the run takes place, in seconds; the nodes were launched at 0.
 const NOW_S: i64 = 7200;
 
@@ -72,9 +78,9 @@ impl Db for Metered<Dynamo> {
         self.meter.count(format!("query {:?}", query.table), 1, &page.items);
         Ok(page)
     }
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
-        let page = self.inner.scan(table, index, from).await?;
-        self.meter.count(format!("scan {table:?}"), 1, &page.items);
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        let page = self.inner.scan(scan, from).await?;
+        self.meter.count(format!("scan {:?}", scan.table), 1, &page.items);
         Ok(page)
     }
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
@@ -85,6 +91,10 @@ impl Db for Metered<Dynamo> {
         self.meter.count("transact", 1, &[]);
         self.inner.transact(writes).await
     }
+    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
+        self.meter.count(format!("batch write {table:?}"), rows.len().div_ceil(25), &[]);
+        self.inner.put_new(table, rows).await
+    }
 }
 
 #[async_trait]
@@ -93,6 +103,14 @@ impl Cloud for Metered<Ec2> {
         let all = self.inner.instances().await?;
         self.meter.count("DescribeInstances", all.len().div_ceil(1000).max(1), &[]);
         Ok(all)
+    }
+    async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+        self.meter.count("DescribeInstances by id", instance_ids.len().div_ceil(250), &[]);
+        self.inner.instances_by_id(instance_ids).await
+    }
+    async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
+        self.meter.count("DescribeInstances by tag", 2 * nodes.len().div_ceil(200), &[]);
+        self.inner.instances_of(nodes).await
     }
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         self.meter.count("DescribeInstances of one", 1, &[]);
@@ -184,13 +202,29 @@ async fn node(cloud: &Ec2, policy: &Policy, n: u32) -> NodeRecord {
     record.register(&fixtures::caller(&id), "inc-1", lease, at(NOW_S - 10)).unwrap().open_gate(at(60)).unwrap()
 }
 
-async fn fill(case: &str, nodes: u32, store: &Store, cloud: &Ec2, policy: &Policy) {
+async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Policy) {
+    let store = &Store::new(Arc::new(dynamo.clone()));
     let row = model::control::PolicyRow::new(policy);
     store.write(None, &row, Vec::new()).await.unwrap();
+    let nodes = if case == "queue" { QUEUE_NODES } else { size };
+    if !matches!(case, "launch" | "orphans") {
+        // The last run has counted the nodes.
+        let run = RunRow { in_use: Some(nodes.into()), ..RunRow::new(POLL_AND_SCALE.name) };
+        store.write(None, &run, Vec::new()).await.unwrap();
+    }
     let job = |n: u32| {
         let spec = JobSpec { command: vec!["true".into()], vcpus: 2, ..JobSpec::default() };
-        Job::submit(fixtures::job_id(n), spec, at(0)).unwrap()
+        Job::submit(JobId::new(Ulid::from_parts(u64::from(n), u128::from(n) * 0x9E37_79B9)), spec, at(0)).unwrap()
     };
+    if case == "queue" {
+        let first = |part: u32| nodes + part * 1000;
+        let parts = (0..size.div_ceil(1000)).map(|part| async move {
+            let jobs = first(part)..first(part + 1).min(nodes + size);
+            let rows: Vec<Item> = jobs.map(|n| store::row(&job(n))).collect();
+            dynamo.put_new(Table::Jobs, &rows).await.unwrap();
+        });
+        futures::stream::iter(parts).buffer_unordered(2).collect::<Vec<()>>().await;
+    }
     let keep = Retention::of(policy);
     let each = |n: u32| async move {
         match case {
@@ -202,7 +236,7 @@ async fn fill(case: &str, nodes: u32, store: &Store, cloud: &Ec2, policy: &Polic
                     (node.contact.idle_since_at, node.contact.idle_seen) = (Some(at(100)), 9);
                 }
                 let record = store.write(None, &record, Vec::new()).await.unwrap();
-                if case == "busy" {
+                if matches!(case, "busy" | "queue") {
                     let job = store.write(None, &job(n), Vec::new()).await.unwrap();
                     steps::place(store, &job, &[(0, &record)], None, keep, at(70)).await.unwrap();
                 }
@@ -213,7 +247,7 @@ async fn fill(case: &str, nodes: u32, store: &Store, cloud: &Ec2, policy: &Polic
 }
 
 /// Fills a new cluster, carries out one run in a process of its own, and returns what the run used.
-async fn case(case: &str, nodes: u32) -> Value {
+async fn case(case: &str, nodes: u32, latency: Option<ec2_stand_in::Latency>) -> Value {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dynamo_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()).await });
@@ -225,6 +259,7 @@ async fn case(case: &str, nodes: u32) -> Value {
     let template = json!({"id": "lt-0123456789abcdef0", "name": "nodekeeper", "versions": [{"version": 1}]});
     let config = ec2_stand_in::Ec2Settings {
         launch_templates: vec![serde_json::from_value(template).unwrap()],
+        latency,
         ..ec2_stand_in::Ec2Settings::default()
     };
     let stand_in = ec2_stand_in::Ec2::new(config, clock, Arc::new(ec2_stand_in::NoMachines));
@@ -232,13 +267,14 @@ async fn case(case: &str, nodes: u32) -> Value {
     let ec2_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
     let mut document = example_json();
-    document["nodes"] = json!({"max": nodes.max(1), "min": if case == "idle" { nodes } else { 0 }});
-    document["launch"]["max_per_run"] = json!(nodes);
+    let most = if case == "queue" { QUEUE_NODES } else { nodes.max(1) };
+    document["nodes"] = json!({"max": most, "min": if case == "idle" { nodes } else { 0 }});
+    document["launch"]["max_per_run"] = json!(most);
     document["stale"] = json!({"orphan_brake_min": nodes});
     let policy = Policy::from_json(&document).unwrap();
     let tables = dynamo(&dynamo_url);
     tables.create_tables().await.unwrap();
-    fill(case, nodes, &Store::new(Arc::new(tables)), &ec2(&ec2_url), &policy).await;
+    fill(case, nodes, &tables, &ec2(&ec2_url), &policy).await;
     clock_ms.store(at(NOW_S).as_ms(), Ordering::SeqCst);
     stand_in.advance();
     let mut run = tokio::process::Command::new(std::env::current_exe().unwrap());
@@ -249,7 +285,9 @@ async fn case(case: &str, nodes: u32) -> Value {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let (flags, args): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).filter(|a| a != "--bench").partition(|a| a == "--latency");
+    let latency = (!flags.is_empty()).then(ec2_stand_in::Latency::default);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if let [measured, case, dynamo_url, ec2_url] = args.as_slice()
         && measured == "--measure"
@@ -267,7 +305,7 @@ fn main() {
     );
     for n in nodes {
         for name in CASES.into_iter().filter(|c| words.is_empty() || words.iter().any(|w| c.contains(w.as_str()))) {
-            let used = runtime.block_on(case(name, n));
+            let used = runtime.block_on(case(name, n, latency));
             let number = |field: &str| used[field].as_u64().unwrap_or(0);
             println!(
                 "{n:>7}  {name:<10} {:>8} {:>9} {:>8} {:>8}  {}; {}",

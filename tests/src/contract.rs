@@ -22,7 +22,7 @@ use nodekeeper_simulation::embedded::Embedded;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use store::{
-    Answer, Db, DbError, Dynamo, Effect, Index, Item, Key, Page, PageKey, Query, Row, Table, Write, WriteError,
+    Answer, Db, DbError, Dynamo, Effect, Index, Item, Key, Page, PageKey, Query, Row, Scan, Table, Write, WriteError,
 };
 
 const PLAIN: &str = "the model";
@@ -308,7 +308,7 @@ async fn whole(db: &dyn Db, query: &Query) -> Result<Vec<Seen>, DbError> {
 async fn scan(db: &dyn Db, table: Table, index: Option<Index>) -> Result<Vec<Seen>, DbError> {
     let (mut rows, mut from, mut pages) = (Vec::new(), None, 0);
     loop {
-        let page = db.scan(table, index, from).await?;
+        let page = db.scan(&Scan::all(table, index), from).await?;
         pages += 1;
         ends(pages)?;
         rows.extend(page.items);

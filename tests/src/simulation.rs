@@ -120,7 +120,7 @@ fn every_invariant_holds_in_a_large_fleet() {
 fn a_thousand_nodes_are_asked_for_within_seconds() {
     for (case, batches, changes, least, most_s, most_calls) in [
         ("one call a node", false, &[][..], 300, 600.0, 1000),
-        ("batches", true, &[], 1000, 15.0, 11),
+        ("batches", true, &[], 1000, 15.0, 12),
         ("a third of the batches is cut short", true, &[(Fault::BatchCutShort, 0.33)], 800, 900.0, 400),
         ("a fifth of the runs is killed", true, &[(Fault::Killed, 0.2)], 1000, 300.0, 60),
     ] {

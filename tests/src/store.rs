@@ -7,17 +7,18 @@
 use crate::second_opinions::Emulator;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
 use model::control::{ControlKey, Entry, EntryRow, Quota};
-use model::events::Subject;
+use model::events::{Event, Subject};
 use model::fixtures::{self, at, slot};
 use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportCounter;
 use model::{
-    Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord, NodeState,
-    NodeStatus,
+    ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord,
+    NodeState, NodeStatus,
 };
 use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::steps::{self, Retention};
 use store::{
@@ -120,6 +121,7 @@ async fn suite(place: Place<'_>) {
     handles_are_changed_as_read(place).await;
     a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place).await;
     long_lists_are_read_to_the_last_page(place).await;
+    many_events_are_written_together(place).await;
 }
 
 async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>) {
@@ -425,6 +427,31 @@ async fn long_lists_are_read_to_the_last_page(place: Place<'_>) {
     }
     assert_eq!(tables.store.jobs().await.unwrap().len(), 140);
     assert_eq!(tables.store.queue().await.unwrap().len(), 140);
+    let written: BTreeSet<u32> = (0..30).collect();
+    for n in &written {
+        tables.store.write(None, &fixtures::assigned(*n), Vec::new()).await.unwrap();
+    }
+    for segments in [1, 4] {
+        let nodes = tables.store.nodes_at_once(segments).await.unwrap();
+        assert_eq!(nodes.len(), 30);
+        assert_eq!(nodes.iter().map(|n| n.slot.number()).collect::<BTreeSet<_>>(), written, "{segments} segments");
+    }
+}
+
+/// One batch has at most 25 rows.
+async fn many_events_are_written_together(place: Place<'_>) {
+    let tables = Tables::new(place).await;
+    let event = |n: i64| {
+        let chance = tables.store.chance();
+        Event::new(&Subject::Cluster, ActionName::Warn, &format!("event {n}"), at(n), Span::from_s(60), chance)
+    };
+    for (before, many) in [(0, 1), (1, 60), (61, 0)] {
+        let events: Vec<Event> = (before..before + many).map(event).collect();
+        tables.store.tell_all(&events).await;
+        let told: BTreeSet<String> = tables.store.events().await.unwrap().into_iter().map(|e| e.reason).collect();
+        let expected: BTreeSet<String> = (0..before + many).map(|n| format!("event {n}")).collect();
+        assert_eq!(told, expected);
+    }
 }
 
 #[tokio::test]

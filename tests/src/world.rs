@@ -9,7 +9,7 @@ use model::auth::KeyRing;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Cloud, CloudError, Instance, LaunchError, NODE_TAG};
 use model::control::PolicyRow;
-use model::ids::ClusterName;
+use model::ids::{ClusterName, NodeId};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
 use model::time::{Span, Time};
@@ -19,12 +19,12 @@ use runtime::clock::RunClock;
 use runtime::http::Credentials;
 use runtime::keys::Keys;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use store::{Answer, Db, DbError, Dynamo, Index, Key, Page, PageKey, Query, Row, Store, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Dynamo, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
@@ -148,8 +148,8 @@ impl Db for Switched<dyn Db> {
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
         self.inner.query(query, from).await
     }
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.inner.scan(table, index, from).await
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.inner.scan(scan, from).await
     }
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
         let result = self.inner.write(write, answer).await;
@@ -167,12 +167,21 @@ impl Db for Switched<dyn Db> {
         self.switch.called(format!("transact of {}", writes.len())).await;
         result
     }
+    async fn put_new(&self, table: Table, rows: &[store::Item]) -> Result<(), DbError> {
+        self.inner.put_new(table, rows).await
+    }
 }
 
 #[async_trait]
 impl Cloud for Switched<dyn Cloud> {
     async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
         self.inner.instances().await
+    }
+    async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+        self.inner.instances_by_id(instance_ids).await
+    }
+    async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
+        self.inner.instances_of(nodes).await
     }
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         self.inner.instance(instance_id).await

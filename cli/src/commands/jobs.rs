@@ -13,6 +13,7 @@ use model::ids::{AllocId, JobId};
 use model::time::Time;
 use model::{Alloc, Job, JobState, JobSummary};
 use serde::Serialize;
+use store::placed_last;
 use store::steps::cancel_job;
 
 /// `jobs`
@@ -21,6 +22,9 @@ pub struct JobsArgs {
     /// Also show ended jobs that are still stored
     #[arg(long)]
     all: bool,
+    /// Show at most so many of the waiting jobs, from the head of the queue
+    #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "all")]
+    limit: usize,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -63,7 +67,9 @@ fn no_job(id: JobId) -> anyhow::Error {
 pub(super) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     if !args.all {
-        let jobs = cluster.store.queue().await?;
+        let waiting = cluster.store.waiting(None, args.limit).await?;
+        let more = waiting.end.is_some();
+        let jobs = placed_last(waiting.jobs, cluster.store.placed().await?);
         let waits = jobs.iter().any(|job| waits(job.state));
         let next = if waits { next::read_for_list(&cluster, now, context.err).await? } else { None };
         let why = |job: &JobSummary| next.as_ref().and_then(|n| n.of_job(job.job_id)).map(str::to_owned);
@@ -79,6 +85,10 @@ pub(super) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
                 rows.row(cells(job, now).into_iter().chain([or_blank(why(job))]));
             }
             rows.print(context.out)?;
+        }
+        if more {
+            let limit = args.limit;
+            writeln!(context.err, "more jobs wait behind the first {limit} of the queue: --limit N shows N of them")?;
         }
         return Ok(Outcome::Done);
     }

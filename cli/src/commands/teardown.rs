@@ -21,7 +21,7 @@ use model::control::PolicyRow;
 use model::events::Subject;
 use model::ids::ClusterName;
 use model::time::{Span, Time};
-use model::{Intent, NodeRecord, NodeState};
+use model::{Intent, JobSummary, NodeRecord, NodeState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -82,9 +82,26 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
 
 /// Cancels every job that has not ended. Returns how many.
 async fn cancel_all(cluster: &Cluster, now: Time) -> anyhow::Result<u32> {
+    let mut cancelled = 0;
+    let mut behind: Option<String> = None;
+    loop {
+        let part = cluster.store.waiting(behind.as_deref(), CANCELLED_TOGETHER).await?;
+        cancelled += cancel(cluster, &part.jobs, now).await?;
+        behind = part.end;
+        if behind.is_none() {
+            break;
+        }
+    }
+    Ok(cancelled + cancel(cluster, &cluster.store.placed().await?, now).await?)
+}
+
+/// So many waiting jobs are read together: a queue may be longer than the memory.
+const CANCELLED_TOGETHER: usize = 10_000;
+
+async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Result<u32> {
     let keep = retention(cluster).await?;
     let mut cancelled = 0;
-    for summary in cluster.store.queue().await? {
+    for summary in jobs {
         let change = retried(async || {
             let Some(job) = cluster.store.job(summary.job_id).await? else { return Ok(false) };
             Ok(cancel_job(&cluster.store, &job, BY_OPERATOR, keep, now).await?.is_some())

@@ -28,7 +28,7 @@ use runtime::observation::Observation;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use store::{
-    Answer, Db, DbError, Key, Page, PageKey, Query, Row, TABLES, Table, Write as DbWrite, WriteError, change,
+    Answer, Db, DbError, Key, Page, PageKey, Query, Row, Scan, TABLES, Table, Write as DbWrite, WriteError, change,
     insert_handle, to_json,
 };
 
@@ -100,8 +100,8 @@ impl Db for Watched {
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
         self.db.query(query, from).await
     }
-    async fn scan(&self, table: Table, index: Option<store::Index>, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.db.scan(table, index, from).await
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.db.scan(scan, from).await
     }
     async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Row>, WriteError> {
         self.before(std::slice::from_ref(write)).await?;
@@ -110,6 +110,9 @@ impl Db for Watched {
     async fn transact(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
         self.before(writes).await?;
         self.db.transact(writes).await
+    }
+    async fn put_new(&self, table: Table, rows: &[store::Item]) -> Result<(), DbError> {
+        self.db.put_new(table, rows).await
     }
 }
 
@@ -229,7 +232,7 @@ impl World {
     async fn rows(&self) -> BTreeMap<String, serde_json::Value> {
         let mut rows = BTreeMap::new();
         for definition in TABLES {
-            let page = self.cluster.dynamo.scan(definition.table, None, None).await.unwrap();
+            let page = self.cluster.dynamo.scan(&Scan::all(definition.table, None), None).await.unwrap();
             assert!(page.next.is_none());
             for item in &page.items {
                 let row = to_json(item);

@@ -28,7 +28,7 @@ pub const FUNCTION: &str = CLEAN_STALE_RECORDS.name;
 /// One scheduled run.
 pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
-    let seen = Observation::read(store, cloud, clock.now()).await?;
+    let seen = Observation::read_for_cleaning(store, cloud, || clock.now()).await?;
     let plan = plan(&seen, clock.now());
     let (actions, ran) = if dry_run {
         let plan = act::confirm(store, cloud, &seen, plan).await?;

@@ -15,16 +15,19 @@ use aws_sdk_ec2::config::timeout::TimeoutConfig;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_ec2::types::{
     Filter, InstanceMarketOptionsRequest, InstanceStateName, InstanceType, LaunchTemplateSpecification, MarketType,
-    ResourceType, Tag, TagSpecification,
+    Reservation, ResourceType, Tag, TagSpecification,
 };
 use base64::Engine;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::Market;
 use model::causes::chain;
-use model::cloud::{CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchError};
-use model::ids::ClusterName;
+use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchError, NODE_TAG};
+use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use model::time::Time;
 use refusal::{can_be_of_one_instance, is_unknown_instance, launch_error};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -37,6 +40,14 @@ const CALL_S: u64 = 30;
 const TERMINATE_IDS: usize = 1000;
 /// The most instances DescribeInstances lists on one page.
 const PAGE: i32 = 1000;
+/// How many ids one call of DescribeInstances names. EC2 takes 1,000. Fewer ids make smaller answers, of which several are
+/// in memory at the same time: EC2 describes an instance in about 5 KB.
+const DESCRIBE_IDS: usize = 250;
+/// The most values of the filters of a call ("FilterLimitExceeded", EC2 API reference).
+const FILTER_VALUES: usize = 200;
+/// How many calls of DescribeInstances are made at the same time. EC2 allows 100 at once, and 20 a second.
+const AT_ONCE: usize = 8;
+const DESCRIBE: &str = "DescribeInstances";
 
 /// EC2 through the AWS SDK.
 #[derive(Clone)]
@@ -100,48 +111,46 @@ fn listed(instance: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
     })
 }
 
+/// Adds the instances of an answer. An instance that cannot be read is an error: the list would be partial, and nothing
+/// may be done on a partial list.
+fn add_all(found: &mut Vec<Instance>, reservations: &[Reservation]) -> Result<(), CloudError> {
+    for instance in reservations.iter().flat_map(Reservation::instances) {
+        found.push(listed(instance).ok_or_else(|| CloudError::Unreachable {
+            operation: DESCRIBE,
+            detail: format!(
+                "it listed an instance without an id or with an unknown state: {:?}",
+                instance.instance_id()
+            ),
+        })?);
+    }
+    Ok(())
+}
+
 #[async_trait]
 impl Cloud for Ec2 {
     async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
-        let operation = "DescribeInstances";
-        // There is only one filter, because EC2 answers slowly with more.
-        let filter = Filter::builder().name(format!("tag:{CLUSTER_TAG}")).values(self.cluster.as_str()).build();
-        let mut found = Vec::new();
-        let mut from: Option<String> = None;
-        loop {
-            let page = self
-                .client
-                .describe_instances()
-                .filters(filter.clone())
-                .max_results(PAGE)
-                .set_next_token(from.take())
-                .send()
-                .await
-                .map_err(|e| cloud_error(operation, &e))?;
-            for instance in page.reservations().iter().flat_map(|r| r.instances()) {
-                // An instance that cannot be read is an error: the list would be partial, and nothing may be done on
-                // a partial list.
-                found.push(listed(instance).ok_or_else(|| CloudError::Unreachable {
-                    operation,
-                    detail: format!(
-                        "it listed an instance without an id or with an unknown state: {:?}",
-                        instance.instance_id()
-                    ),
-                })?);
-            }
-            from = page.next_token.filter(|t| !t.is_empty());
-            if from.is_none() {
-                return Ok(found);
-            }
-        }
+        self.with_tag(CLUSTER_TAG, &[self.cluster.to_string()]).await
+    }
+
+    async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+        let calls: Vec<_> = instance_ids.chunks(DESCRIBE_IDS).map(|ids| self.known(ids).boxed()).collect();
+        self.ours(calls).await
+    }
+
+    async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
+        let nodes_by_tag: Vec<String> = nodes.iter().map(NodeId::to_string).collect();
+        let ulids: BTreeSet<_> = nodes.iter().map(|node_id| node_id.ulid()).collect();
+        // A batch begins with the ULID of its nodes.
+        let batches: Vec<String> = ulids.iter().map(|ulid| format!("{ulid}:*")).collect();
+        let of_nodes = nodes_by_tag.chunks(FILTER_VALUES).map(|values| self.with_tag(NODE_TAG, values).boxed());
+        let of_batches = batches.chunks(FILTER_VALUES).map(|values| self.with_tag(BATCH_TAG, values).boxed());
+        let mut found = self.ours(of_nodes.chain(of_batches).collect()).await?;
+        found.retain(|i| i.node_id().is_some_and(|node_id| nodes.contains(&node_id)));
+        Ok(found)
     }
 
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
-        match self.client.describe_instances().instance_ids(instance_id).send().await {
-            Ok(page) => Ok(page.reservations().iter().flat_map(|r| r.instances()).find_map(listed)),
-            Err(e) if is_unknown_instance(e.as_service_error().and_then(ProvideErrorMetadata::code)) => Ok(None),
-            Err(e) => Err(cloud_error("DescribeInstances", &e)),
-        }
+        Ok(self.known(&[instance_id.to_owned()]).await?.pop())
     }
 
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
@@ -234,6 +243,83 @@ impl Cloud for Ec2 {
 }
 
 impl Ec2 {
+    /// Every instance with this tag and one of these values, at most [`FILTER_VALUES`]. All pages, or an error.
+    async fn with_tag(&self, tag: &str, values: &[String]) -> Result<Vec<Instance>, CloudError> {
+        // There is only one filter, because EC2 answers slowly with more.
+        let filter = Filter::builder().name(format!("tag:{tag}")).set_values(Some(values.to_vec())).build();
+        let mut found = Vec::new();
+        let mut from: Option<String> = None;
+        loop {
+            let page = self
+                .client
+                .describe_instances()
+                .filters(filter.clone())
+                .max_results(PAGE)
+                .set_next_token(from.take())
+                .send()
+                .await
+                .map_err(|e| cloud_error(DESCRIBE, &e))?;
+            add_all(&mut found, page.reservations())?;
+            from = page.next_token.filter(|t| !t.is_empty());
+            if from.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Those of these instances that EC2 knows, at most [`DESCRIBE_IDS`], whatever their tags are.
+    async fn known(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+        let mut found = Vec::new();
+        let mut parts = vec![instance_ids.to_vec()];
+        while let Some(mut ids) = parts.pop() {
+            if ids.is_empty() {
+                // A call without ids would list the whole account.
+                continue;
+            }
+            let error = match self.client.describe_instances().set_instance_ids(Some(ids.clone())).send().await {
+                Ok(answer) => {
+                    add_all(&mut found, answer.reservations())?;
+                    continue;
+                }
+                Err(error) => cloud_error(DESCRIBE, &error),
+            };
+            // If EC2 does not know one of the ids, it refuses the call and names the ids that it does not know.
+            let CloudError::Refused { code, message, .. } = &error else { return Err(error) };
+            if !is_unknown_instance(Some(code)) {
+                return Err(error);
+            }
+            let asked = ids.len();
+            let is_id = |c: char| c.is_ascii_alphanumeric() || c == '-';
+            let named: BTreeSet<&str> = message.split(|c| !is_id(c)).collect();
+            ids.retain(|id| !named.contains(id.as_str()));
+            match ids.len() {
+                // It named none of them. One of the halves has none that is unknown, or each has fewer.
+                left if left == asked && asked > 1 => {
+                    parts.push(ids.split_off(asked / 2));
+                    parts.push(ids);
+                }
+                left if left < asked => parts.push(ids),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes these calls, several at the same time, and returns the instances that have our cluster tag. All calls must
+    /// succeed.
+    async fn ours(
+        &self,
+        calls: Vec<BoxFuture<'_, Result<Vec<Instance>, CloudError>>>,
+    ) -> Result<Vec<Instance>, CloudError> {
+        let found: Vec<Vec<Instance>> = futures::stream::iter(calls).buffer_unordered(AT_ONCE).try_collect().await?;
+        let mut found: Vec<Instance> = found.into_iter().flatten().collect();
+        found.retain(|i| i.tags.get(CLUSTER_TAG).is_some_and(|cluster| cluster == self.cluster.as_str()));
+        // An instance may have the tags of a node and of a batch.
+        found.sort_by(|a, b| a.instance_id.cmp(&b.instance_id));
+        found.dedup_by(|a, b| a.instance_id == b.instance_id);
+        Ok(found)
+    }
+
     async fn terminate_call(&self, ids: &[String]) -> Result<(), CloudError> {
         self.client
             .terminate_instances()

@@ -4,9 +4,11 @@
 //! crate that implements [`Cloud`].
 //! Does not: call anything. The crate `cloud` implements the trait for EC2.
 
+use crate::ids::NodeId;
 pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, InstanceState, NODE_TAG, SIZE_TAG};
 use crate::launch::LaunchRequest;
 use async_trait::async_trait;
+use std::collections::BTreeSet;
 
 /// Why a launch call gave no instance: one kind for each thing that the caller must do. See `docs/rules.md#section-5`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,7 +54,22 @@ pub enum CloudError {
 pub trait Cloud: Send + Sync {
     /// Every instance with our cluster tag, in any state that EC2 still lists. All pages, or an error.
     async fn instances(&self) -> Result<Vec<Instance>, CloudError>;
-    /// One instance, asked for by id; `None` if EC2 does not know it.
+    /// Those of these instances that have our cluster tag, in any state that the cloud still knows, in any order. A cloud
+    /// with a faster way than its whole list makes this method itself.
+    async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+        let wanted: BTreeSet<&str> = instance_ids.iter().map(String::as_str).collect();
+        let mut listed = self.instances().await?;
+        listed.retain(|i| wanted.contains(i.instance_id.as_str()));
+        Ok(listed)
+    }
+    /// The instances with our cluster tag that were launched as one of these nodes, in any state that the cloud still
+    /// knows, in any order. A cloud with a faster way than its whole list makes this method itself.
+    async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
+        let mut listed = self.instances().await?;
+        listed.retain(|i| i.node_id().is_some_and(|node_id| nodes.contains(&node_id)));
+        Ok(listed)
+    }
+    /// One instance, asked for by id, whatever its tags are; `None` if EC2 does not know it.
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError>;
     /// One launch call, for at least one and at most [`LaunchRequest::count`] instances. At least one is returned.
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError>;

@@ -67,13 +67,10 @@ impl Explanation {
         // Jobs next to each other in the queue mostly wait for the same reasons.
         let last = self.waiting.len().checked_sub(1);
         let same = last.filter(|n| self.waiting.get(*n).is_some_and(|w| w.why == why));
-        let group = same.or_else(|| self.groups.get(&joined(why)).copied());
-        match group.and_then(|n| self.waiting.get_mut(n)) {
+        let group = same.unwrap_or_else(|| *self.groups.entry(joined(why)).or_insert(self.waiting.len()));
+        match self.waiting.get_mut(group) {
             Some(waiting) => waiting.jobs.push(job.job_id),
-            None => {
-                self.groups.insert(joined(why), self.waiting.len());
-                self.waiting.push(Waiting { jobs: vec![job.job_id], first: name_of(job), why: why.to_vec() });
-            }
+            None => self.waiting.push(Waiting { jobs: vec![job.job_id], first: name_of(job), why: why.to_vec() }),
         }
     }
 

@@ -105,8 +105,11 @@ impl NodeId {
 /// The ULID with this text. There is only one spelling: lower case, for instance, would be a second name for the same
 /// thing.
 pub(crate) fn only_spelling(s: &str) -> Option<Ulid> {
-    let ulid: Ulid = s.parse().ok()?;
-    (ulid.array_to_str(&mut [0; ulid::ULID_LEN]) == s).then_some(ulid)
+    // 26 characters of 5 bits are 130 bits, so the first one is at most 7.
+    let is_digit =
+        |b: u8| matches!(b, b'0'..=b'9' | b'A'..=b'H' | b'J' | b'K' | b'M' | b'N' | b'P'..=b'T' | b'V'..=b'Z');
+    let fits = s.as_bytes().first().is_some_and(|first| (b'0'..=b'7').contains(first));
+    if fits && s.bytes().all(is_digit) { s.parse().ok() } else { None }
 }
 
 /// The number with this text. There is only one spelling: no sign and no leading zero.
@@ -276,6 +279,12 @@ mod tests {
             "100000-01JD0000000000000000000000",
             "0-01JD",
             "0-01JD000000000000000000000\u{130}",
+            "0-81JD0000000000000000000000",
+            "0-01JDI000000000000000000000",
+            "0-01JDL000000000000000000000",
+            "0-01JDO000000000000000000000",
+            "0-01JDU000000000000000000000",
+            "0-01JD00000000000000000000000",
         ] {
             assert!(bad.parse::<NodeId>().is_err(), "{bad}");
         }

@@ -25,3 +25,4 @@ pub mod observation;
 pub mod rate;
 pub mod run;
 pub mod soundness;
+mod trust;

@@ -1,18 +1,24 @@
 //! What a run reads before it decides anything (`docs/rules.md#R6`).
 //!
-//! Guarantees: instances, allocs and handles are read **before** the node records. A record is written before its
+//! Guarantees: lists of instances, allocs and handles are read **before** the node records. A record is written before its
 //! node has an instance, alloc or handle. So the records are never older than these lists, and a new instance is not
 //! mistaken for an orphan. If a page of a list fails, the whole observation fails.
+//!
+//! In a large fleet, poll-and-scale does not read EC2's list, because that takes tens of seconds. It reads the records
+//! first, and then asks EC2 for the instances of these records. So it sees no instance without a record: it can mistake none
+//! for an orphan, and finds none. clean-stale-records always reads the list.
 //! Does not: decide.
 
 use crate::soundness::{self, SetAside};
+use futures::future::{try_join, try_join3};
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
 use model::control::{Control, NoPolicy, QueuePlace};
+use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::Time;
-use model::{AllocSummary, Handle, JobSummary, NodeRecord};
+use model::{AllocSummary, Handle, JobSummary, Life, NodeRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cmp::Reverse;
@@ -119,33 +125,45 @@ impl Observation {
         }
     }
 
-    /// Reads everything that poll-and-scale and clean-stale-records need for their decisions.
+    /// Reads what poll-and-scale needs for its decisions.
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
         let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
-        let instances = cloud.instances().await?;
-        let (waiting, queue) = read_queue(store, &policy, &control).await?;
-        let jobs = placed_last(waiting, store.placed().await?);
-        let allocs = store.live_allocs().await?;
-        let nodes = store.nodes().await?;
-        let mut seen = Self {
-            observed_at: now,
-            nodes,
-            instances,
-            jobs,
-            queue,
-            allocs,
-            handles: Vec::new(),
-            unclear: BTreeSet::new(),
-            aside: SetAside::default(),
-            control,
-            policy,
-            policy_version,
+        let large = is_large(&control, &policy);
+        let segments = segments(large);
+        let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
+        let lists = async {
+            let queue = read_queue(store, &policy, &control);
+            let (queue, placed, allocs) = try_join3(queue, store.placed(), store.live_allocs_at_once(segments)).await?;
+            Ok((queue, placed, allocs))
         };
-        seen.set_aside();
+        let (listed, ((waiting, queue), placed, allocs)) = try_join(list, lists).await?;
+        let nodes = store.nodes_at_once(segments).await?;
+        let instances = if large { instances_of(cloud, &nodes).await? } else { listed };
+        let jobs = placed_last(waiting, placed);
+        let read = Self { nodes, instances, jobs, queue, allocs, control, ..Self::empty(policy, policy_version, now) };
+        let mut seen = read.sorted_out();
         seen.complete(store).await?;
-        seen.sort();
         Ok(seen)
+    }
+
+    /// Reads what clean-stale-records needs for its decisions: the list of instances and the records.
+    ///
+    /// The age of the observation counts from the end of EC2's list, which may take a minute in a large account. An old list
+    /// does no harm: every action proves again what it takes from the list, except that an instance is terminated, which
+    /// never changes.
+    pub async fn read_for_cleaning(
+        store: &Store,
+        cloud: &dyn Cloud,
+        clock: impl Fn() -> Time,
+    ) -> Result<Self, ObserveError> {
+        let control = store.control().await?;
+        let (policy, policy_version) = control.checked_policy()?;
+        let segments = segments(is_large(&control, &policy));
+        let instances = cloud.instances().await?;
+        let observed_at = clock();
+        let nodes = store.nodes_at_once(segments).await?;
+        Ok(Self { nodes, instances, control, ..Self::empty(policy, policy_version, observed_at) }.sorted_out())
     }
 
     /// Reads what sweep-dispatch needs for its decisions: like [`Observation::read`], but with the handles that
@@ -153,26 +171,10 @@ impl Observation {
     pub async fn read_for_sweep(store: &Store, now: Time) -> Result<Self, ObserveError> {
         let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
-        let handles = store.handles_due(now).await?;
-        let allocs = store.live_allocs().await?;
-        let nodes = store.nodes().await?;
-        let mut seen = Self {
-            observed_at: now,
-            nodes,
-            instances: Vec::new(),
-            jobs: Vec::new(),
-            queue: QueueRead::default(),
-            allocs,
-            handles,
-            unclear: BTreeSet::new(),
-            aside: SetAside::default(),
-            control,
-            policy,
-            policy_version,
-        };
-        seen.set_aside();
-        seen.sort();
-        Ok(seen)
+        let segments = segments(is_large(&control, &policy));
+        let (handles, allocs) = try_join(store.handles_due(now), store.live_allocs_at_once(segments)).await?;
+        let nodes = store.nodes_at_once(segments).await?;
+        Ok(Self { nodes, allocs, handles, control, ..Self::empty(policy, policy_version, now) }.sorted_out())
     }
 
     /// Reads some allocs again, by id: those on which the index and the sets `allocs` of the records and jobs differ.
@@ -191,6 +193,7 @@ impl Observation {
         let read = store.allocs(ask.iter().copied()).await?;
         self.allocs.retain(|a| !ask.contains(&a.alloc_id));
         self.allocs.extend(read.into_iter().map(|a| a.summary).filter(|a| !a.client.is_final()));
+        self.allocs.sort_by_key(|a| a.alloc_id);
         self.unclear = self.differing().map(|(node_id, _)| node_id).collect();
         Ok(())
     }
@@ -210,8 +213,11 @@ impl Observation {
         })
     }
 
-    fn set_aside(&mut self) {
+    /// The observation with the contradicting rows set aside, and in its order.
+    fn sorted_out(mut self) -> Self {
         self.aside = soundness::set_aside(&mut self.nodes, &mut self.jobs, &mut self.allocs, &mut self.handles);
+        self.sort();
+        self
     }
 
     fn sort(&mut self) {
@@ -237,23 +243,17 @@ impl Observation {
         });
         let control = Control::from_rows(rows).map_err(|e| BadState(e.to_string()))?;
         let policy_version = control.policy.as_ref().map_or(0, |p| p.version.number());
-        let mut seen = Self {
-            observed_at: state.now,
+        let read = Self {
             nodes: state.nodes,
             instances: state.instances,
             jobs: state.jobs.into_iter().filter(|j| !j.state.is_ended()).collect(),
-            queue: QueueRead::default(),
             allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
             handles: state.handles,
-            unclear: BTreeSet::new(),
-            aside: SetAside::default(),
             control,
-            policy,
-            policy_version,
+            ..Self::empty(policy, policy_version, state.now)
         };
-        seen.set_aside();
+        let mut seen = read.sorted_out();
         seen.unclear = seen.differing().map(|(node_id, _)| node_id).collect();
-        seen.sort();
         Ok((seen, state.now))
     }
 
@@ -285,6 +285,36 @@ impl Observation {
             unread: self.queue.least.saturating_sub(self.queue.read),
         }
     }
+}
+
+/// Whether the fleet is so large that EC2 is asked for instances by id, and that tables are read in several parts at the
+/// same time. The last run of poll-and-scale has counted the nodes.
+fn is_large(control: &Control, policy: &Policy) -> bool {
+    let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|run| run.in_use).unwrap_or(0);
+    in_use > u64::from(policy.poll.list_nodes)
+}
+
+/// How many parts of a table are read at the same time. More parts need more memory: one page of 1 MiB each.
+const fn segments(large: bool) -> i32 {
+    if large { 4 } else { 1 }
+}
+
+/// The instances of these records, asked for by id. If a record names none, or one that EC2 does not know as ours, also
+/// those with the tag of its node.
+async fn instances_of(cloud: &dyn Cloud, nodes: &[NodeRecord]) -> Result<Vec<Instance>, CloudError> {
+    let lives = || nodes.iter().filter_map(NodeRecord::life);
+    let ids: Vec<String> = lives().filter_map(|life| life.instance_id.clone()).collect();
+    let mut found = cloud.instances_by_id(&ids).await?;
+    let known: HashSet<&str> = found.iter().map(|i| i.instance_id.as_str()).collect();
+    let is_known = |life: &Life| life.instance_id.as_deref().is_some_and(|id| known.contains(id));
+    let others: BTreeSet<NodeId> = lives().filter(|life| !is_known(life)).map(|life| life.node_id).collect();
+    if !others.is_empty() {
+        // An instance may be bound to a record that is not of its node, and so be known already.
+        let mut tagged = cloud.instances_of(&others).await?;
+        tagged.retain(|i| !known.contains(i.instance_id.as_str()));
+        found.extend(tagged);
+    }
+    Ok(found)
 }
 
 /// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.

@@ -24,12 +24,13 @@ use model::events::{Event, Subject};
 use model::functions::Function;
 use model::reason::Reason;
 use model::time::{Span, Time};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use store::Store;
 use tokio::time::Instant;
 
-/// How many events of one call are written at the same time.
-const EVENTS_AT_ONCE: usize = 16;
+/// How many events are written together at most.
+const EVENTS_TOGETHER: usize = 25;
 
 /// How a function carries out its own actions.
 #[async_trait]
@@ -55,6 +56,15 @@ pub struct Run<'a> {
     pub seen: &'a Observation,
     pub clock: RunClock,
     pub lanes: Lanes,
+    events: Mutex<Events>,
+}
+
+/// The events that wait to be written.
+#[derive(Debug, Default)]
+struct Events {
+    waiting: Vec<Event>,
+    /// Whether an action of the run is writing events. It also writes those that are added meanwhile.
+    is_writing: bool,
 }
 
 /// An action and its place in the plan.
@@ -63,7 +73,7 @@ pub type Numbered<'p, A> = (usize, &'p Planned<A>);
 impl<'a> Run<'a> {
     /// A run on this observation.
     pub fn new(function: Function, store: &'a Store, seen: &'a Observation, clock: RunClock) -> Self {
-        Self { function, store, seen, clock, lanes: Lanes::new(&seen.nodes) }
+        Self { function, store, seen, clock, lanes: Lanes::new(&seen.nodes), events: Mutex::default() }
     }
 
     /// The time now.
@@ -88,7 +98,7 @@ impl<'a> Run<'a> {
 
     /// Writes an event.
     pub async fn tell(&self, subject: &Subject, action: ActionName, reason: &Reason) {
-        self.keep(self.event(subject, action, &reason.to_string())).await;
+        self.keep([self.event(subject, action, &reason.to_string())]).await;
     }
 
     fn event(&self, subject: &Subject, action: ActionName, reason: &str) -> Event {
@@ -96,8 +106,32 @@ impl<'a> Run<'a> {
         Event::new(subject, action, reason, self.now(), keep, self.store.chance())
     }
 
-    async fn keep(&self, event: Event) {
-        self.store.tell(&event).await;
+    /// Writes these events. While another action of the run writes events, it takes these too: then several events are one
+    /// call. Since an action ends only when it has written what it took, no event waits for long.
+    async fn keep(&self, events: impl IntoIterator<Item = Event>) {
+        {
+            let mut held = self.events();
+            held.waiting.extend(events);
+            if std::mem::replace(&mut held.is_writing, true) {
+                return;
+            }
+        }
+        loop {
+            let next: Vec<Event> = {
+                let mut held = self.events();
+                let many = held.waiting.len().min(EVENTS_TOGETHER);
+                held.is_writing = many > 0;
+                held.waiting.drain(..many).collect()
+            };
+            if next.is_empty() {
+                return;
+            }
+            self.store.tell_all(&next).await;
+        }
+    }
+
+    fn events(&self) -> MutexGuard<'_, Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries out these actions one after the other, in the plan's order.
@@ -159,41 +193,51 @@ impl<'a> Run<'a> {
         } else {
             planned.iter().map(|_| (Outcome::Left, None)).collect()
         };
-        let ended = call.iter().zip(outcomes);
-        let ended: Vec<_> = ended
-            .map(|((n, planned), (outcome, error))| {
-                async move { (*n, self.ended(planned, outcome, error).await) }.boxed()
-            })
-            .collect();
-        futures::stream::iter(ended).buffer_unordered(EVENTS_AT_ONCE).collect().await
+        let (mut answers, mut events) = (Vec::with_capacity(call.len()), Vec::new());
+        for ((n, planned), (outcome, error)) in call.iter().zip(outcomes) {
+            let (answer, event) = self.ended(planned, outcome, error);
+            answers.push((*n, answer));
+            events.extend(event);
+        }
+        self.keep(events).await;
+        answers
     }
 
     async fn one<A: Describe + Sync>(&self, performer: &impl Perform<A>, planned: &Planned<A>) -> ActionAnswer {
-        if !self.may_begin() {
-            return self.ended(planned, Outcome::Left, None).await;
-        }
-        let (outcome, error) = match performer.perform(planned, self.now()).await {
-            Ok(outcome) => (outcome, None),
-            Err(e) => e.outcome(),
+        let (outcome, error) = if !self.may_begin() {
+            (Outcome::Left, None)
+        } else {
+            match performer.perform(planned, self.now()).await {
+                Ok(outcome) => (outcome, None),
+                Err(e) => e.outcome(),
+            }
         };
-        self.ended(planned, outcome, error).await
+        let (answer, event) = self.ended(planned, outcome, error);
+        self.keep(event).await;
+        answer
     }
 
-    /// The answer of an action that has ended: writes its event.
-    async fn ended<A: Describe>(&self, planned: &Planned<A>, outcome: Outcome, error: Option<String>) -> ActionAnswer {
+    /// The answer of an action that has ended, and its event.
+    fn ended<A: Describe>(
+        &self,
+        planned: &Planned<A>,
+        outcome: Outcome,
+        error: Option<String>,
+    ) -> (ActionAnswer, Option<Event>) {
         let row = planned.row();
         if outcome == Outcome::Failed {
             let error = error.as_deref().unwrap_or_default();
             tracing::warn!(action = %row.action, subject = row.subject, error, "an action failed");
         }
-        if planned.telling == Telling::Event && leaves_event(row.action, outcome) {
-            let mut event = self.event(&planned.action.about().subject(), row.action, &row.reason);
-            if let Some(handle) = &row.handle {
-                event = event.with("handle", handle.clone());
+        let told = planned.telling == Telling::Event && leaves_event(row.action, outcome);
+        let event = told.then(|| {
+            let event = self.event(&planned.action.about().subject(), row.action, &row.reason);
+            match &row.handle {
+                Some(handle) => event.with("handle", handle.clone()),
+                None => event,
             }
-            self.keep(event).await;
-        }
-        ActionAnswer::new(row, outcome, error)
+        });
+        (ActionAnswer::new(row, outcome, error), event)
     }
 
     /// Ends the run: sorts the answers in the order of the plan, and writes the run's row for the watchdog and

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use model::fixtures::{self, at};
 use model::{Job, JobSpec};
 use std::sync::Arc;
-use store::{Answer, Db, DbError, Index, Key, Page, PageKey, Query, Row, Store, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 
 /// About as many jobs as DynamoDB puts into one page of 1 MB.
 const PAGE: usize = 4000;
@@ -39,7 +39,7 @@ impl Db for Rows {
         Ok(Page { items, next })
     }
 
-    async fn scan(&self, _: Table, _: Option<Index>, _: Option<PageKey>) -> Result<Page, DbError> {
+    async fn scan(&self, _: &Scan, _: Option<PageKey>) -> Result<Page, DbError> {
         Ok(Page::default())
     }
 
@@ -49,6 +49,10 @@ impl Db for Rows {
 
     async fn transact(&self, _: &[Write]) -> Result<(), WriteError> {
         Err(WriteError::CONFLICT)
+    }
+
+    async fn put_new(&self, _: Table, _: &[Item]) -> Result<(), DbError> {
+        Ok(())
     }
 }
 

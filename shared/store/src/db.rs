@@ -1,4 +1,4 @@
-//! The one boundary to the database: six operations and their errors.
+//! The one boundary to the database: seven operations and their errors.
 //!
 //! [`super::Dynamo`] implements it for DynamoDB. Tests implement it to count calls, to kill a run and to
 //! inject faults.
@@ -92,6 +92,33 @@ pub struct Query {
     pub limit: Option<i32>,
 }
 
+/// A list of a whole table or index, or of one part of it. A table is read consistently; an index may be behind.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Scan {
+    pub table: Table,
+    pub index: Option<Index>,
+    /// `None` for all rows.
+    pub segment: Option<Segment>,
+}
+
+impl Scan {
+    /// The list of all rows.
+    pub const fn all(table: Table, index: Option<Index>) -> Self {
+        Self { table, index, segment: None }
+    }
+}
+
+/// One of several parts of a list, which can be read at the same time. The database decides which rows are in which part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Segment {
+    /// From 0.
+    pub number: i32,
+    /// How many parts there are.
+    pub of: i32,
+}
+
 /// Why a call of the database failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -156,7 +183,7 @@ pub enum Answer {
     Row,
 }
 
-/// The six operations of the database.
+/// The seven operations of the database.
 #[async_trait]
 pub trait Db: Send + Sync {
     /// One row, read consistently.
@@ -165,10 +192,12 @@ pub trait Db: Send + Sync {
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError>;
     /// One page of a query. An index may be behind its table.
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError>;
-    /// One page of a whole table or index. A table is read consistently; an index may be behind.
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError>;
+    /// One page of a list.
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError>;
     /// One conditional write.
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError>;
     /// All of these writes, or none.
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError>;
+    /// Puts rows whose keys nobody else uses, without a condition. If it fails, some of them may be there.
+    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError>;
 }

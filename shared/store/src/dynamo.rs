@@ -5,7 +5,7 @@
 //! is conditional.
 //! Does not: decide what to read or write.
 
-use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, WriteError};
+use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
 use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;
@@ -13,18 +13,22 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
-    KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, ReturnValue,
-    ReturnValuesOnConditionCheckFailure, ScalarAttributeType, Select, TimeToLiveSpecification, TransactWriteItem,
-    Update,
+    KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
+    ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, Select, TimeToLiveSpecification,
+    TransactWriteItem, Update, WriteRequest,
 };
 use model::causes::chain;
 use model::ids::ClusterName;
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 /// The most keys in one batch read.
 const BATCH_KEYS: usize = 100;
-/// How often unprocessed keys of a batch are asked for again.
+/// The most rows in one batch write.
+const BATCH_ROWS: usize = 25;
+/// How often the unprocessed part of a batch is asked for again.
 const BATCH_TRIES: u32 = 8;
 
 /// Gives a request the condition of its write, and the names and values that its expressions use. This is a macro
@@ -189,7 +193,7 @@ impl Dynamo {
     }
 }
 
-fn some<K, V>(map: std::collections::HashMap<K, V>) -> Option<std::collections::HashMap<K, V>> {
+fn some<K, V>(map: HashMap<K, V>) -> Option<HashMap<K, V>> {
     (!map.is_empty()).then_some(map)
 }
 
@@ -263,6 +267,18 @@ fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
     }
 }
 
+/// Waits before the unprocessed part of a batch is asked for once more. An error if that was done often enough.
+async fn pause_of_batch(operation: &'static str, tries: &mut u32) -> Result<(), DbError> {
+    if *tries == BATCH_TRIES {
+        return Err(DbError::Throttled { operation });
+    }
+    if *tries > 0 {
+        tokio::time::sleep(Duration::from_millis(25 << *tries)).await;
+    }
+    *tries += 1;
+    Ok(())
+}
+
 #[async_trait]
 impl Db for Dynamo {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
@@ -291,13 +307,7 @@ impl Db for Dynamo {
             let mut wanted: Vec<Item> = chunk.iter().map(Key::attributes).collect();
             let mut tries = 0;
             while !wanted.is_empty() {
-                if tries == BATCH_TRIES {
-                    return Err(DbError::Throttled { operation });
-                }
-                if tries > 0 {
-                    tokio::time::sleep(std::time::Duration::from_millis(25 << tries)).await;
-                }
-                tries += 1;
+                pause_of_batch(operation, &mut tries).await?;
                 let (projection, aliases) = self.projection(first.table, None).unzip();
                 let request = KeysAndAttributes::builder()
                     .set_keys(Some(std::mem::take(&mut wanted)))
@@ -346,7 +356,8 @@ impl Db for Dynamo {
         Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        let Scan { table, index, segment } = *scan;
         let name = self.name(table);
         let (projection, aliases) = self.projection(table, index).unzip();
         let answer = self
@@ -358,6 +369,8 @@ impl Db for Dynamo {
             .set_projection_expression(projection)
             .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
             .consistent_read(index.is_none())
+            .set_segment(segment.map(|s| s.number))
+            .set_total_segments(segment.map(|s| s.of))
             .set_exclusive_start_key(from)
             .send()
             .await
@@ -436,5 +449,31 @@ impl Db for Dynamo {
             Some(E::TransactionInProgressException(_)) => WriteError::Contended,
             _ => WriteError::Db(db_error("TransactWriteItems", &table, &e)),
         })
+    }
+
+    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
+        let operation = "BatchWriteItem";
+        let name = self.name(table);
+        let wrong = |e: aws_sdk_dynamodb::error::BuildError| DbError::Refused {
+            operation,
+            code: "BuildError".into(),
+            message: e.to_string(),
+        };
+        for chunk in rows.chunks(BATCH_ROWS) {
+            let mut wanted = Vec::with_capacity(chunk.len());
+            for row in chunk {
+                let put = PutRequest::builder().set_item(Some(row.clone())).build().map_err(wrong)?;
+                wanted.push(WriteRequest::builder().put_request(put).build());
+            }
+            let mut tries = 0;
+            while !wanted.is_empty() {
+                pause_of_batch(operation, &mut tries).await?;
+                let request = HashMap::from([(name.clone(), std::mem::take(&mut wanted))]);
+                let call = self.client.batch_write_item().set_request_items(Some(request)).send();
+                let answer = call.await.map_err(|e| db_error(operation, &name, &e))?;
+                wanted = answer.unprocessed_items.unwrap_or_default().into_values().flatten().collect();
+            }
+        }
+        Ok(())
     }
 }

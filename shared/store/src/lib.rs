@@ -26,7 +26,7 @@ pub use conditions::{
     change_handle, delete_handle, delete_node, handle_unchanged, insert_handle, make_handle, no_job, no_live_allocs,
     silent_since,
 };
-pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, WriteError};
+pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError};
 pub use dynamo::Dynamo;
 pub use queue::{Waiting, placed_last};
 pub use rows::{

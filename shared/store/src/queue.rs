@@ -128,9 +128,8 @@ pub fn placed_last(waiting: Vec<JobSummary>, placed: Vec<JobSummary>) -> Vec<Job
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::db::{Answer, Db, Row, WriteError};
+    use crate::db::{Answer, Db, Row, Scan, WriteError};
     use crate::rows::{self, Record};
-    use crate::tables::Index;
     use crate::write::{Item, Key, Write};
     use async_trait::async_trait;
     use model::fixtures::{self, at};
@@ -181,7 +180,7 @@ mod tests {
             self.read.fetch_add(items.len(), Ordering::Relaxed);
             Ok(Page { items, next })
         }
-        async fn scan(&self, _: Table, _: Option<Index>, _: Option<PageKey>) -> Result<Page, DbError> {
+        async fn scan(&self, _: &Scan, _: Option<PageKey>) -> Result<Page, DbError> {
             Ok(Page::default())
         }
         async fn write(&self, _: &Write, _: Answer) -> Result<Option<Row>, WriteError> {
@@ -189,6 +188,9 @@ mod tests {
         }
         async fn transact(&self, _: &[Write]) -> Result<(), WriteError> {
             Err(WriteError::CONFLICT)
+        }
+        async fn put_new(&self, _: Table, _: &[Item]) -> Result<(), DbError> {
+            Ok(())
         }
     }
 

@@ -5,12 +5,13 @@
 //! (`docs/rules.md#R3`).
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
-use crate::db::{Answer, Db, DbError, Query, Row, WriteError};
+use crate::db::{Answer, Db, DbError, Query, Row, Scan, Segment, WriteError};
 use crate::rows::{
     self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, job_key, n, node_key, s, to_json,
 };
 use crate::tables::{DUE, Index, LIVE, Table};
-use crate::write::{Cond, Effect, Key, Write};
+use crate::write::{Cond, Effect, Item, Key, Write};
+use futures::future::try_join_all;
 use model::auth::TokenKind;
 use model::chance::Chance;
 use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
@@ -79,12 +80,31 @@ impl Store {
     }
 
     async fn scan<R: Readable>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
+        self.scan_segment(&Scan::all(table, index)).await
+    }
+
+    /// All rows, in any order. Several segments are read at the same time.
+    async fn scan_at_once<R: Readable>(
+        &self,
+        table: Table,
+        index: Option<Index>,
+        segments: i32,
+    ) -> Result<Vec<R>, DbError> {
+        if segments <= 1 {
+            return self.scan(table, index).await;
+        }
+        let scans = (0..segments).map(|number| Scan { table, index, segment: Some(Segment { number, of: segments }) });
+        let parts: Vec<Vec<R>> = try_join_all(scans.map(|scan| async move { self.scan_segment(&scan).await })).await?;
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    async fn scan_segment<R: Readable>(&self, scan: &Scan) -> Result<Vec<R>, DbError> {
         let mut rows = Vec::new();
         let mut from = None;
         loop {
-            let page = self.db.scan(table, index, from).await?;
+            let page = self.db.scan(scan, from).await?;
             for item in &page.items {
-                rows.push(from_row(table, item)?);
+                rows.push(from_row(scan.table, item)?);
             }
             from = page.next;
             if from.is_none() {
@@ -117,6 +137,11 @@ impl Store {
         self.scan(Table::Nodes, None).await
     }
 
+    /// [`Store::nodes`] in any order, in so many parts that are read at the same time.
+    pub async fn nodes_at_once(&self, segments: i32) -> Result<Vec<NodeRecord>, DbError> {
+        self.scan_at_once(Table::Nodes, None, segments).await
+    }
+
     /// A slot's record, read consistently.
     pub async fn node(&self, slot: Slot) -> Result<Option<NodeRecord>, DbError> {
         self.read(&node_key(slot)).await
@@ -135,6 +160,11 @@ impl Store {
     /// Every live alloc. The index may be behind the table.
     pub async fn live_allocs(&self) -> Result<Vec<AllocSummary>, DbError> {
         self.scan(Table::Allocs, Some(LIVE)).await
+    }
+
+    /// [`Store::live_allocs`] in any order, in so many parts that are read at the same time.
+    pub async fn live_allocs_at_once(&self, segments: i32) -> Result<Vec<AllocSummary>, DbError> {
+        self.scan_at_once(Table::Allocs, Some(LIVE), segments).await
     }
 
     /// These allocs, read consistently; those that do not exist are left out.
@@ -426,6 +456,17 @@ impl Store {
     pub async fn tell(&self, event: &Event) {
         if let Err(e) = self.record(event).await {
             tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not written");
+        }
+    }
+
+    /// [`Store::tell`] for several events, in batches. Their ids are random, so no other row has their keys.
+    pub async fn tell_all(&self, events: &[Event]) {
+        if let [event] = events {
+            return self.tell(event).await;
+        }
+        let rows: Vec<Item> = events.iter().map(rows::to_item).collect();
+        if let Err(error) = self.db.put_new(Table::Events, &rows).await {
+            tracing::warn!(events = rows.len(), %error, "some of these events were not written");
         }
     }
 

@@ -10,10 +10,11 @@ use crate::rules::{self, Refusal};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
 use std::sync::{Mutex, PoisonError};
 use store::{
-    Answer, Db, DbError, Effect, Index, Item, Key, KeySchema, Page, PageKey, Query, Row, TABLES, Table, Write,
+    Answer, Db, DbError, Effect, Index, Item, Key, KeySchema, Page, PageKey, Query, Row, Scan, TABLES, Table, Write,
     WriteError,
 };
 
@@ -256,30 +257,22 @@ impl Model {
         let key = query.index.map_or(query.table.definition().key, |i| i.key);
         // `range_at_most` has no meaning without a range key.
         let up_to = query.range_at_most.as_ref().filter(|_| key.range.is_some()).and_then(Part::of);
-        self.page(query.table, query.index, Some((&hash, up_to.as_ref())), query.newest_first, from, most, now)
+        let all = Scan::all(query.table, query.index);
+        self.page(&all, Some((&hash, up_to.as_ref())), query.newest_first, from, most, now)
     }
 
     /// A page of everything, at most `most` rows long.
-    pub fn scan(
-        &mut self,
-        table: Table,
-        index: Option<Index>,
-        from: Option<&PageKey>,
-        most: usize,
-        now: i64,
-    ) -> Result<Page, DbError> {
+    pub fn scan(&mut self, scan: &Scan, from: Option<&PageKey>, most: usize, now: i64) -> Result<Page, DbError> {
         if let Some(from) = from {
-            let table = table.definition().key;
-            refused("Scan", rules::place(&[table, index.map_or(table, |i| i.key)], from))?;
+            let table = scan.table.definition().key;
+            refused("Scan", rules::place(&[table, scan.index.map_or(table, |i| i.key)], from))?;
         }
-        self.page(table, index, None, false, from, most.max(1), now)
+        self.page(scan, None, false, from, most.max(1), now)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one walk serves queries and scans")]
     fn page(
         &mut self,
-        table: Table,
-        index: Option<Index>,
+        scan: &Scan,
         of: Option<(&Part, Option<&Part>)>,
         newest_first: bool,
         from: Option<&PageKey>,
@@ -287,6 +280,8 @@ impl Model {
         now: i64,
     ) -> Result<Page, DbError> {
         let operation = if of.is_some() { "Query" } else { "Scan" };
+        let Scan { table, index, segment } = *scan;
+        let in_segment = |hash: &Part| segment.is_none_or(|s| segment_of(hash, s.of) == s.number);
         let data = self.tables.iter_mut().find(|d| d.table == table).ok_or_else(|| invalid(operation, "no table"))?;
         let schema = data.key;
         let wanted = |range: Option<&Part>| {
@@ -296,7 +291,7 @@ impl Model {
             let from = from.and_then(|f| key_of(schema, f));
             let first = of.map(|(hash, _)| (hash.clone(), None));
             let within = |k: &RowKey| of.is_none_or(|(hash, _)| k.0 == *hash) && wanted(k.1.as_ref());
-            let (rows, more) = select(&data.rows, first, from, newest_first, most, within);
+            let (rows, more) = select(&data.rows, first, from, newest_first, most, within, |k| in_segment(&k.0));
             let next = rows.last().filter(|_| more).map(|r| keys(&[schema], r));
             return Ok(Page { items: rows, next });
         };
@@ -313,7 +308,7 @@ impl Model {
         };
         let first = of.map(|(hash, _)| (hash.clone(), None, (Part::Number(i128::MIN), None)));
         let within = |k: &Place| of.is_none_or(|(hash, _)| k.0 == *hash) && wanted(k.1.as_ref());
-        let (rows, more) = select(&view.rows, first, from, newest_first, most, within);
+        let (rows, more) = select(&view.rows, first, from, newest_first, most, within, |k| in_segment(&k.0));
         let next = rows.last().filter(|_| more).map(|r| keys(&[schema, view.index.key], r));
         Ok(Page { items: rows, next })
     }
@@ -399,7 +394,8 @@ impl Model {
     }
 }
 
-/// The rows of one page, and whether more may follow. A full page may be the last one. Then the next page is empty,
+/// The rows of one page that are `wanted`, and whether more may follow. Forwards, the rows `within` are next to each other.
+/// A full page may be the last one. Then the next page is empty,
 /// as in DynamoDB.
 fn select<K: Ord>(
     rows: &BTreeMap<K, Row>,
@@ -408,6 +404,7 @@ fn select<K: Ord>(
     newest_first: bool,
     most: usize,
     within: impl Fn(&K) -> bool,
+    wanted: impl Fn(&K) -> bool,
 ) -> (Vec<Row>, bool) {
     let rows: Vec<Row> = if newest_first {
         let end = from.map_or(Bound::Unbounded, Bound::Excluded);
@@ -420,7 +417,7 @@ fn select<K: Ord>(
             (None, None) => Bound::Unbounded,
         };
         let all = rows.range((start, Bound::Unbounded));
-        all.take_while(|(k, _)| within(k)).map(|(_, r)| r.clone()).take(most).collect()
+        all.take_while(|(k, _)| within(k)).filter(|(k, _)| wanted(k)).map(|(_, r)| r.clone()).take(most).collect()
     };
     let more = rows.len() == most;
     (rows, more)
@@ -490,8 +487,8 @@ impl Db for Plain {
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
         self.model().query(query, from.as_ref(), PLAIN_PAGE, 0)
     }
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.model().scan(table, index, from.as_ref(), PLAIN_PAGE, 0)
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.model().scan(scan, from.as_ref(), PLAIN_PAGE, 0)
     }
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
         self.model().write(write, answer, 0).map(|(row, _)| row)
@@ -499,4 +496,22 @@ impl Db for Plain {
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
         self.model().transact(writes, 0).map(|_| ())
     }
+    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
+        let schema = table.definition().key;
+        for row in rows {
+            let value = |name: &str| row.get(name).cloned();
+            let hash = value(schema.hash.name).ok_or_else(|| invalid("BatchWriteItem", "a row without its key"))?;
+            let key = Key { table, hash, range: schema.range.and_then(|range| value(range.name)) };
+            let write = Write { key, when: Vec::new(), effect: Effect::Put(row.clone()) };
+            self.model().write(&write, Answer::None, 0).map_err(|e| invalid("BatchWriteItem", &e.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The segment of a row in a list that is read in so many parts.
+pub fn segment_of(hash: &Part, of: i32) -> i32 {
+    let mut hasher = DefaultHasher::new();
+    hash.hash(&mut hasher);
+    i32::try_from(hasher.finish() % u64::from(of.unsigned_abs().max(1))).unwrap_or(0)
 }

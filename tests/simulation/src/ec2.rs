@@ -16,7 +16,7 @@ use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
 use model::{Market, Offering};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -401,6 +401,35 @@ impl Ec2 {
         instance
     }
 
+    /// The instances that an answer shows, out of those that it should show.
+    async fn shown(
+        &self,
+        operation: &'static str,
+        is_wanted: impl Fn(&Real, Time) -> bool,
+    ) -> Result<Vec<Instance>, CloudError> {
+        let caller = self.call(operation).await?;
+        let core = &self.core;
+        let now = core.now();
+        if core.happens(Fault::ListCollapses) {
+            let until = now + Span::from_s(core.of(Fault::ListCollapses, 60, 900));
+            lock(&self.region).collapse_until = Some(until);
+        }
+        let shown: Vec<Instance> = {
+            let mut region = lock(&self.region);
+            region.instances.retain(|_, r| r.forgotten_at.is_none_or(|at| now < at));
+            let collapsed = region.collapse_until.is_some_and(|until| now < until);
+            let shown = region.instances.values().filter(|r| is_wanted(r, now)).enumerate();
+            shown
+                .filter(|(n, _)| (!collapsed || n % 4 == 0) && !core.happens(Fault::ListForgets))
+                .map(|(_, r)| self.listed(r))
+                .collect()
+        };
+        let works = |i: &&Instance| matches!(i.state, InstanceState::Pending | InstanceState::Running);
+        shown.iter().filter(|i| !works(i)).for_each(|i| caller.lists_as_leaving(&i.instance_id));
+        caller.point().await;
+        Ok(shown)
+    }
+
     /// Stops everything that runs on the machine.
     fn switch_off(&self, instance_id: &str) {
         self.change(instance_id, |r| {
@@ -464,28 +493,18 @@ pub struct Seen(pub Arc<Ec2>);
 #[async_trait]
 impl Cloud for Seen {
     async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
-        let ec2 = &self.0;
-        let caller = ec2.call("DescribeInstances").await?;
-        let core = &ec2.core;
-        let now = core.now();
-        if core.happens(Fault::ListCollapses) {
-            let until = now + Span::from_s(core.of(Fault::ListCollapses, 60, 900));
-            lock(&ec2.region).collapse_until = Some(until);
-        }
-        let shown: Vec<Instance> = {
-            let mut region = lock(&ec2.region);
-            region.instances.retain(|_, r| r.forgotten_at.is_none_or(|at| now < at));
-            let collapsed = region.collapse_until.is_some_and(|until| now < until);
-            let shown = region.instances.values().filter(|r| r.is_listed(now)).enumerate();
-            shown
-                .filter(|(n, _)| (!collapsed || n % 4 == 0) && !core.happens(Fault::ListForgets))
-                .map(|(_, r)| ec2.listed(r))
-                .collect()
-        };
-        let works = |i: &&Instance| matches!(i.state, InstanceState::Pending | InstanceState::Running);
-        shown.iter().filter(|i| !works(i)).for_each(|i| caller.lists_as_leaving(&i.instance_id));
-        caller.point().await;
-        Ok(shown)
+        self.0.shown("DescribeInstances", |real, now| real.is_listed(now)).await
+    }
+
+    async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+        let wanted: BTreeSet<&str> = instance_ids.iter().map(String::as_str).collect();
+        let is_wanted = |real: &Real, now| real.is_listed(now) && wanted.contains(real.instance.instance_id.as_str());
+        self.0.shown("DescribeInstance", is_wanted).await
+    }
+
+    async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
+        let of_nodes = |real: &Real, now| real.is_listed(now) && nodes.contains(&real.node_id);
+        self.0.shown("DescribeInstance", of_nodes).await
     }
 
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {

@@ -28,7 +28,7 @@ use std::collections::HashMap;
 use std::fmt;
 use store::{
     Aliases, Answer, Db, DbError, Definition, Effect, Index, Item, Key, KeyAttribute, KeySchema, KeyType, Page,
-    PageKey, Query, Row, TABLES, Table, Write, WriteError,
+    PageKey, Query, Row, Scan, TABLES, Table, Write, WriteError,
 };
 
 /// The most keys of one batch read.
@@ -342,12 +342,14 @@ impl Db for Embedded {
         Ok(page(answer.items, answer.last_evaluated_key))
     }
 
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
         let operation = "Scan";
         let request = ScanRequest {
-            table_name: name(table),
-            index_name: index.map(|i| i.name.into()),
-            consistent_read: Some(index.is_none()),
+            table_name: name(scan.table),
+            index_name: scan.index.map(|i| i.name.into()),
+            consistent_read: Some(scan.index.is_none()),
+            segment: scan.segment.map(|s| s.number.unsigned_abs()),
+            total_segments: scan.segment.map(|s| s.of.unsigned_abs()),
             exclusive_start_key: from.as_ref().map(|f| asked(operation, f)).transpose()?,
             ..ScanRequest::default()
         };
@@ -417,5 +419,15 @@ impl Db for Embedded {
         let transact_items = writes.iter().map(transact_item).collect::<Result<_, _>>()?;
         let request = TransactWriteItemsRequest { transact_items, ..TransactWriteItemsRequest::default() };
         self.db.transact_write_items(request).map(|_| ()).map_err(|e| cancelled(&e))
+    }
+
+    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
+        let operation = "BatchWriteItem";
+        for row in rows {
+            let request =
+                PutItemRequest { table_name: name(table), item: asked(operation, row)?, ..PutItemRequest::default() };
+            self.db.put_item(request).map_err(|e| failed(operation, &e))?;
+        }
+        Ok(())
     }
 }

@@ -38,6 +38,9 @@ struct Args {
     /// How many waiting jobs a run reads from the head of the queue, in every world
     #[arg(long, value_name = "ROWS")]
     queue_rows: Option<u32>,
+    /// poll-and-scale reads EC2's whole list only up to this many nodes in use, in every world
+    #[arg(long, value_name = "NODES")]
+    list_nodes: Option<u32>,
     /// One call launches a batch of nodes, in every world
     #[arg(long)]
     batches: bool,
@@ -210,6 +213,9 @@ fn scenario(seed: u64, args: &Args) -> Scenario {
     }
     if let Some(rows) = args.queue_rows {
         scenario.set_queue_rows(rows);
+    }
+    if let Some(nodes) = args.list_nodes {
+        scenario.set_list_nodes(nodes);
     }
     scenario
 }

@@ -123,6 +123,10 @@ impl Scenario {
             scenario.arrivals = Arrivals::None;
         }
         scenario.policy = policy(&mut dice);
+        // Dice of its own: the rest of the world is the same either way.
+        if Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xA5A5_3C3C_0000_FFFF).random_bool(0.4) {
+            scenario.set_list_nodes(0);
+        }
         // Usually there is more work than all nodes can take. Three jobs need the room of about two nodes.
         let load = if dice.random_bool(0.7) { dice.random_range(1.5..3.0) } else { dice.random_range(0.2..1.2) };
         let wanted = f64::from(scenario.max()) * load;
@@ -265,6 +269,11 @@ impl Scenario {
     /// Sets `poll.queue_rows`: how much of the queue a run reads.
     pub fn set_queue_rows(&mut self, rows: u32) {
         self.set_knob("poll", "queue_rows", json!(rows));
+    }
+
+    /// Sets `poll.list_nodes`: with 0, poll-and-scale asks EC2 for the instances of its records by id.
+    pub fn set_list_nodes(&mut self, nodes: u32) {
+        self.set_knob("poll", "list_nodes", json!(nodes));
     }
 
     fn set_knob(&mut self, section: &str, knob: &str, value: Value) {

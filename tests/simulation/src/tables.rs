@@ -8,13 +8,16 @@
 use crate::caller::{Caller, Kind};
 use crate::check::Check;
 use crate::core::{Core, Fault, lock};
-use crate::database::{Backup, Change, Model};
+use crate::database::{Backup, Change, Model, Part, segment_of};
 use crate::embedded::Embedded;
 use async_trait::async_trait;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Answer, Db, DbError, Effect, Index, Key, Page, PageKey, Query, Row, Table, Write, WriteError, to_json};
+use store::{
+    Answer, Db, DbError, Effect, Index, Item, Key, Page, PageKey, Query, Row, Scan, Segment, Table, Write, WriteError,
+    to_json,
+};
 
 /// The greatest age of a stale scan, in milliseconds.
 pub const STALE_MS: i64 = 20_000;
@@ -212,7 +215,7 @@ impl Tables {
         loop {
             let page = match query {
                 Some(query) => twin.query(query, from).await?,
-                None => twin.scan(table, index, from).await?,
+                None => twin.scan(&Scan::all(table, index), from).await?,
             };
             items.extend(page.items);
             from = page.next;
@@ -312,7 +315,8 @@ impl Db for Tables {
         Ok(page)
     }
 
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        let Scan { table, index, segment } = *scan;
         let caller = self.before("Scan", true).await?;
         self.called(&caller, "Scan", table, index);
         if table == Table::Control && from.is_none() && matches!(caller.kind, Kind::Run(_)) {
@@ -324,13 +328,15 @@ impl Db for Tables {
         }
         let observing = matches!(caller.kind, Kind::Run(_));
         if index.is_none() && from.is_none() && observing && self.core.happens(Fault::StaleScan) {
-            let items = self.stale(table, self.core.of(Fault::StaleScan, 100, STALE_MS - 1));
+            let mut items = self.stale(table, self.core.of(Fault::StaleScan, 100, STALE_MS - 1));
+            items.retain(|item| is_in(segment, table, item));
             Self::saw(&caller, table, &items, true);
             return Ok(Page { items, next: None });
         }
         let most = self.core.scenario.page_rows;
-        let mut page = lock(&self.model).scan(table, index, from.as_ref(), most, self.core.ms())?;
-        if from.is_none() {
+        let mut page = lock(&self.model).scan(scan, from.as_ref(), most, self.core.ms())?;
+        // Each store has its own segments.
+        if from.is_none() && segment.is_none() {
             page = self.twin_page("scan", table, page, index, None).await?;
         }
         Self::saw(&caller, table, &page.items, true);
@@ -390,6 +396,20 @@ impl Db for Tables {
         self.after(&caller, operation).await?;
         Ok(())
     }
+
+    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
+        let operation = "BatchWriteItem";
+        let caller = self.before(operation, false).await?;
+        self.called(&caller, operation, table, None);
+        rows.iter().for_each(|_| self.core.count("an event was kept"));
+        Ok(())
+    }
+}
+
+/// Whether a row of the table is in this segment.
+fn is_in(segment: Option<Segment>, table: Table, row: &Item) -> bool {
+    let hash = row.get(table.definition().key.hash.name).and_then(Part::of);
+    segment.is_none_or(|s| hash.is_some_and(|hash| segment_of(&hash, s.of) == s.number))
 }
 
 /// The operation that carries out this write, whose permission it needs.

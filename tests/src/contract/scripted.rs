@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use store::{Answer, Cond, Db, DbError, Dynamo, Key, Table, WriteError};
+use store::{Answer, Cond, Db, DbError, Dynamo, Key, Scan, Table, WriteError};
 
 #[derive(Default)]
 struct Script {
@@ -217,7 +217,7 @@ async fn every_operation_tells_throttling_from_refusal() {
             db.get(&job("a")).await.unwrap_err(),
             db.get_many(&[job("a")]).await.unwrap_err(),
             db.query(&query, None).await.unwrap_err(),
-            db.scan(Table::Jobs, None, None).await.unwrap_err(),
+            db.scan(&Scan::all(Table::Jobs, None), None).await.unwrap_err(),
             single(write).await,
             single(delete(&job("a"))).await,
             single(update(&job("a"), &[("version", n(1))], &[])).await,

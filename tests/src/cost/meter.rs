@@ -13,13 +13,15 @@ use nodekeeper_simulation::database::Model;
 use nodekeeper_simulation::embedded;
 use std::ops::{Add, AddAssign, Mul, Sub};
 use std::sync::{Arc, Mutex};
-use store::{Answer, Db, DbError, Index, Item, Key, Page, PageKey, Query, Row, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Index, Item, Key, Page, PageKey, Query, Row, Scan, Table, Write, WriteError};
 
 const READ_UNIT_BYTES: usize = 4096;
 const WRITE_UNIT_BYTES: usize = 1024;
 /// The most bytes of one page of a list, and the most keys of one batch read (`BATCH_KEYS` in `shared/store`).
 const PAGE_BYTES: usize = 1024 * 1024;
 const BATCH_KEYS: usize = 100;
+/// The most rows of one batch write (`BATCH_ROWS` in `shared/store`).
+const BATCH_ROWS: usize = 25;
 /// A list is one page here, because a fleet in a test is small.
 const ROWS: usize = 1_000_000;
 
@@ -171,9 +173,9 @@ impl Db for Meter {
         Ok(page)
     }
 
-    async fn scan(&self, table: Table, index: Option<Index>, from: Option<PageKey>) -> Result<Page, DbError> {
-        let page = self.tables.lock().unwrap().scan(table, index, from.as_ref(), ROWS, 0)?;
-        self.list(&page, index);
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        let page = self.tables.lock().unwrap().scan(scan, from.as_ref(), ROWS, 0)?;
+        self.list(&page, scan.index);
         Ok(page)
     }
 
@@ -195,5 +197,10 @@ impl Db for Meter {
         }
         self.count(Use { calls: 1.0, ..Use::default() });
         result
+    }
+    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
+        let written: f64 = rows.iter().map(|row| write_units(table, None, Some(row)).0).sum();
+        self.count(Use { writes: written, calls: rows.len().div_ceil(BATCH_ROWS) as f64, ..Use::default() });
+        Ok(())
     }
 }

@@ -136,6 +136,14 @@ async fn jobs_are_listed_as_a_table_and_as_json() {
     assert_eq!(out.lines().count(), 3);
     assert!(out.lines().last().unwrap().ends_with("16 min ago  1 min ago  cancelled by the operator"), "{out}");
     assert_eq!(world.run(&["jobs", "--json"]).await.json().as_array().unwrap().len(), 1);
+    world.put_job(3).await;
+    let some = world.run(&["jobs", "--limit", "1", "--json"]).await;
+    let told = some.err.clone();
+    let listed: Vec<String> =
+        some.json().as_array().unwrap().iter().map(|j| j["job_id"].as_str().unwrap().into()).collect();
+    assert_eq!(listed, [id(1).to_string()]);
+    assert_eq!(told, "more jobs wait behind the first 1 of the queue: --limit N shows N of them\n");
+    assert_eq!(world.run(&["jobs", "--limit", "2"]).await.done().lines().count(), 3);
     assert_eq!(world.run(&["jobs", "--all", "--json"]).await.json()[1]["state"], "cancelled");
 }
 

@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use model::time::{Span, Time};
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::api_error::ApiError;
@@ -33,10 +34,11 @@ impl Call<'_> {
         self.unless_dry_run()?;
 
         let lookup = if ids.is_empty() { Lookup::ByFilter } else { Lookup::ById };
+        let named: HashSet<&str> = ids.iter().map(String::as_str).collect();
         let wanted = |instance: &Instance| {
-            self.is_known(instance)
+            (ids.is_empty() || named.contains(instance.instance_id.as_str()))
+                && self.is_known(instance)
                 && !self.world.faults.is_forgotten(instance, lookup, self.now)
-                && (ids.is_empty() || ids.contains(&instance.instance_id))
                 && filters.iter().all(|filter| filter.matches(instance))
         };
         let mut found = self.world.listed(after).filter(|(_, instance)| wanted(instance));

@@ -111,6 +111,16 @@ impl Ec2 {
         })
     }
 
+    /// How long the answer to a request takes.
+    pub(crate) fn latency_ms(&self, params: &Params) -> u64 {
+        let Some(latency) = self.settings.latency.filter(|_| params.get("Action") == Some("DescribeInstances")) else {
+            return 0;
+        };
+        let by_tag = |filter: &Params| filter.get("Name").is_some_and(|name| name.starts_with("tag"));
+        let filters = params.structures("Filter").iter().filter(|f| by_tag(f)).count() as u64;
+        latency.call_ms.saturating_add(latency.tag_filter_ms.saturating_mul(filters))
+    }
+
     /// Changes the world, then tells the machines.
     fn change<R>(&self, change: impl FnOnce(&mut World) -> R) -> R {
         let result = change(&mut self.lock());

@@ -63,8 +63,12 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
     let in_url = request.uri().query().unwrap_or_default().to_owned();
     let body = axum::body::to_bytes(request.into_body(), MAX_BODY_BYTES).await;
     let (request_id, answer) = match body {
-        Ok(body) if body.is_empty() => ec2.answer(&Params::parse(in_url.as_bytes())),
-        Ok(body) => ec2.answer(&Params::parse(&body)),
+        Ok(body) => {
+            let params = Params::parse(if body.is_empty() { in_url.as_bytes() } else { &body });
+            let answer = ec2.answer(&params);
+            tokio::time::sleep(Duration::from_millis(ec2.latency_ms(&params))).await;
+            answer
+        }
         Err(_) => ("-".to_owned(), Err(ApiError::TooLarge { limit: MAX_BODY_BYTES })),
     };
     match answer {

@@ -53,4 +53,4 @@ pub use faults::{FailCall, Faults, Forget, LostAs, Shortage};
 pub use http::serve;
 pub use instance::{Instance, State, StateReason};
 pub use machines::{MachineStart, Machines, NoMachines};
-pub use settings::{Bucket, Ec2Settings, InstanceType, LaunchTemplate, Subnet, TemplateVersion, Throttle};
+pub use settings::{Bucket, Ec2Settings, InstanceType, Latency, LaunchTemplate, Subnet, TemplateVersion, Throttle};

@@ -4,8 +4,10 @@
 //! before it changes, and the write requires the version that was read.
 //! Does not: contain any action; the other files do.
 
+use super::AT_ONCE;
 use super::pace::Pace;
 use super::reading::Reading;
+use futures::StreamExt;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState};
 use model::control::FailedStarts;
 use model::events::Subject;
@@ -99,11 +101,21 @@ impl<'a> Acting<'a> {
         let queued = std::mem::take(&mut *self.terminate.lock().unwrap_or_else(PoisonError::into_inner));
         let listed: BTreeMap<&str, &Instance> =
             self.run.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
+        let ask = |id: &String| {
+            let id = id.clone();
+            async move { (id.clone(), self.cloud.instance(&id).await) }
+        };
+        let unlisted: Vec<_> = queued.keys().filter(|id| !listed.contains_key(id.as_str())).map(ask).collect();
+        let asked = futures::stream::iter(unlisted).buffer_unordered(AT_ONCE);
+        let mut asked: BTreeMap<String, Result<Option<Instance>, CloudError>> = asked.collect().await;
         let (mut ids, mut unasked) = (Vec::new(), None);
         for (instance_id, node_id) in queued {
             let foreign = match listed.get(instance_id.as_str()) {
                 Some(instance) => Ok(Some((*instance).clone()).filter(|i| i.is_foreign_to(node_id))),
-                None => self.cloud.instance(&instance_id).await.map(|i| i.filter(|i| i.node_id() != Some(node_id))),
+                None => {
+                    let known = asked.remove(&instance_id).unwrap_or(Ok(None));
+                    known.map(|i| i.filter(|i| i.node_id() != Some(node_id)))
+                }
             };
             match foreign.map(|f| f.filter(|i| i.state != InstanceState::Terminated)) {
                 Err(error) => unasked = Some(error),

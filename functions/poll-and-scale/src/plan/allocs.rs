@@ -13,8 +13,8 @@ use super::view::{PERIOD_S, View};
 use model::ids::{AllocId, JobId};
 use model::reason::Reason;
 use model::time::{Span, Time};
-use model::{AllocSummary, ClientStatus, Desired, Intent, JobState, NodeRecord, NodeStatus, Reconcile};
-use std::collections::{BTreeMap, BTreeSet};
+use model::{AllocSummary, ClientStatus, Desired, Intent, JobState, JobSummary, NodeRecord, NodeStatus, Reconcile};
+use std::collections::BTreeMap;
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut back: BTreeMap<(JobId, u32), Vec<&AllocSummary>> = BTreeMap::new();
@@ -47,10 +47,10 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
     // A job that is placed but has no live alloc would be stuck for ever. Such a job can exist after the tables were
     // restored to different moments.
-    let aside = view.seen.aside.allocs.iter().copied();
-    let live: BTreeSet<AllocId> = view.seen.allocs.iter().map(|a| a.alloc_id).chain(aside).collect();
+    let aside = &view.seen.aside.allocs;
+    let has_alloc = |job: &JobSummary| job.allocs.iter().any(|id| view.is_live_alloc(*id) || aside.contains(id));
     for job in &view.seen.jobs {
-        if matches!(job.state, JobState::Placed | JobState::Regrouping) && job.allocs.is_disjoint(&live) {
+        if matches!(job.state, JobState::Placed | JobState::Regrouping) && !has_alloc(job) {
             plan.add(Action::Requeue(job.job_id), Reason::NoAllocLeft {});
         }
     }

@@ -38,10 +38,10 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             continue;
         }
         // If EC2 lists several instances, the oldest counts, and the others are orphans.
-        let listed = view.instances_of(life);
-        let live = listed.iter().copied().filter(|i| is_live(i));
+        let live = view.instances_of(life).filter(|i| is_live(i));
         let live = live.min_by(|a, b| (a.launched_at, &a.instance_id).cmp(&(b.launched_at, &b.instance_id)));
-        if let (Some(terminated), None) = (listed.first(), live) {
+        let first = view.instances_of(life).next();
+        if let (Some(terminated), None) = (first, live) {
             let instance_id = terminated.instance_id.clone();
             view.lose(life.node_id);
             let action = Action::Clean { node_id: life.node_id, unlisted: None };
@@ -67,9 +67,10 @@ fn bind(view: &mut View<'_>, plan: &mut Plan, life: &Life, instance: &Instance) 
 }
 
 fn listed_as_live(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, instance: &Instance) {
-    let (node_id, instance_id) = (life.node_id, instance.instance_id.clone());
+    let node_id = life.node_id;
     if let NodeState::ShuttingDown(_) = &record.state {
         view.decided.insert(node_id);
+        let instance_id = instance.instance_id.clone();
         let reason = match instance.state {
             InstanceState::ShuttingDown => Reason::TerminationUnderWay { instance_id: instance_id.clone() },
             _ => Reason::TerminationNotDone { instance_id: instance_id.clone() },
@@ -77,7 +78,7 @@ fn listed_as_live(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, lif
         plan.add_quietly(Action::Terminate { node_id, instance_id }, reason);
     } else if life.absent_since_at.is_some() {
         view.decided.insert(node_id);
-        note_absence(plan, record, life, None, Reason::ListedAgain { instance_id });
+        note_absence(plan, record, life, None, Reason::ListedAgain { instance_id: instance.instance_id.clone() });
     }
 }
 

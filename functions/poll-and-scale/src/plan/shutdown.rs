@@ -21,7 +21,7 @@ use super::Plan;
 use super::actions::{Action, Because, Note};
 use super::allocs::stuck_syncing;
 use super::demand::Needs;
-use super::view::View;
+use super::view::{NodeSet, View};
 use model::events::Subject;
 use model::explain::name_of;
 use model::ids::{JobId, NodeId};
@@ -29,12 +29,11 @@ use model::node::Seen;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus, Usd};
-use std::collections::BTreeSet;
 
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
     let surplus = surplus(view, needs);
     let lives: Vec<_> = view.lives().collect();
-    let placed: BTreeSet<NodeId> = plan.actions.iter().flat_map(|p| p.action.placed_on()).collect();
+    let placed: NodeSet = plan.actions.iter().flat_map(|p| p.action.placed_on()).collect();
     for (record, life) in lives {
         let node_id = life.node_id;
         let stays = if view.is_unclear(node_id) {
@@ -48,7 +47,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
             let need = if surplus.contains(&node_id) {
                 Need::Surplus
             } else {
-                match needs.used.get(&node_id) {
+                match needs.used.get(node_id) {
                     None if needs.more_may_come => Need::Unread,
                     job => Need::Needed(job.copied().flatten()),
                 }
@@ -60,19 +59,18 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
             plan.explained.stays(node_id, why);
         }
     }
-    plan.surplus = surplus.iter().map(|n| n.slot()).collect();
-    plan.surplus.sort_unstable();
+    plan.surplus = surplus.nodes().map(NodeId::slot).collect();
 }
 
 /// The idle nodes that are not needed: nothing is placed or reserved on them, and they are above `nodes.min` or in the
 /// way of a launch. The most expensive ones are chosen first.
-fn surplus(view: &View<'_>, needs: &Needs) -> BTreeSet<NodeId> {
+fn surplus(view: &View<'_>, needs: &Needs) -> NodeSet {
     let mut idle: Vec<&Life> = view
         .lives()
         .filter(|(r, l)| r.takes_work() && is_idle(r, l, view.now))
         .map(|(_, l)| l)
         .filter(|l| {
-            let is_free = !needs.used.contains_key(&l.node_id) && !view.decided.contains(&l.node_id);
+            let is_free = !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id);
             is_free && !view.is_unclear(l.node_id) && !view.is_leaving(l)
         })
         .collect();
@@ -110,7 +108,7 @@ pub(super) fn gives_up(view: &View<'_>, record: &NodeRecord) -> bool {
     match &record.state {
         NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
         _ if record.refuses().is_some() => true,
-        _ => stuck_syncing(view, record) || view.seen.policy.size_named(&life.offering.size).is_none(),
+        _ => stuck_syncing(view, record) || !view.has_size(life),
     }
 }
 
@@ -187,7 +185,7 @@ fn in_use(
     let size = &life.offering.size;
     let idle = is_idle(record, life, view.now);
     let deadline = drain_is_over(view, life);
-    let size_left = view.seen.policy.size_named(size).is_none();
+    let size_left = !view.has_size(life);
     if life.intent == Intent::Drain && (idle || deadline) {
         let reason = if idle { Reason::DrainedAndIdle {} } else { Reason::DrainDeadlineOver {} };
         shut_down(plan, life, Because::NotNeeded, reason);

@@ -6,11 +6,12 @@
 
 use super::belief::Belief;
 use model::cloud::{Instance, InstanceState};
-use model::ids::{AllocId, JobId, NodeId};
+use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::time::Time;
 use model::{AllocSummary, JobSummary, Life, NodeRecord};
 use runtime::observation::Observation;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 /// The time from one scheduled run to the next, in seconds. A decision for the last run before a moment looks this far
 /// ahead.
@@ -21,12 +22,99 @@ struct Facts<'a> {
     record: &'a NodeRecord,
     life: &'a Life,
     /// What EC2 lists for the life: the bound instance, or, if none is bound, the instances with the tag.
-    listed: Vec<&'a Instance>,
+    listed: Few<&'a Instance>,
     /// The instances with the tag of this node.
-    tagged: Vec<&'a Instance>,
+    tagged: Few<&'a Instance>,
     /// The bound instance, if it belongs to another node.
     foreign: Option<&'a Instance>,
-    allocs: Vec<&'a AllocSummary>,
+    /// Where its allocs are in `on_nodes`.
+    allocs: Range<usize>,
+    /// Whether the policy has its size.
+    has_size: bool,
+}
+
+/// A list that mostly has one element. It then needs no memory of its own.
+#[derive(Clone)]
+struct Few<T> {
+    first: Option<T>,
+    others: Vec<T>,
+}
+
+impl<T: Copy> Few<T> {
+    const fn none() -> Self {
+        Self { first: None, others: Vec::new() }
+    }
+
+    fn push(&mut self, one: T) {
+        if self.first.is_none() {
+            self.first = Some(one);
+        } else {
+            self.others.push(one);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = T> {
+        self.first.into_iter().chain(self.others.iter().copied())
+    }
+}
+
+/// What a plan notes about nodes, by slot. A plan notes it only about current lives, and a slot has one of them.
+#[derive(Debug)]
+pub(crate) struct ByNode<T>(Vec<Option<(NodeId, T)>>);
+
+/// A set of nodes.
+pub(crate) type NodeSet = ByNode<()>;
+
+impl<T> Default for ByNode<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> ByNode<T> {
+    pub(crate) fn note(&mut self, node_id: NodeId, what: T) {
+        let slot = node_id.slot().number() as usize;
+        if self.0.len() <= slot {
+            self.0.resize_with(slot + 1, || None);
+        }
+        if let Some(at) = self.0.get_mut(slot) {
+            *at = Some((node_id, what));
+        }
+    }
+
+    pub(crate) fn get(&self, node_id: NodeId) -> Option<&T> {
+        let noted = self.0.get(node_id.slot().number() as usize)?.as_ref();
+        noted.filter(|(id, _)| *id == node_id).map(|(_, what)| what)
+    }
+
+    pub(crate) fn contains(&self, node_id: &NodeId) -> bool {
+        self.get(*node_id).is_some()
+    }
+
+    /// The nodes in the order of their slots.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.0.iter().flatten().map(|(node_id, _)| *node_id)
+    }
+}
+
+impl<T> FromIterator<(NodeId, T)> for ByNode<T> {
+    fn from_iter<I: IntoIterator<Item = (NodeId, T)>>(notes: I) -> Self {
+        let mut all = Self::default();
+        notes.into_iter().for_each(|(node_id, what)| all.note(node_id, what));
+        all
+    }
+}
+
+impl NodeSet {
+    pub(crate) fn insert(&mut self, node_id: NodeId) {
+        self.note(node_id, ());
+    }
+}
+
+impl FromIterator<NodeId> for NodeSet {
+    fn from_iter<I: IntoIterator<Item = NodeId>>(nodes: I) -> Self {
+        nodes.into_iter().map(|node_id| (node_id, ())).collect()
+    }
 }
 
 /// The observation with indexes, and the nodes that are decided.
@@ -35,15 +123,19 @@ pub(crate) struct View<'a> {
     pub(crate) now: Time,
     lives: Vec<Facts<'a>>,
     /// Where the life of a slot is in `lives`. A slot has one record, and its record one life.
-    by_slot: Vec<Option<usize>>,
+    by_slot: Vec<Option<u32>>,
+    /// The allocs, those of a node next to each other.
+    on_nodes: Vec<&'a AllocSummary>,
+    /// The ids of the allocs, in their order. Ids alone are found faster than whole rows.
+    alloc_ids: Vec<AllocId>,
     /// Sorted by id.
-    jobs: Vec<&'a JobSummary>,
+    jobs: Vec<(JobId, &'a JobSummary)>,
     /// Nodes that this plan already changes.
-    pub(crate) decided: BTreeSet<NodeId>,
+    pub(crate) decided: NodeSet,
     /// Nodes that this plan takes out of service: no room is counted on them.
-    pub(crate) lost: BTreeSet<NodeId>,
+    pub(crate) lost: NodeSet,
     /// Nodes whose absence this run does not believe: they count as there, and get no new work.
-    pub(crate) held: BTreeSet<NodeId>,
+    pub(crate) held: NodeSet,
     /// The allocs that this plan loses or tells to stop: nobody makes a copy of them.
     pub(crate) ending: BTreeSet<AllocId>,
     /// Which silence this run believes.
@@ -52,17 +144,19 @@ pub(crate) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(crate) fn new(seen: &'a Observation, now: Time) -> Self {
-        let mut jobs: Vec<&JobSummary> = seen.jobs.iter().collect();
-        jobs.sort_by_key(|job| job.job_id);
+        let mut jobs: Vec<(JobId, &JobSummary)> = seen.jobs.iter().map(|job| (job.job_id, job)).collect();
+        jobs.sort_by_key(|(job_id, _)| *job_id);
         let mut view = Self {
             seen,
             now,
             lives: Vec::with_capacity(seen.nodes.len()),
             by_slot: Vec::new(),
+            on_nodes: Vec::new(),
+            alloc_ids: seen.allocs.iter().map(|a| a.alloc_id).collect(),
             jobs,
-            decided: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            held: BTreeSet::new(),
+            decided: NodeSet::default(),
+            lost: NodeSet::default(),
+            held: NodeSet::default(),
             ending: BTreeSet::new(),
             belief: Belief::default(),
         };
@@ -71,23 +165,25 @@ impl<'a> View<'a> {
     }
 
     fn read_lives(&mut self) {
+        // Nodes of the same size are mostly next to each other.
+        let mut size: Option<(&str, bool)> = None;
         for record in &self.seen.nodes {
             let Some(life) = record.life() else { continue };
+            let name = life.offering.size.as_str();
+            let known = size.filter(|(of, _)| *of == name).map(|(_, has_size)| has_size);
+            let has_size = known.unwrap_or_else(|| self.seen.policy.size_named(name).is_some());
+            size = Some((name, has_size));
             let slot = record.slot.number() as usize;
             if self.by_slot.len() <= slot {
                 self.by_slot.resize(slot + 1, None);
             }
             if let Some(at) = self.by_slot.get_mut(slot) {
-                *at = Some(self.lives.len());
+                *at = u32::try_from(self.lives.len()).ok();
             }
-            let (listed, tagged, allocs) = (Vec::new(), Vec::new(), Vec::new());
-            self.lives.push(Facts { record, life, listed, tagged, foreign: None, allocs });
+            let (listed, tagged) = (Few::none(), Few::none());
+            self.lives.push(Facts { record, life, listed, tagged, foreign: None, allocs: 0..0, has_size });
         }
-        for alloc in &self.seen.allocs {
-            if let Some(facts) = self.facts_mut(alloc.node_id) {
-                facts.allocs.push(alloc);
-            }
-        }
+        self.read_allocs();
         for instance in &self.seen.instances {
             if let Some(facts) = instance.node_id().and_then(|node_id| self.facts_mut(node_id)) {
                 facts.tagged.push(instance);
@@ -100,19 +196,59 @@ impl<'a> View<'a> {
                 facts.listed.clone_from(&facts.tagged);
                 continue;
             };
-            if let Some(own) = facts.tagged.iter().copied().find(|i| i.instance_id == id) {
+            if let Some(own) = facts.tagged.iter().find(|i| i.instance_id == id) {
                 facts.listed.push(own);
                 continue;
             }
             let all = || self.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
             let named = by_id.get_or_insert_with(all).get(id).copied();
-            facts.listed.extend(named);
+            named.into_iter().for_each(|instance| facts.listed.push(instance));
             facts.foreign = named.filter(|i| i.is_foreign_to(facts.life.node_id));
         }
     }
 
+    /// Puts the allocs of each node next to each other: counts them, gives each node its place, and fills the places. So
+    /// no node needs a list of its own.
+    fn read_allocs(&mut self) {
+        let node_of: Vec<Option<usize>> = self
+            .seen
+            .allocs
+            .iter()
+            .map(|alloc| {
+                let at = self.at(alloc.node_id)?;
+                self.lives.get(at).filter(|f| f.life.node_id == alloc.node_id).map(|_| at)
+            })
+            .collect();
+        for at in node_of.iter().flatten() {
+            if let Some(facts) = self.lives.get_mut(*at) {
+                facts.allocs.end += 1;
+            }
+        }
+        let mut from = 0;
+        for facts in &mut self.lives {
+            let many = facts.allocs.end;
+            facts.allocs = from..from;
+            from += many;
+        }
+        let Some(any) = self.seen.allocs.first() else { return };
+        self.on_nodes = vec![any; from];
+        for (alloc, at) in self.seen.allocs.iter().zip(node_of) {
+            let facts = at.and_then(|at| self.lives.get_mut(at));
+            if let Some((facts, place)) = facts.and_then(|f| self.on_nodes.get_mut(f.allocs.end).map(|p| (f, p))) {
+                *place = alloc;
+                facts.allocs.end += 1;
+            }
+        }
+    }
+
+    /// Whether the slot has a life.
+    pub(crate) fn is_taken(&self, slot: Slot) -> bool {
+        self.by_slot.get(slot.number() as usize).is_some_and(Option::is_some)
+    }
+
     fn at(&self, node_id: NodeId) -> Option<usize> {
-        self.by_slot.get(node_id.slot().number() as usize).copied().flatten()
+        let at = self.by_slot.get(node_id.slot().number() as usize).copied().flatten();
+        at.and_then(|at| usize::try_from(at).ok())
     }
 
     fn facts(&self, node_id: NodeId) -> Option<&Facts<'a>> {
@@ -140,25 +276,35 @@ impl<'a> View<'a> {
 
     /// A job that has not ended.
     pub(crate) fn job(&self, job_id: JobId) -> Option<&'a JobSummary> {
-        let at = self.jobs.binary_search_by_key(&job_id, |job| job.job_id).ok()?;
-        self.jobs.get(at).copied()
+        let at = self.jobs.binary_search_by_key(&job_id, |(id, _)| *id).ok()?;
+        self.jobs.get(at).map(|(_, job)| *job)
     }
 
     /// The live allocs of a job. The allocs are sorted by id, so those of one job are next to each other.
     pub(crate) fn allocs_of(&self, job_id: JobId) -> &'a [AllocSummary] {
-        let allocs = &self.seen.allocs;
-        let from = allocs.partition_point(|a| a.alloc_id.job_id < job_id);
-        let to = allocs.partition_point(|a| a.alloc_id.job_id <= job_id);
-        allocs.get(from..to).unwrap_or_default()
+        let from = self.alloc_ids.partition_point(|id| id.job_id < job_id);
+        let to = self.alloc_ids.partition_point(|id| id.job_id <= job_id);
+        self.seen.allocs.get(from..to).unwrap_or_default()
+    }
+
+    /// Whether this alloc is live.
+    pub(crate) fn is_live_alloc(&self, id: AllocId) -> bool {
+        self.alloc_ids.binary_search(&id).is_ok()
     }
 
     pub(crate) fn allocs_on(&self, node_id: NodeId) -> &[&'a AllocSummary] {
-        self.facts(node_id).map_or(&[], |f| f.allocs.as_slice())
+        let allocs = self.facts(node_id).and_then(|f| self.on_nodes.get(f.allocs.clone()));
+        allocs.unwrap_or_default()
+    }
+
+    /// Whether the policy has the size of this life.
+    pub(crate) fn has_size(&self, life: &Life) -> bool {
+        self.facts(life.node_id).is_some_and(|f| f.has_size)
     }
 
     /// What EC2 lists for a life: the bound instance, or, if none is bound, the instances with the tag.
-    pub(crate) fn instances_of(&self, life: &Life) -> &[&'a Instance] {
-        self.facts(life.node_id).map_or(&[], |f| f.listed.as_slice())
+    pub(crate) fn instances_of(&self, life: &Life) -> impl Iterator<Item = &'a Instance> {
+        self.facts(life.node_id).into_iter().flat_map(|f| f.listed.iter())
     }
 
     /// The bound instance, if it belongs to another node.
@@ -168,13 +314,13 @@ impl<'a> View<'a> {
 
     /// The instances with the tag of this node that are not terminated.
     pub(crate) fn tagged(&self, node_id: NodeId) -> impl Iterator<Item = &'a Instance> {
-        self.facts(node_id).into_iter().flat_map(|f| &f.tagged).copied().filter(|i| is_live(i))
+        self.facts(node_id).into_iter().flat_map(|f| f.tagged.iter()).filter(|i| is_live(i))
     }
 
     /// When EC2 launched the node's instance: the start of its shutdown windows and of what it costs. If EC2 does not list
     /// the instance, the time of the assignment.
     pub(crate) fn launched_at(&self, life: &Life) -> Time {
-        self.instances_of(life).iter().map(|i| i.launched_at).min().unwrap_or(life.assigned_at)
+        self.instances_of(life).map(|i| i.launched_at).min().unwrap_or(life.assigned_at)
     }
 
     /// Marks a node as decided and out of service.
@@ -206,9 +352,9 @@ impl<'a> View<'a> {
 
     /// The state in which EC2 lists the node's instance, if the instance neither starts nor runs.
     pub(crate) fn leaves_as(&self, life: &Life) -> Option<InstanceState> {
-        let listed = self.instances_of(life);
-        let works = |i: &&Instance| matches!(i.state, InstanceState::Pending | InstanceState::Running);
-        listed.first().filter(|_| !listed.iter().any(works)).map(|i| i.state)
+        let works = |i: &Instance| matches!(i.state, InstanceState::Pending | InstanceState::Running);
+        let first = self.instances_of(life).next();
+        first.filter(|_| !self.instances_of(life).any(works)).map(|i| i.state)
     }
 }
 

@@ -201,6 +201,12 @@ pub const KNOBS: &[Knob] = &[
     knob("poll.stale_after_s", SECONDS_1, "45", "a run does not act on anything that it read longer ago than this"),
     knob("poll.min_gap_s", SECONDS, "5", "the shortest time between two runs that events start"),
     knob(
+        "poll.list_nodes",
+        COUNT,
+        "1000",
+        "up to this many nodes in use, poll-and-scale reads EC2's list of all instances of the cluster; in a larger fleet it asks EC2 for the instances of its records by id, which is faster",
+    ),
+    knob(
         "poll.queue_rows",
         Kind::Whole(4, 100_000),
         "20000",

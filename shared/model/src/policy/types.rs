@@ -64,7 +64,7 @@ sections! {
         brake_hold_s: i64, blackout_s: i64,
     }
     /// `[poll]`
-    Poll { stale_after_s: i64, min_gap_s: i64, queue_rows: u32 }
+    Poll { stale_after_s: i64, min_gap_s: i64, list_nodes: u32, queue_rows: u32 }
     /// `[shortage]`
     Shortage { ttl_s: i64 }
     /// `[quota]`

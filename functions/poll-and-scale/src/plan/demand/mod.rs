@@ -176,8 +176,7 @@ impl<'a> Want<'a> {
 
 /// The free slots, the lowest first. Slot 0 is a slot like any other.
 fn free_slots(view: &View<'_>) -> Vec<Slot> {
-    let taken: BTreeSet<Slot> = view.lives().map(|(r, _)| r.slot).collect();
-    let is_free = |s: &Slot| !taken.contains(s) && !view.seen.aside.slots.contains(s);
+    let is_free = |s: &Slot| !view.is_taken(*s) && !view.seen.aside.slots.contains(s);
     Slot::below(view.seen.policy.nodes.max).filter(is_free).collect()
 }
 

@@ -7,7 +7,7 @@
 
 use super::super::shutdown::gives_up;
 use super::super::sizes::{Sizes, every_offering, offerings, refusals, usable};
-use super::super::view::View;
+use super::super::view::{ByNode, View};
 use super::bins::{At, Bin, Bins, minus};
 use super::prices::{Room, is_within_cap};
 use super::shelf::Kind;
@@ -25,7 +25,7 @@ use std::rc::Rc;
 #[derive(Debug, Default)]
 pub(in crate::plan) struct Needs {
     /// Nodes on which something is placed or reserved, and the first job that this run reserves the node for.
-    pub(in crate::plan) used: BTreeMap<NodeId, Option<JobId>>,
+    pub(in crate::plan) used: ByNode<Option<JobId>>,
     /// How many nodes count for `nodes.min`, including the launches of this plan.
     pub(in crate::plan) usable: u32,
     /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.
@@ -159,13 +159,14 @@ impl<'v, 'a> Packing<'v, 'a> {
             outgrown: BTreeSet::new(),
         };
         let mut bins = Vec::with_capacity(view.seen.nodes.len());
+        let (mut by_size, mut leaving_by_size) = (Counts::default(), Counts::default());
         for (record, life) in view.lives() {
             packing.records += 1;
             packing.spent = packing.spent + life.offering.price_per_hour;
-            *packing.by_size.entry(&life.offering.size).or_default() += 1;
+            by_size.add(&life.offering.size);
             if let NodeState::ShuttingDown(_) = record.state {
                 packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
-                *packing.leaving_by_size.entry(&life.offering.size).or_default() += 1;
+                leaving_by_size.add(&life.offering.size);
             }
             // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place.
             // It gets no work.
@@ -192,6 +193,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             bins.push(of_node(view, at, record, life));
         }
         packing.bins = Bins::new(bins);
+        (packing.by_size, packing.leaving_by_size) = (by_size.all(), leaving_by_size.all());
         packing
     }
 
@@ -457,11 +459,41 @@ impl<'v, 'a> Packing<'v, 'a> {
 
     /// The number of wanted nodes of each size: nodes with work placed or reserved, and launches.
     pub(super) fn wanted(&self) -> BTreeMap<String, u32> {
-        let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut wanted = Counts::default();
         for bin in self.bins.iter().filter(|b| !b.empty || matches!(b.at, At::New(_))) {
-            *wanted.entry(bin.size).or_default() += 1;
+            wanted.add(bin.size);
         }
-        wanted.into_iter().map(|(size, nodes)| (size.to_owned(), nodes)).collect()
+        wanted.all().into_iter().map(|(size, nodes)| (size.to_owned(), nodes)).collect()
+    }
+}
+
+/// Counts by size. Nodes of the same size are mostly next to each other, so the map is seldom searched.
+#[derive(Default)]
+struct Counts<'a> {
+    all: BTreeMap<&'a str, u32>,
+    last: Option<(&'a str, u32)>,
+}
+
+impl<'a> Counts<'a> {
+    fn add(&mut self, size: &'a str) {
+        match &mut self.last {
+            Some((of, nodes)) if *of == size => *nodes += 1,
+            _ => {
+                self.keep();
+                self.last = Some((size, 1));
+            }
+        }
+    }
+
+    fn keep(&mut self) {
+        if let Some((size, nodes)) = self.last.take() {
+            *self.all.entry(size).or_default() += nodes;
+        }
+    }
+
+    fn all(mut self) -> BTreeMap<&'a str, u32> {
+        self.keep();
+        self.all
     }
 }
 
