@@ -35,4 +35,5 @@ mod starts;
 mod store;
 mod story;
 mod turns;
+mod unreadable;
 mod world;

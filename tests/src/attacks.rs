@@ -175,7 +175,7 @@ impl Scene {
         let look = &self.world.look;
         let record: Option<NodeRecord> = look.node(self.victim.node.slot()).await.unwrap();
         let (jobs, alloc) = (look.jobs().await.unwrap(), look.alloc(self.victim.alloc).await.unwrap());
-        let handles = look.handles_of(self.victim.node).await.unwrap();
+        let handles = look.handles_of(self.victim.node).await.unwrap().rows;
         assert!(!handles.is_empty(), "the victim's container and cache");
         let machines: Vec<_> = self.world.ec2.instances().into_iter().map(|i| (i.instance_id, i.state)).collect();
         json!([record, jobs, alloc, handles, format!("{machines:?}")])

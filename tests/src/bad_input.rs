@@ -506,11 +506,15 @@ async fn a_node_that_calls_too_often_or_reports_too_much_costs_a_bounded_amount(
         (0..1000).map(|n| json!({"handle": format!("h-{n}"), "kind": "volume", "label": node})).collect();
     let report = json!({"incarnation": agent.protocol.durable.incarnation, "report_no": 99, "as_of": agent.protocol.durable.as_of,
         "complete": false, "handles": handles});
-    let before = world.look.handles_of(node).await.unwrap().len();
+    let before = world.look.handles_of(node).await.unwrap().rows.len();
     let event = http(&path(node, "handles"), Some(&token), &report);
     let Ok(runtime::lambda::Reply::Http(told)) = world.sweep.handle(event, world.clock()).await else {
         panic!("no answer")
     };
     assert_eq!(answer(&told).0, 200, "{told}");
-    assert_eq!(world.look.handles_of(node).await.unwrap().len() - before, 200, "the next report adds the next ones");
+    assert_eq!(
+        world.look.handles_of(node).await.unwrap().rows.len() - before,
+        200,
+        "the next report adds the next ones"
+    );
 }

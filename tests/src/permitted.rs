@@ -157,7 +157,7 @@ impl Fleet {
         let look = self.store(&Account::owner());
         look.jobs().await.unwrap().iter().all(|j| j.summary.state.is_ended() && j.summary.allocs.is_empty())
             && look.nodes().await.unwrap().iter().all(|n| n.is_cleaned())
-            && look.handles_due(self.now + Span::from_s(2 * 86_400)).await.unwrap().is_empty()
+            && look.handles_due(self.now + Span::from_s(2 * 86_400)).await.unwrap().rows.is_empty()
             && self
                 .cloud(&Account::owner())
                 .instances()

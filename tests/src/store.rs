@@ -89,7 +89,7 @@ impl Tables {
         nodes.sort_by_key(|n| n.slot);
         let mut jobs = self.store.jobs().await.unwrap();
         jobs.sort_by_key(|j| j.summary.job_id);
-        let handles = self.store.handles_due(START + Span::from_s(1 << 30)).await.unwrap();
+        let handles = self.store.handles_due(START + Span::from_s(1 << 30)).await.unwrap().rows;
         (nodes, jobs, handles)
     }
 
@@ -407,7 +407,7 @@ async fn handles_are_changed_as_read(place: Place<'_>) {
     assert!(tables.store.apply(&change_handle(&handle, &live)).await.unwrap_err().is_conflict());
     assert!(tables.store.apply(&delete_handle(&handle)).await.unwrap_err().is_conflict());
     assert_eq!(tables.all().await.2, std::slice::from_ref(&live));
-    assert!(tables.store.handles_due(START).await.unwrap().is_empty(), "it is not due yet");
+    assert!(tables.store.handles_due(START).await.unwrap().rows.is_empty(), "it is not due yet");
     tables.store.apply(&delete_handle(&live)).await.unwrap();
     assert_eq!(tables.all().await.2, []);
     let never: Quota = tables.store.entry(&ControlKey::Quota).await.unwrap();
@@ -432,7 +432,7 @@ async fn long_lists_are_read_to_the_last_page(place: Place<'_>) {
         tables.store.write(None, &fixtures::assigned(*n), Vec::new()).await.unwrap();
     }
     for segments in [1, 4] {
-        let nodes = tables.store.nodes_at_once(segments).await.unwrap();
+        let nodes = tables.store.nodes_listed(segments).await.unwrap().rows;
         assert_eq!(nodes.len(), 30);
         assert_eq!(nodes.iter().map(|n| n.slot.number()).collect::<BTreeSet<_>>(), written, "{segments} segments");
     }

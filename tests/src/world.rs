@@ -403,7 +403,7 @@ impl World {
         }
         let nodes = self.look.nodes().await.unwrap();
         let jobs = self.look.jobs().await.unwrap();
-        let handles = self.look.handles_due(self.now() + Span::from_s(999_999)).await.unwrap();
+        let handles = self.look.handles_due(self.now() + Span::from_s(999_999)).await.unwrap().rows;
         panic!(
             "not quiet after {most_steps} steps.\nnodes: {nodes:#?}\njobs: {jobs:#?}\nhandles: {handles:#?}\nec2: {:#?}",
             self.ec2.instances()
@@ -415,7 +415,7 @@ impl World {
         self.look.jobs().await.unwrap().iter().all(|j| j.summary.state.is_ended() && j.summary.allocs.is_empty())
             && self.look.nodes().await.unwrap().iter().all(|n| n.is_cleaned())
             && !self.ec2.instances().iter().any(live)
-            && self.look.handles_due(self.now() + Span::from_s(2 * 86_400)).await.unwrap().is_empty()
+            && self.look.handles_due(self.now() + Span::from_s(2 * 86_400)).await.unwrap().rows.is_empty()
     }
 
     /// Checks what must hold at any moment, from the tables and EC2.

@@ -14,7 +14,7 @@ use model::ids::{NodeId, Slot};
 use model::time::Span;
 use model::{ActionName, BrakeKind};
 use model::{Handle, HandleState, NodeRecord, NodeState};
-use store::change_handle;
+use store::{Listed, change_handle};
 
 /// How long a release is remembered: long enough for the next run of every function.
 const RELEASE: Span = Span::from_s(3600);
@@ -85,10 +85,12 @@ fn node_of(record: &NodeRecord) -> Option<NodeId> {
 pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let record = cluster.store.node(args.slot).await?.ok_or_else(|| nodes::no_node(args.slot))?;
-    let handles = match node_of(&record) {
+    let listed = match node_of(&record) {
         Some(node) => cluster.store.handles_of(node).await?,
-        None => Vec::new(),
+        None => Listed::default(),
     };
+    show::unreadable(context.err, &listed.unreadable)?;
+    let handles = listed.rows;
     if args.json {
         show::json(context.out, &handles)?;
         return Ok(Outcome::Done);
@@ -154,7 +156,7 @@ pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
 /// The one node that has a handle of this name.
 async fn find(cluster: &Cluster, handle: &str) -> anyhow::Result<NodeId> {
     let mut found = Vec::new();
-    for node in cluster.store.nodes().await?.iter().filter_map(NodeRecord::node_id) {
+    for node in cluster.store.nodes_listed(1).await?.rows.iter().filter_map(NodeRecord::node_id) {
         if cluster.store.handle(node, handle).await?.is_some() {
             found.push(node);
         }

@@ -69,7 +69,9 @@ pub(super) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
     if !args.all {
         let waiting = cluster.store.waiting(None, args.limit).await?;
         let more = waiting.end.is_some();
-        let jobs = placed_last(waiting.jobs, cluster.store.placed().await?);
+        let placed = cluster.store.placed().await?;
+        show::unreadable(context.err, waiting.unreadable.iter().chain(&placed.unreadable))?;
+        let jobs = placed_last(waiting.jobs, placed.rows);
         let waits = jobs.iter().any(|job| waits(job.state));
         let next = if waits { next::read_for_list(&cluster, now, context.err).await? } else { None };
         let why = |job: &JobSummary| next.as_ref().and_then(|n| n.of_job(job.job_id)).map(str::to_owned);

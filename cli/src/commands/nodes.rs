@@ -50,7 +50,9 @@ pub(super) fn no_node(slot: Slot) -> anyhow::Error {
 
 pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let mut records = cluster.store.nodes().await?;
+    let listed = cluster.store.nodes_listed(1).await?;
+    show::unreadable(context.err, &listed.unreadable)?;
+    let mut records = listed.rows;
     records.sort_by_key(|r| r.slot);
     let up = records.iter().any(|r| !r.is_cleaned());
     let next = if up { next::read_for_list(&cluster, now, context.err).await? } else { None };

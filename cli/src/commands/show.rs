@@ -9,6 +9,7 @@ use model::time::{Span, Time};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, Write};
+use store::Unreadable;
 
 /// A table without borders.
 pub(super) struct Rows(Table);
@@ -51,6 +52,14 @@ impl Rows {
         }
         writeln!(out, "{}", self.0.trim_fmt())
     }
+}
+
+/// Names the rows that cannot be read, each in a line of its own.
+pub(super) fn unreadable<'r>(err: &mut dyn Write, rows: impl IntoIterator<Item = &'r Unreadable>) -> io::Result<()> {
+    for row in rows {
+        writeln!(err, "not shown: {}: repair or delete it", one_line(&row.to_string()))?;
+    }
+    Ok(())
 }
 
 /// Prints one JSON document. Characters that a terminal may obey are escaped, so that the document is the same for a

@@ -13,6 +13,7 @@ use model::explain::Waiting;
 use model::functions::{self, HEARTBEAT_INGEST};
 use model::limits::Limit;
 use model::policy::{Policy, example_json};
+use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{ActionName, BrakeKind};
 use model::{JobSummary, NodeRecord};
@@ -81,10 +82,13 @@ struct Status {
 pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let store = &cluster.store;
-    let (control, nodes) = (store.control().await?, store.nodes().await?);
+    let (control, listed) = (store.control().await?, store.nodes_listed(1).await?);
+    let (nodes, mut unreadable) = (listed.rows, listed.unreadable);
     // If more jobs wait, a check says so.
     let waiting = store.waiting(None, COUNTED).await?;
-    let jobs = placed_last(waiting.jobs, store.placed().await?);
+    let placed = store.placed().await?;
+    unreadable.extend(waiting.unreadable.into_iter().chain(placed.unreadable));
+    let jobs = placed_last(waiting.jobs, placed.rows);
     let mut events = store.history(&Subject::Cluster.to_string(), LOOK_BACK).await?;
     for (function, _) in functions::scheduled() {
         events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), LOOK_BACK).await?);
@@ -98,7 +102,17 @@ pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow:
     checks.extend(refusing(&nodes));
     checks.extend(control.limits(now).iter().map(|limit| limited(limit, now)));
     checks.extend(BrakeKind::ALL.iter().filter_map(|kind| braked(&control, *kind, now)));
+    unreadable.extend(store.handles_due(now).await?.unreadable);
     checks.extend(next_run(&cluster, now).await);
+    let level = |is_known| if is_known { Level::Wrong } else { Level::Note };
+    let entries = control.unreadable.iter().map(|entry| (entry.to_string(), level(entry.is_known)));
+    for (row, level) in unreadable.iter().map(|row| (row.to_string(), Level::Wrong)).chain(entries) {
+        // The plan names most of them, but it cannot be made without EC2, and has no handles.
+        let row = one_line(&row);
+        if !checks.iter().any(|check| check.says.contains(&row)) {
+            checks.push(Check::new("row", level, row, "correct or delete it"));
+        }
+    }
     checks.extend(warnings(events, now));
     let status = Status {
         well: checks.iter().all(|c| c.level != Level::Wrong),
@@ -238,7 +252,9 @@ async fn next_run(cluster: &Cluster, now: Time) -> Vec<Check> {
     });
     let mut checks: Vec<Check> =
         next.unstored_limits().map(|reason| Check::new(reason.word(), Level::Note, reason.to_string(), "")).collect();
-    let rows = explained.rows.iter();
+    // The entries of the control table are checked without the plan.
+    let is_entry = |why: &Reason| why.to_string().contains("of table control");
+    let rows = explained.rows.iter().filter(|(_, why)| !is_entry(why));
     checks.extend(rows.map(|(subject, why)| Check::new("row", Level::Wrong, format!("{subject}: {why}"), "")));
     checks.extend(at_most("waiting", explained.waiting.iter().map(Waiting::line)));
     checks.extend(at_most("idle", stays));

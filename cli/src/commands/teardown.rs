@@ -92,7 +92,7 @@ async fn cancel_all(cluster: &Cluster, now: Time) -> anyhow::Result<u32> {
             break;
         }
     }
-    Ok(cancelled + cancel(cluster, &cluster.store.placed().await?, now).await?)
+    Ok(cancelled + cancel(cluster, &cluster.store.placed().await?.rows, now).await?)
 }
 
 /// So many waiting jobs are read together: a queue may be longer than the memory.

@@ -88,7 +88,7 @@ impl Page {
     }
 
     async fn read_state(&self) -> Result<Value, DbError> {
-        let mut nodes = self.store.nodes().await?;
+        let mut nodes = self.store.nodes_listed(1).await?.rows;
         nodes.sort_by_key(|n| n.slot);
         let mut jobs = self.store.jobs().await?;
         jobs.sort_by_key(|j| std::cmp::Reverse(j.summary.job_id));

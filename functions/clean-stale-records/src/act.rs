@@ -44,6 +44,7 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnsw
     let mut answers = acting.run.at_once(&acting, others, 1).await;
     if orphans.len() >= MANY_ORPHANS {
         let by_slot = |records: Vec<NodeRecord>| records.into_iter().map(|r| (r.slot, r)).collect();
+        // If one of the records cannot be read now, each orphan's record is read by itself.
         acting.again = acting.run.store.nodes().await.map(by_slot).ok();
     }
     let mut terminated = acting.run.at_once(&acting, orphans, AT_ONCE).await;

@@ -16,7 +16,7 @@ use model::{ActionName, Alloc, Ending, NodeRecord, NodeStatus, ReportOutcome};
 use runtime::http::{Claim, Proven, Refusal, reporting, standing};
 use std::collections::{BTreeMap, BTreeSet};
 use store::steps::{self, Retention};
-use store::{WriteError, change, unchanged};
+use store::{DbError, Unreadable, WriteError, change, unchanged};
 
 /// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
 const MAX_ALLOCS: usize = 10_000;
@@ -84,7 +84,7 @@ impl Ingest {
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
-        let allocs = if report.as_of < life.seq { Some(self.orders(life).await?) } else { None };
+        let allocs = if report.as_of < life.seq { self.orders(life).await? } else { None };
         // The end wakes poll-and-scale. Without this, a node that works would wait 60 to 90 s before it asks.
         let next_heartbeat_s = has_room.then(|| known.soon_s());
         let (status, seq) = (contact.status, life.seq);
@@ -108,9 +108,11 @@ impl Applying<'_> {
     async fn presence(&mut self, updates: &[AllocUpdate]) -> Result<(), Refusal> {
         let store = &self.ingest.store;
         let ids: BTreeSet<AllocId> = updates.iter().map(|u| u.alloc_id).collect();
-        let rows = store.allocs(ids).await.map_err(internal)?;
-        let rows: BTreeMap<AllocId, Alloc> = rows.into_iter().map(|a| (a.id(), a)).collect();
-        for update in updates {
+        let listed = store.allocs_listed(ids).await.map_err(internal)?;
+        let rows: BTreeMap<AllocId, Alloc> = listed.rows.into_iter().map(|a| (a.id(), a)).collect();
+        // An update of a row that cannot be read is neither taken nor refused, so the node reports it again.
+        let aside: BTreeSet<AllocId> = listed.unreadable.iter().filter_map(Unreadable::alloc_id).collect();
+        for update in updates.iter().filter(|u| !aside.contains(&u.alloc_id)) {
             let verdict = self.update(rows.get(&update.alloc_id).cloned(), update).await?;
             match verdict {
                 None => self.accepted.push(update.alloc_id),
@@ -166,7 +168,14 @@ impl Applying<'_> {
         let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
         for id in live.difference(&listed) {
-            let mut row = self.ingest.store.alloc(*id).await.map_err(internal)?;
+            let mut row = match self.ingest.store.alloc(*id).await {
+                // Nobody knows whether this alloc should be on the node.
+                Err(error @ DbError::Corrupt { .. }) => {
+                    tracing::warn!(%error, "an alloc is left alone");
+                    continue;
+                }
+                row => row.map_err(internal)?,
+            };
             for race in 0..RACES {
                 let live = row.filter(|a| !a.summary.client.is_final() && a.summary.node_id == self.node_id);
                 if live.as_ref().is_some_and(|alloc| report.as_of < alloc.summary.placed_seq) {

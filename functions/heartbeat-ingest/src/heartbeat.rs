@@ -146,7 +146,7 @@ impl Ingest {
         if heartbeat.incarnation.is_some() && heartbeat.as_of > life.seq {
             return Err(wrong_incarnation("the agent knows more than the table, which was restored from a backup"));
         }
-        let allocs = if heartbeat.as_of < life.seq { Some(self.orders(life).await?) } else { None };
+        let allocs = if heartbeat.as_of < life.seq { self.orders(life).await? } else { None };
         Ok(HeartbeatAnswer {
             status: contact.status,
             incarnation: contact.incarnation.clone(),

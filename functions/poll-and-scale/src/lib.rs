@@ -164,7 +164,7 @@ fn interrupted(input: &Value) -> Option<&str> {
 }
 
 async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Result<(), ObserveError> {
-    for record in store.nodes().await? {
+    for record in store.nodes_listed(1).await?.rows {
         if record.life().is_none_or(|l| l.instance_id.as_deref() != Some(instance_id)) {
             continue;
         }

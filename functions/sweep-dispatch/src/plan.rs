@@ -13,6 +13,7 @@ use model::time::{Span, Time};
 use model::{Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
+use store::Table;
 
 /// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
@@ -23,7 +24,8 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     let working: BTreeSet<NodeId> = seen.allocs.iter().map(|a| a.node_id).collect();
     let cache_unused = Span::from_s(seen.policy.sweep.cache_unused_s);
     let mut plan = Plan::default();
-    for row in &seen.aside.rows {
+    // Only this function reads handles; poll-and-scale tells of all other rows.
+    for row in seen.aside.rows.iter().filter(|row| row.table == Table::Handles) {
         plan.tell(Action::Warn(row.subject.clone()), Reason::RowUnsound { what: row.what.clone() }, Telling::Quiet);
     }
     // Nobody knows which node holds a slot whose record was set aside, so nothing is decided about its handles.

@@ -25,7 +25,7 @@ use runtime::http::{Claim, Refusal, Request, reporting, standing, too_often};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use store::{WriteError, change_handle, insert_handle, unchanged};
+use store::{Listed, WriteError, change_handle, insert_handle, unchanged};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
@@ -110,14 +110,20 @@ impl Sweep {
 
 impl Applying<'_> {
     async fn apply(mut self, settled: &str) -> Result<HandleReportAnswer, WriteError> {
-        let rows = self.sweep.store.handles_of(self.node_id).await?;
+        let Listed { rows, unreadable } = self.sweep.store.handles_of(self.node_id).await?;
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
         let mut verdict = judge(&rows, self.report, self.node_id, self.rules(readiness), self.now);
+        // A handle whose row cannot be read is not unknown: it is left alone.
+        verdict.new_unknown.retain(|found| unreadable.iter().all(|row| row.handle() != Some(found.handle.as_str())));
         let hold = self.brake(&mut verdict, &rows).await?;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
-        let quiet = readiness == Readiness::Ready && judges && verdict.is_quiet(&rows) && hold == Hold::Free;
+        let quiet = readiness == Readiness::Ready
+            && judges
+            && verdict.is_quiet(&rows)
+            && unreadable.is_empty()
+            && hold == Hold::Free;
         self.note_number(quiet.then_some(settled)).await?;
         self.write_rows(&verdict).await?;
         self.mark_rows(&mut verdict).await?;

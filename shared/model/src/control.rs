@@ -133,6 +133,8 @@ pub struct Control {
     pub runs: BTreeMap<String, RunRow>,
     /// What poll-and-scale has told about waiting jobs.
     pub told: Option<ToldRow>,
+    /// The rows that cannot be read, and the rows with an unknown key.
+    pub unreadable: Vec<UnreadableEntry>,
     entries: BTreeMap<ControlKey, EntryRow>,
 }
 
@@ -143,26 +145,33 @@ thread_local! {
 }
 
 impl Control {
-    /// Reads rows given as JSON: from the table, or from `plan --state`. A row with an unknown key is
-    /// left out: newer code may have written it.
-    pub fn from_rows(rows: impl IntoIterator<Item = Value>) -> Result<Self, UnreadableEntry> {
+    /// Reads rows given as JSON: from the table, or from `plan --state`.
+    ///
+    /// A row that cannot be read is set aside, and so is a row with an unknown key, which newer code may have written. What
+    /// it is about then counts as never written: a brake begins anew and holds, a release does not apply, and a limit of
+    /// launches is met again. Without a policy that can be read, no function does anything.
+    pub fn from_rows(rows: impl IntoIterator<Item = Value>) -> Self {
         let mut control = Self::default();
         for row in rows {
             let key = row.get("key").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let unreadable = |e: serde_json::Error| UnreadableEntry { key: key.clone(), detail: e.to_string() };
-            match key.parse() {
-                Ok(ControlKey::Policy) => control.policy = Some(serde_json::from_value(row).map_err(unreadable)?),
+            let read = match key.parse() {
+                Ok(ControlKey::Policy) => serde_json::from_value(row).map(|row| control.policy = Some(row)),
                 Ok(ControlKey::Run(function)) => {
-                    control.runs.insert(function, serde_json::from_value(row).map_err(unreadable)?);
+                    serde_json::from_value(row).map(|row| drop(control.runs.insert(function, row)))
                 }
-                // This row is for people, so a row that cannot be read stops nothing.
-                Ok(ControlKey::Told) => control.told = serde_json::from_value(row).ok(),
-                Ok(_) => control.put(serde_json::from_value(row).map_err(unreadable)?),
-                // An unknown key is no error, but its row must have the common format.
-                Err(_) => drop(serde_json::from_value::<EntryRow>(row).map_err(unreadable)?),
+                Ok(ControlKey::Told) => serde_json::from_value(row).map(|row| control.told = Some(row)),
+                Ok(_) => serde_json::from_value(row).map(|row| control.put(row)),
+                Err(unknown) => {
+                    let detail = format!("this version does not know it: {unknown}");
+                    control.unreadable.push(UnreadableEntry { key, detail, is_known: false });
+                    continue;
+                }
+            };
+            if let Err(error) = read {
+                control.unreadable.push(UnreadableEntry { key, detail: error.to_string(), is_known: true });
             }
         }
-        Ok(control)
+        control
     }
 
     /// Replaces the entry with this key. A row with an unknown key is ignored.
@@ -185,6 +194,10 @@ impl Control {
     /// The policy and its version. The policy is checked again, because another version of the program, or a
     /// person, may have written it.
     pub fn checked_policy(&self) -> Result<(Policy, u64), NoPolicy> {
+        let unreadable = self.unreadable.iter().find(|entry| entry.key == ControlKey::Policy.to_string());
+        if let Some(entry) = unreadable {
+            return Err(NoPolicy::Bad(entry.detail.clone()));
+        }
         let row = self.policy.as_ref().ok_or(NoPolicy::Missing)?;
         let version = row.version.number();
         LAST_POLICY.with_borrow_mut(|last| match last {
@@ -256,11 +269,13 @@ impl Control {
 
 /// A row of the control table that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("row {key} of table control cannot be understood: {detail}: repair or delete it")]
+#[error("row {key} of table control cannot be read: {detail}")]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct UnreadableEntry {
     pub key: String,
     pub detail: String,
+    /// Whether this version knows the key. Newer code may have written a row with another key.
+    pub is_known: bool,
 }
 
 /// Why there is no usable policy.
@@ -315,10 +330,27 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_left_out_and_a_bad_row_is_named() {
-        let rows = |row: Value| Control::from_rows([row]);
-        assert_eq!(rows(serde_json::json!({"key": "of_the_future", "count": 3})), Ok(Control::default()));
-        let error = rows(serde_json::json!({"key": "quota", "count": "many"})).unwrap_err().to_string();
-        assert!(error.starts_with("row quota of table control cannot be understood: invalid type"), "{error}");
+    fn an_unknown_key_and_a_bad_row_are_set_aside() {
+        let rows = [
+            serde_json::json!({"key": "of_the_future", "count": 3}),
+            serde_json::json!({"key": "quota", "count": "many"}),
+            serde_json::json!({"key": "run#poll-and-scale", "started_at": "yesterday"}),
+            serde_json::json!({"key": 7}),
+            serde_json::json!({"key": "backoff", "version": 3, "count": 2}),
+        ];
+        let control = Control::from_rows(rows);
+        let keys: Vec<&str> = control.unreadable.iter().map(|entry| entry.key.as_str()).collect();
+        assert_eq!(keys, ["of_the_future", "quota", "run#poll-and-scale", ""]);
+        let told = control.unreadable[1].to_string();
+        assert!(told.starts_with("row quota of table control cannot be read: invalid type"), "{told}");
+        assert_eq!(control.entries().map(|(key, _)| key.to_string()).collect::<Vec<_>>(), ["backoff"]);
+        assert!(control.runs.is_empty());
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_read_is_not_a_missing_one() {
+        let control = Control::from_rows([serde_json::json!({"key": "policy", "version": 1, "document": 7})]);
+        let said = control.checked_policy().unwrap_err().to_string();
+        assert!(said.starts_with("the stored policy is not usable: invalid type"), "{said}");
     }
 }

@@ -59,7 +59,9 @@ impl ToldRow {
         let mut after = Self { key: self.key.clone(), version: self.version, ..Self::new() };
         let mut news = Vec::new();
         for (subject, reason) in explained.rows.iter().take(REMEMBERED) {
-            let row = subject.to_string();
+            // Entries of the control table have no subject of their own.
+            let entry: String = reason.to_string().chars().take(100).collect();
+            let row = if *subject == Subject::Cluster { entry } else { subject.to_string() };
             if after.rows.insert(row.clone()) && !self.rows.contains(&row) && news.len() < NEWS {
                 news.push(News { subject: subject.clone(), action: ActionName::Warn, reason: reason.to_string() });
             }

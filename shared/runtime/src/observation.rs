@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use store::{DbError, Store, placed_last};
+use store::{DbError, Store, Unreadable, placed_last};
 
 /// Why a run could not observe. Such a run does nothing and fails.
 #[derive(Debug, thiserror::Error)]
@@ -134,15 +134,19 @@ impl Observation {
         let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
         let lists = async {
             let queue = read_queue(store, &policy, &control);
-            let (queue, placed, allocs) = try_join3(queue, store.placed(), store.live_allocs_at_once(segments)).await?;
+            let (queue, placed, allocs) = try_join3(queue, store.placed(), store.live_allocs_listed(segments)).await?;
             Ok((queue, placed, allocs))
         };
-        let (listed, ((waiting, queue), placed, allocs)) = try_join(list, lists).await?;
-        let nodes = store.nodes_at_once(segments).await?;
-        let instances = if large { instances_of(cloud, &nodes).await? } else { listed };
-        let jobs = placed_last(waiting, placed);
-        let read = Self { nodes, instances, jobs, queue, allocs, control, ..Self::empty(policy, policy_version, now) };
-        let mut seen = read.sorted_out();
+        let (listed, (queue, placed, allocs)) = try_join(list, lists).await?;
+        let nodes = store.nodes_listed(segments).await?;
+        let instances = if large { instances_of(cloud, &nodes.rows).await? } else { listed };
+        let mut seen = Self { instances, queue: queue.read, control, ..Self::empty(policy, policy_version, now) };
+        seen.jobs = placed_last(queue.jobs, placed.rows);
+        (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
+        seen.aside.unreadable(nodes.unreadable);
+        seen.aside.unreadable(queue.unreadable.into_iter().chain(placed.unreadable));
+        seen.aside.unreadable(allocs.unreadable);
+        let mut seen = seen.sorted_out();
         seen.complete(store).await?;
         Ok(seen)
     }
@@ -162,8 +166,11 @@ impl Observation {
         let segments = segments(is_large(&control, &policy));
         let instances = cloud.instances().await?;
         let observed_at = clock();
-        let nodes = store.nodes_at_once(segments).await?;
-        Ok(Self { nodes, instances, control, ..Self::empty(policy, policy_version, observed_at) }.sorted_out())
+        let nodes = store.nodes_listed(segments).await?;
+        let mut seen = Self { instances, control, ..Self::empty(policy, policy_version, observed_at) };
+        seen.nodes = nodes.rows;
+        seen.aside.unreadable(nodes.unreadable);
+        Ok(seen.sorted_out())
     }
 
     /// Reads what sweep-dispatch needs for its decisions: like [`Observation::read`], but with the handles that
@@ -172,9 +179,14 @@ impl Observation {
         let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
         let segments = segments(is_large(&control, &policy));
-        let (handles, allocs) = try_join(store.handles_due(now), store.live_allocs_at_once(segments)).await?;
-        let nodes = store.nodes_at_once(segments).await?;
-        Ok(Self { nodes, allocs, handles, control, ..Self::empty(policy, policy_version, now) }.sorted_out())
+        let (handles, allocs) = try_join(store.handles_due(now), store.live_allocs_listed(segments)).await?;
+        let nodes = store.nodes_listed(segments).await?;
+        let mut seen = Self { control, ..Self::empty(policy, policy_version, now) };
+        (seen.nodes, seen.allocs, seen.handles) = (nodes.rows, allocs.rows, handles.rows);
+        seen.aside.unreadable(nodes.unreadable);
+        seen.aside.unreadable(allocs.unreadable);
+        seen.aside.unreadable(handles.unreadable);
+        Ok(seen.sorted_out())
     }
 
     /// Reads some allocs again, by id: those on which the index and the sets `allocs` of the records and jobs differ.
@@ -190,9 +202,10 @@ impl Observation {
         if ask.is_empty() {
             return Ok(());
         }
-        let read = store.allocs(ask.iter().copied()).await?;
+        let read = store.allocs_listed(ask.iter().copied()).await?;
         self.allocs.retain(|a| !ask.contains(&a.alloc_id));
-        self.allocs.extend(read.into_iter().map(|a| a.summary).filter(|a| !a.client.is_final()));
+        self.allocs.extend(read.rows.into_iter().map(|a| a.summary).filter(|a| !a.client.is_final()));
+        self.aside.unreadable(read.unreadable);
         self.allocs.sort_by_key(|a| a.alloc_id);
         self.unclear = self.differing().map(|(node_id, _)| node_id).collect();
         Ok(())
@@ -215,7 +228,9 @@ impl Observation {
 
     /// The observation with the contradicting rows set aside, and in its order.
     fn sorted_out(mut self) -> Self {
-        self.aside = soundness::set_aside(&mut self.nodes, &mut self.jobs, &mut self.allocs, &mut self.handles);
+        self.aside.entries(&self.control);
+        let (nodes, jobs, allocs) = (&mut self.nodes, &mut self.jobs, &mut self.allocs);
+        soundness::set_aside(&mut self.aside, nodes, jobs, allocs, &mut self.handles);
         self.sort();
         self
     }
@@ -241,7 +256,7 @@ impl Observation {
             }
             row
         });
-        let control = Control::from_rows(rows).map_err(|e| BadState(e.to_string()))?;
+        let control = Control::from_rows(rows);
         let policy_version = control.policy.as_ref().map_or(0, |p| p.version.number());
         let read = Self {
             nodes: state.nodes,
@@ -317,6 +332,13 @@ async fn instances_of(cloud: &dyn Cloud, nodes: &[NodeRecord]) -> Result<Vec<Ins
     Ok(found)
 }
 
+/// The waiting jobs of a run.
+struct Queued {
+    jobs: Vec<JobSummary>,
+    read: QueueRead,
+    unreadable: Vec<Unreadable>,
+}
+
 /// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.
 const LEAST_HEAD: usize = 1000;
 
@@ -328,19 +350,15 @@ const HEAD_PER_PART: usize = 4;
 ///
 /// The head has one job for each vCPU of the largest fleet that the policy allows. A job behind many that cannot be placed is
 /// read after `jobs behind the head / (poll.queue_rows / 4)` runs, and later only if nodes boot for jobs of the part.
-async fn read_queue(
-    store: &Store,
-    policy: &Policy,
-    control: &Control,
-) -> Result<(Vec<JobSummary>, QueueRead), DbError> {
+async fn read_queue(store: &Store, policy: &Policy, control: &Control) -> Result<Queued, DbError> {
     let most = policy.poll.queue_rows as usize;
     let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
     let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
     let head = store.waiting(None, room.max(LEAST_HEAD).min(most)).await?;
-    let mut jobs = head.jobs;
+    let (mut jobs, mut unreadable) = (head.jobs, head.unreadable);
     let Some(end) = head.end else {
-        let read = jobs.len();
-        return Ok((jobs, QueueRead { read, least: read, part: None }));
+        let read = QueueRead { read: jobs.len(), least: jobs.len(), part: None };
+        return Ok(Queued { jobs, read, unreadable });
     };
     let last = control.queue_place();
     let (behind, passed) = match last.rank().filter(|rank| *rank > end.as_str()) {
@@ -356,8 +374,9 @@ async fn read_queue(
     let stays = last.moved(Some(behind.to_owned()), passed);
     let of_part = part.jobs.iter().map(|job| job.job_id).collect();
     jobs.extend(part.jobs);
-    let read = jobs.len();
-    Ok((jobs, QueueRead { read, least, part: Some(QueuePart { jobs: of_part, stays, moves }) }))
+    unreadable.extend(part.unreadable);
+    let read = QueueRead { read: jobs.len(), least, part: Some(QueuePart { jobs: of_part, stays, moves }) };
+    Ok(Queued { jobs, read, unreadable })
 }
 
 /// The order of the queue: by priority, then by submission.

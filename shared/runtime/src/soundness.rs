@@ -1,17 +1,23 @@
-//! Rows that contradict the contract, although each of their attributes can be read.
+//! Rows that cannot be used: those that cannot be read, and those that contradict the contract.
 //!
-//! Guarantees: such a row is set aside before any decision, with its subject and what is wrong with it. If it is
-//! a node record, its slot stays taken. An attribute that this code does not know is no contradiction.
-//! Does not: read rows whose attributes cannot be read; the store refuses them.
+//! Guarantees: such a row is set aside before any decision, with its subject and what is wrong with it, and its subject is
+//! left alone. A node record's slot stays taken and its allocs stay as they are. A job waits, and its allocs run on. An alloc
+//! makes its node unclear: nothing is placed or stopped there. A handle is not judged. An entry of the control table counts as
+//! never written. An attribute that this code does not know is no contradiction.
+//! Does not: repair anything, or delete a row that it does not understand.
 
+use model::control::Control;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::{AllocSummary, Handle, JobSummary, MAX_NODES, NodeRecord};
 use std::collections::{BTreeMap, BTreeSet};
+use store::{Table, Unreadable};
 
 /// A row that was set aside.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unsound {
+    /// The table of the row.
+    pub table: Table,
     /// What the row is about.
     pub subject: Subject,
     /// What is wrong with the row.
@@ -31,14 +37,45 @@ pub struct SetAside {
     pub allocs: BTreeSet<AllocId>,
 }
 
-/// Takes the unsound rows out of these lists.
+impl SetAside {
+    /// Sets aside the entries of the control table that cannot be read.
+    pub fn entries(&mut self, control: &Control) {
+        let what = |entry: &model::control::UnreadableEntry| entry.to_string();
+        self.rows.extend(control.unreadable.iter().map(|e| Unsound {
+            table: Table::Control,
+            subject: Subject::Cluster,
+            what: what(e),
+        }));
+    }
+
+    /// Sets aside rows that cannot be read, each once.
+    pub fn unreadable(&mut self, rows: impl IntoIterator<Item = Unreadable>) {
+        for row in rows {
+            let (subject, is_new) = if let Some(slot) = row.slot() {
+                (Subject::Slot(slot), self.slots.insert(slot))
+            } else if let Some(job_id) = row.job_id() {
+                (Subject::Job(job_id), self.jobs.insert(job_id))
+            } else if let Some(alloc_id) = row.alloc_id() {
+                (Subject::Alloc(alloc_id), self.allocs.insert(alloc_id))
+            } else {
+                // A handle, or a row whose key is none.
+                (row.node_id().map_or(Subject::Cluster, |node_id| Subject::Slot(node_id.slot())), true)
+            };
+            if is_new {
+                self.rows.push(Unsound { table: row.table, subject, what: row.to_string() });
+            }
+        }
+    }
+}
+
+/// Takes the rows that contradict the contract out of these lists.
 pub fn set_aside(
+    aside: &mut SetAside,
     nodes: &mut Vec<NodeRecord>,
     jobs: &mut Vec<JobSummary>,
     allocs: &mut Vec<AllocSummary>,
     handles: &mut Vec<Handle>,
-) -> SetAside {
-    let mut aside = SetAside::default();
+) {
     let slots = counts(nodes.iter().map(|n| n.slot));
     nodes.retain(|node| {
         let what = match node.node_id() {
@@ -47,7 +84,7 @@ pub fn set_aside(
             _ => return true,
         };
         aside.slots.insert(node.slot);
-        aside.rows.push(Unsound { subject: Subject::Slot(node.slot), what });
+        aside.rows.push(Unsound { table: Table::Nodes, subject: Subject::Slot(node.slot), what });
         false
     });
     let ids = counts(jobs.iter().map(|j| j.job_id));
@@ -58,7 +95,7 @@ pub fn set_aside(
             n => &format!("it wants {n} nodes: 1 to {MAX_NODES} are possible"),
         };
         aside.jobs.insert(job.job_id);
-        aside.rows.push(Unsound { subject: Subject::Job(job.job_id), what: what.to_owned() });
+        aside.rows.push(Unsound { table: Table::Jobs, subject: Subject::Job(job.job_id), what: what.to_owned() });
         false
     });
     let ids = counts(allocs.iter().map(|a| a.alloc_id));
@@ -66,9 +103,8 @@ pub fn set_aside(
     allocs.retain(|alloc| {
         if is_twice(&ids, &alloc.alloc_id) {
             aside.allocs.insert(alloc.alloc_id);
-            aside
-                .rows
-                .push(Unsound { subject: Subject::Alloc(alloc.alloc_id), what: "it is in the table twice".into() });
+            let (table, subject) = (Table::Allocs, Subject::Alloc(alloc.alloc_id));
+            aside.rows.push(Unsound { table, subject, what: "it is in the table twice".into() });
             return false;
         }
         true
@@ -77,13 +113,12 @@ pub fn set_aside(
     handles.retain(|handle| {
         if is_twice(&ids, &key_of(handle)) {
             let what = format!("handle {} is in the table twice", handle.handle);
-            aside.rows.push(Unsound { subject: Subject::Slot(handle.node_id.slot()), what });
+            aside.rows.push(Unsound { table: Table::Handles, subject: Subject::Slot(handle.node_id.slot()), what });
             return false;
         }
         true
     });
     aside.rows.dedup();
-    aside
 }
 
 fn key_of(handle: &Handle) -> (NodeId, String) {

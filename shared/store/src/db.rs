@@ -9,7 +9,6 @@ use crate::tables::{Index, Table};
 use crate::write::{Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::control::UnreadableEntry;
 use std::any::Any;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -142,12 +141,6 @@ pub enum DbError {
     /// A row cannot be read as the model's type.
     #[error("row {key} of table {table} cannot be understood: {detail}: repair or delete it")]
     Corrupt { table: &'static str, key: String, detail: String },
-}
-
-impl From<UnreadableEntry> for DbError {
-    fn from(e: UnreadableEntry) -> Self {
-        Self::Corrupt { table: "control", key: e.key, detail: e.detail }
-    }
 }
 
 /// Why a write did not happen.

@@ -14,6 +14,7 @@ mod conditions;
 mod db;
 mod de;
 mod dynamo;
+mod listed;
 mod queue;
 mod rows;
 mod ser;
@@ -28,6 +29,7 @@ pub use conditions::{
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError};
 pub use dynamo::Dynamo;
+pub use listed::{Listed, Unreadable};
 pub use queue::{Waiting, placed_last};
 pub use rows::{
     Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, to_json, unchanged,

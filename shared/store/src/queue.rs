@@ -7,7 +7,8 @@
 //! Does not: see more than the index does, which may be behind the table.
 
 use crate::db::{DbError, Page, PageKey, Query};
-use crate::rows::{QUEUED, from_row, s};
+use crate::listed::{Listed, Unreadable};
+use crate::rows::{QUEUED, s};
 use crate::store::Store;
 use crate::tables::{QUEUE, Table};
 use model::JobSummary;
@@ -20,11 +21,11 @@ impl Store {
     /// The index may be behind the table.
     pub async fn queue(&self) -> Result<Vec<JobSummary>, DbError> {
         let waiting = self.waiting(None, usize::MAX).await?.jobs;
-        Ok(placed_last(waiting, self.placed().await?))
+        Ok(placed_last(waiting, self.placed().await?.all()?))
     }
 
     /// Every job that is placed or regrouping. The index may be behind the table.
-    pub async fn placed(&self) -> Result<Vec<JobSummary>, DbError> {
+    pub async fn placed(&self) -> Result<Listed<JobSummary>, DbError> {
         let hash = s("placed");
         let (table, index) = (Table::Jobs, Some(QUEUE));
         self.query(&Query { table, index, hash, range_at_most: None, newest_first: false, limit: None }).await
@@ -47,7 +48,7 @@ impl Store {
             let pages: Vec<Page> = futures::future::try_join_all(pages).await?;
             for (n, page) in wanted.iter().zip(pages) {
                 if let Some(part) = parts.get_mut(*n) {
-                    part.add(page)?;
+                    part.add(page);
                 }
             }
             // A job behind this rank may be on a page that was not read.
@@ -70,18 +71,25 @@ pub struct Waiting {
     pub jobs: Vec<JobSummary>,
     /// The rank of the last of them, if more jobs wait behind it.
     pub end: Option<String>,
+    /// The rows of waiting jobs that cannot be read, as far as this was noticed.
+    pub unreadable: Vec<Unreadable>,
 }
 
 impl Waiting {
     fn merged(parts: Vec<Part>, known: Option<&str>, most: usize) -> Self {
-        let mut jobs: Vec<JobSummary> = parts.into_iter().flat_map(|p| p.jobs).collect();
+        let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
+        for part in parts {
+            jobs.extend(part.jobs);
+            unreadable.extend(part.unreadable);
+        }
         jobs.sort_by_key(|job| (Reverse(job.priority), job.job_id));
         let all = jobs.len();
         let is_known = |job: &JobSummary| known.is_none_or(|known| job.rank().as_str() <= known);
         jobs.truncate(jobs.partition_point(is_known).min(most));
         let more = known.is_some() || jobs.len() < all;
-        let end = jobs.last().filter(|_| more).map(JobSummary::rank);
-        Self { jobs, end }
+        // If none of the rows can be read, the next part begins behind them all the same.
+        let end = jobs.last().map(JobSummary::rank).or_else(|| known.map(str::to_owned)).filter(|_| more);
+        Self { jobs, end, unreadable }
     }
 }
 
@@ -91,7 +99,8 @@ struct Part {
     jobs: Vec<JobSummary>,
     /// Where the next page begins; `None` if everything was read.
     next: Option<PageKey>,
-    /// The rank of the last job that was read.
+    unreadable: Vec<Unreadable>,
+    /// The rank of the last row that was read.
     last: String,
 }
 
@@ -101,18 +110,17 @@ impl Part {
             let id = rank.split_once('#').map_or("", |(_, id)| id);
             PageKey::from([("queue".into(), s(hash)), ("rank".into(), s(rank)), ("job_id".into(), s(id))])
         });
-        Self { hash, jobs: Vec::new(), next, last: String::new() }
+        Self { hash, jobs: Vec::new(), next, unreadable: Vec::new(), last: String::new() }
     }
 
-    fn add(&mut self, page: Page) -> Result<(), DbError> {
-        for item in &page.items {
-            self.jobs.push(from_row(Table::Jobs, item)?);
-        }
-        if let Some(last) = self.jobs.last() {
-            self.last = last.rank();
-        }
+    fn add(&mut self, page: Page) {
+        let listed = Listed::of(Table::Jobs, &page.items);
+        let ranks = listed.unreadable.iter().filter_map(Unreadable::rank).map(str::to_owned);
+        let last = ranks.chain(listed.rows.last().map(JobSummary::rank)).max();
+        self.last = last.unwrap_or_else(|| std::mem::take(&mut self.last));
+        self.jobs.extend(listed.rows);
+        self.unreadable.extend(listed.unreadable);
         self.next = page.next;
-        Ok(())
     }
 }
 

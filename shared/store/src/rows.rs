@@ -109,7 +109,7 @@ fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbErro
     })
 }
 
-fn key_text(table: Table, item: &Item) -> String {
+pub(crate) fn key_text(table: Table, item: &Item) -> String {
     let schema = table.definition().key;
     let value = |name: &str| item.get(name).map(|v| plain(v).to_string()).unwrap_or_default();
     match schema.range {

@@ -330,7 +330,8 @@ pub async fn clean_node(
 ) -> Result<NodeRecord, WriteError> {
     let mut record = record.clone();
     let Some(life) = record.life().cloned() else { return Err(WriteError::CONFLICT) };
-    let rows = store.allocs(life.allocs.iter().copied()).await?;
+    // A row that cannot be read is left as it is: only the set of the record is corrected.
+    let rows = store.allocs_listed(life.allocs.iter().copied()).await?.rows;
     let rows: BTreeMap<AllocId, Alloc> = rows.into_iter().map(|a| (a.id(), a)).collect();
     for id in &life.allocs {
         let live = rows.get(id).filter(|a| !a.summary.client.is_final() && a.summary.node_id == life.node_id);
@@ -350,7 +351,7 @@ pub async fn clean_node(
     }
     let mut still = unchanged(&record);
     still.when.extend_from_slice(&more);
-    for handle in store.handles_of(life.node_id).await? {
+    for handle in store.handles_of(life.node_id).await?.rows {
         store.transact(&[delete_handle(&handle), still.clone()]).await?;
     }
     let cleaned = record.clean(now, reason).map_err(|_| WriteError::CONFLICT)?;

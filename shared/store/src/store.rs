@@ -6,6 +6,7 @@
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
 use crate::db::{Answer, Db, DbError, Query, Row, Scan, Segment, WriteError};
+use crate::listed::Listed;
 use crate::rows::{
     self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, job_key, n, node_key, s, to_json,
 };
@@ -79,8 +80,9 @@ impl Store {
         &self.chance
     }
 
+    /// All rows; an error if one of them cannot be read.
     async fn scan<R: Readable>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
-        self.scan_segment(&Scan::all(table, index)).await
+        self.scan_segment(&Scan::all(table, index)).await?.all()
     }
 
     /// All rows, in any order. Several segments are read at the same time.
@@ -89,41 +91,37 @@ impl Store {
         table: Table,
         index: Option<Index>,
         segments: i32,
-    ) -> Result<Vec<R>, DbError> {
+    ) -> Result<Listed<R>, DbError> {
         if segments <= 1 {
-            return self.scan(table, index).await;
+            return self.scan_segment(&Scan::all(table, index)).await;
         }
         let scans = (0..segments).map(|number| Scan { table, index, segment: Some(Segment { number, of: segments }) });
-        let parts: Vec<Vec<R>> = try_join_all(scans.map(|scan| async move { self.scan_segment(&scan).await })).await?;
-        Ok(parts.into_iter().flatten().collect())
+        let parts = try_join_all(scans.map(|scan| async move { self.scan_segment(&scan).await })).await?;
+        Ok(parts.into_iter().fold(Listed::default(), Listed::and))
     }
 
-    async fn scan_segment<R: Readable>(&self, scan: &Scan) -> Result<Vec<R>, DbError> {
-        let mut rows = Vec::new();
+    async fn scan_segment<R: Readable>(&self, scan: &Scan) -> Result<Listed<R>, DbError> {
+        let mut listed = Listed::default();
         let mut from = None;
         loop {
             let page = self.db.scan(scan, from).await?;
-            for item in &page.items {
-                rows.push(from_row(scan.table, item)?);
-            }
+            page.items.iter().for_each(|row| listed.add(scan.table, row));
             from = page.next;
             if from.is_none() {
-                return Ok(rows);
+                return Ok(listed);
             }
         }
     }
 
-    pub(crate) async fn query<R: Readable>(&self, query: &Query) -> Result<Vec<R>, DbError> {
-        let mut rows = Vec::new();
+    pub(crate) async fn query<R: Readable>(&self, query: &Query) -> Result<Listed<R>, DbError> {
+        let mut listed = Listed::default();
         let mut from = None;
         loop {
             let page = self.db.query(query, from).await?;
-            for item in &page.items {
-                rows.push(from_row(query.table, item)?);
-            }
+            page.items.iter().for_each(|row| listed.add(query.table, row));
             from = page.next;
             if from.is_none() || query.limit.is_some() {
-                return Ok(rows);
+                return Ok(listed);
             }
         }
     }
@@ -132,13 +130,13 @@ impl Store {
         self.db.get(key).await?.map(|item| from_row(key.table, &item)).transpose()
     }
 
-    /// Every node record, read consistently.
+    /// Every node record, read consistently; an error if one of them cannot be read.
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, DbError> {
         self.scan(Table::Nodes, None).await
     }
 
-    /// [`Store::nodes`] in any order, in so many parts that are read at the same time.
-    pub async fn nodes_at_once(&self, segments: i32) -> Result<Vec<NodeRecord>, DbError> {
+    /// Every node record, read consistently, in any order, in so many parts that are read at the same time.
+    pub async fn nodes_listed(&self, segments: i32) -> Result<Listed<NodeRecord>, DbError> {
         self.scan_at_once(Table::Nodes, None, segments).await
     }
 
@@ -157,20 +155,25 @@ impl Store {
         self.read(&job_key(job)).await
     }
 
-    /// Every live alloc. The index may be behind the table.
+    /// Every live alloc; an error if one of them cannot be read. The index may be behind the table.
     pub async fn live_allocs(&self) -> Result<Vec<AllocSummary>, DbError> {
         self.scan(Table::Allocs, Some(LIVE)).await
     }
 
-    /// [`Store::live_allocs`] in any order, in so many parts that are read at the same time.
-    pub async fn live_allocs_at_once(&self, segments: i32) -> Result<Vec<AllocSummary>, DbError> {
+    /// Every live alloc, in any order, in so many parts that are read at the same time. The index may be behind the table.
+    pub async fn live_allocs_listed(&self, segments: i32) -> Result<Listed<AllocSummary>, DbError> {
         self.scan_at_once(Table::Allocs, Some(LIVE), segments).await
     }
 
-    /// These allocs, read consistently; those that do not exist are left out.
+    /// These allocs, read consistently; those that do not exist are left out. An error if one of them cannot be read.
     pub async fn allocs(&self, ids: impl IntoIterator<Item = AllocId>) -> Result<Vec<Alloc>, DbError> {
+        self.allocs_listed(ids).await?.all()
+    }
+
+    /// These allocs, read consistently; those that do not exist are left out.
+    pub async fn allocs_listed(&self, ids: impl IntoIterator<Item = AllocId>) -> Result<Listed<Alloc>, DbError> {
         let keys: Vec<Key> = ids.into_iter().map(alloc_key).collect();
-        self.db.get_many(&keys).await?.iter().map(|item| from_row(Table::Allocs, item)).collect()
+        Ok(Listed::of(Table::Allocs, &self.db.get_many(&keys).await?))
     }
 
     /// An alloc, read consistently.
@@ -189,7 +192,7 @@ impl Store {
     }
 
     /// Every handle of a node, read consistently.
-    pub async fn handles_of(&self, node: NodeId) -> Result<Vec<Handle>, DbError> {
+    pub async fn handles_of(&self, node: NodeId) -> Result<Listed<Handle>, DbError> {
         self.query(&Query {
             table: Table::Handles,
             index: None,
@@ -207,7 +210,7 @@ impl Store {
     }
 
     /// The handles that are due. The index names them, and then each row is read consistently.
-    pub async fn handles_due(&self, now: Time) -> Result<Vec<Handle>, DbError> {
+    pub async fn handles_due(&self, now: Time) -> Result<Listed<Handle>, DbError> {
         let query = Query {
             table: Table::Handles,
             index: Some(DUE),
@@ -230,24 +233,31 @@ impl Store {
                 break;
             }
         }
-        self.db.get_many(&keys).await?.iter().map(|item| from_row(Table::Handles, item)).collect()
+        Ok(Listed::of(Table::Handles, &self.db.get_many(&keys).await?))
     }
 
     /// The whole control table, read consistently.
     pub async fn control(&self) -> Result<Control, DbError> {
-        Ok(Control::from_rows(self.scan::<Value>(Table::Control, None).await?)?)
+        Ok(Control::from_rows(self.scan::<Value>(Table::Control, None).await?))
     }
 
     /// The policy's row and poll-and-scale's last run, which are all that heartbeat-ingest needs.
     pub async fn ingest_control(&self) -> Result<Control, DbError> {
         let keys = [control_key(&ControlKey::Policy), control_key(&ControlKey::Run(POLL_AND_SCALE.name.to_owned()))];
-        Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row)))?)
+        Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row))))
     }
 
-    /// The row of the entry with this key, read consistently; if there is no such row, a row that was never written.
+    /// The row of the entry with this key, read consistently; if there is no such row, or it cannot be read, a row that was
+    /// never written. A row that cannot be read is not overwritten: the write is then a conflict.
     pub async fn entry_row(&self, key: &ControlKey) -> Result<EntryRow, DbError> {
-        let row: Option<EntryRow> = self.read(&control_key(key)).await?;
-        Ok(row.unwrap_or_else(|| EntryRow::new(key)))
+        match self.read::<EntryRow>(&control_key(key)).await {
+            Ok(row) => Ok(row.unwrap_or_else(|| EntryRow::new(key))),
+            Err(error @ DbError::Corrupt { .. }) => {
+                tracing::warn!(%error, "an entry counts as never written");
+                Ok(EntryRow::new(key))
+            }
+            Err(other) => Err(other),
+        }
     }
 
     /// An entry of the control table, read consistently; if there is no such row, an entry that was never written.
@@ -266,6 +276,7 @@ impl Store {
             limit: Some(limit),
         })
         .await
+        .map(|listed| listed.rows)
     }
 
     /// Every event there is, for a page that shows them as they come.

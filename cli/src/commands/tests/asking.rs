@@ -1,6 +1,7 @@
 //! `plan`, `history`, `status`.
 
 use super::*;
+use aws_sdk_dynamodb::types::AttributeValue;
 use model::ActionName;
 use model::chance::Chance;
 
@@ -208,4 +209,47 @@ async fn an_overdue_function_is_reported_as_wrong() {
     assert!(out.contains("WRONG  poll-and-scale       last succeeded 5 min ago; its last run failed: no way; it should run every 1 min"), "{out}");
     assert!(out.contains("note   sweep-dispatch "), "{out}");
     assert!(out.contains("note   clean-stale-records "), "{out}");
+}
+
+/// A row that cannot be read hides nothing else, and every command that reads it says so.
+#[tokio::test]
+async fn rows_that_cannot_be_read_are_named() {
+    let world = World::with_policy().await;
+    world.put_job(1).await;
+    let text = |text: &str| AttributeValue::S(text.to_owned());
+    let number = |n: u32| AttributeValue::N(n.to_string());
+    let item = |pairs: &[(&str, AttributeValue)]| -> store::Item {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    };
+    let put = async |table, pairs: &[(&str, AttributeValue)]| {
+        world.cluster.dynamo.put_new(table, &[item(pairs)]).await.unwrap();
+    };
+    put(Table::Control, &[("key", text("of_the_future")), ("version", number(1))]).await;
+    let out = world.run(&["status"]).await.failed().0;
+    assert!(out.contains("note"), "{out}");
+    let line =
+        |out: &str, part: &str| out.lines().find(|l| l.contains(part)).unwrap_or_else(|| panic!("{out}")).to_owned();
+    assert!(line(&out, "row of_the_future of table control").starts_with("note"), "{out}");
+    put(Table::Control, &[("key", text("quota")), ("version", text("x"))]).await;
+    put(Table::Nodes, &[("slot", number(2)), ("state", text("asleep"))]).await;
+    let id = "01JD0000000000000000000000";
+    put(Table::Jobs, &[("job_id", text(id)), ("queue", text("placed")), ("rank", text("0500#x"))]).await;
+    put(Table::Allocs, &[("alloc_id", text(&format!("{id}.0.0"))), ("live_node", text("x"))]).await;
+    let (node, due) = (fixtures::node_id(2).to_string(), ("due", text("due")));
+    put(Table::Handles, &[("node_id", text(&node)), ("handle", text("h")), due, ("due_at", number(1))]).await;
+    let (out, _) = world.run(&["status"]).await.failed();
+    for row in
+        ["row quota of table control", "row 2 of table nodes", "of table jobs", "of table allocs", "of table handles"]
+    {
+        assert!(line(&out, row).starts_with("WRONG"), "{row}: {out}");
+        assert_eq!(out.matches(row).count(), 1, "{row}: {out}");
+    }
+    let nodes = world.run(&["nodes"]).await;
+    let said = "not shown: row 2 of table nodes cannot be read: missing field `version`: repair or delete it";
+    assert_eq!(nodes.err.lines().next().unwrap(), said);
+    let jobs = world.run(&["jobs", "--json"]).await;
+    assert!(jobs.err.contains("not shown: row \"01JD0000000000000000000000\" of table jobs"), "{}", jobs.err);
+    assert_eq!(jobs.json().as_array().unwrap().len(), 1);
+    let plan = world.run(&["plan"]).await.done();
+    assert!(plan.contains("launch"), "{plan}");
 }

@@ -124,7 +124,7 @@ impl<'a> Demo<'a> {
 
     pub(super) async fn handles(&self) -> Result<usize, LocalError> {
         // Every row is due before this last possible time, so the result has all rows.
-        Ok(self.store().handles_due(Time::from_ms(i64::MAX)).await?.len())
+        Ok(self.store().handles_due(Time::from_ms(i64::MAX)).await?.rows.len())
     }
 
     async fn report_events(&mut self) -> Result<(), LocalError> {

@@ -62,7 +62,11 @@ const STRETCH: Span = Span::from_s(2 * PERIOD_S);
 fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
     let (id, node_id, now) = (alloc.alloc_id, alloc.node_id, view.now);
     let lose = |reason: Reason| Some((Action::LoseAlloc(id, node_id), reason));
-    let Some(record) = view.node(node_id) else { return lose(Reason::NodeGone { node_id }) };
+    // Nobody knows what became of a node whose record was set aside.
+    let is_aside = view.seen.aside.slots.contains(&node_id.slot());
+    let Some(record) = view.node(node_id) else {
+        return if is_aside { None } else { lose(Reason::NodeGone { node_id }) };
+    };
     match record.status() {
         // The node heartbeats again and will soon report what runs on it. A window that ends meanwhile is
         // extended by two runs, not more.
