@@ -1021,9 +1021,8 @@ def counts(function: str, metric: str, periods: int) -> dict[str, Any]:
 
 def silence(function: str, wanted: Function) -> dict[str, Any]:
     """An alarm that goes off when the schedule has had no successful run for five periods."""
-    # Nodes also invoke a function with a URL. So its invocations do not show whether its schedule works.
-    by_schedule = ("AWS/Scheduler", "InvocationAttemptCount", "ScheduleGroup")
-    runs = by_schedule if wanted.url else ("AWS/Lambda", "Invocations", "FunctionName")
+    # Events and nodes invoke functions too. So invocations do not show whether a schedule works.
+    runs = ("AWS/Scheduler", "InvocationAttemptCount", "ScheduleGroup")
     metrics = [{"Id": "successes", "Expression": "runs - errors", "ReturnData": True}]
     for name, (namespace, metric, dimension) in (("runs", runs), ("errors", ("AWS/Lambda", "Errors", "FunctionName"))):
         dimensions = [{"Name": dimension, "Value": function}]
@@ -1044,7 +1043,7 @@ def check_schedule_group(resources: dict[str, Any], wanted: Function) -> Iterato
     function = f"{CLUSTER}-{wanted.name}"
     schedules = of_type(resources, "AWS::Scheduler::Schedule").values()
     groups = [s.get("GroupName") for s in schedules if s["Target"]["Arn"].endswith(f":function:{function}")]
-    if wanted.url and groups != [function]:
+    if groups != [function]:
         yield f"{wanted.logical_id}Silent: reads the schedule group {function}, but the schedule is in {groups}"
 
 

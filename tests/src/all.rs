@@ -31,6 +31,7 @@ mod races;
 mod second_opinions;
 mod signatures;
 mod simulation;
+mod standing_still;
 mod starts;
 mod store;
 mod story;

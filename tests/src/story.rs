@@ -36,7 +36,7 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
 }
 
 impl World {
-    async fn operate(&self, line: &[&str]) -> String {
+    pub async fn operate(&self, line: &[&str]) -> String {
         let (store, dynamo, cloud) = (self.look.clone(), self.dynamo.clone(), Arc::clone(&self.cloud));
         // No command of a story needs the secret.
         let secrets = secrets_client("http://127.0.0.1:9", "us-east-1", credentials());

@@ -201,6 +201,12 @@ fn scheduled(control: &Control, function: &str, period: Span, multiplier: f64, n
     if now.since(success) > times(period, multiplier) {
         return Check::new(function, Level::Wrong, format!("{said}; it should run every {period}"), START);
     }
+    // One failed run may be chance.
+    if let Some(since) = run.failing_since_at.filter(|since| now.since(*since) >= period) {
+        let to_do = "the error says what is missing; until then, nothing is decided";
+        let said = format!("has failed since {}{error}", when(since, now));
+        return Check::new(function, Level::Wrong, said, to_do);
+    }
     let left = if run.left > 0 { format!(", {} left for the next run", run.left) } else { String::new() };
     let level = if error.is_empty() { Level::Well } else { Level::Note };
     Check::new(function, level, format!("{said}, {} done{left}", several(run.actions, "action")), "")

@@ -19,6 +19,7 @@ use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError};
 use runtime::run::Run;
+use runtime::watchdog;
 use serde_json::Value;
 use store::Store;
 
@@ -28,6 +29,11 @@ pub const FUNCTION: &str = CLEAN_STALE_RECORDS.name;
 /// One scheduled run.
 pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
+    let run = run(store, cloud, dry_run, clock);
+    if dry_run { run.await } else { watchdog::recorded(CLEAN_STALE_RECORDS, store, clock, run).await }
+}
+
+async fn run(store: &Store, cloud: &dyn Cloud, dry_run: bool, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let seen = Observation::read_for_cleaning(store, cloud, || clock.now()).await?;
     let plan = plan(&seen, clock.now());
     let (actions, ran) = if dry_run {

@@ -11,16 +11,14 @@ use model::action::Telling;
 use model::brake::{Hold, Trouble};
 use model::cloud::{Instance, InstanceState};
 use model::events::Subject;
-use model::functions::{self, CLEAN_STALE_RECORDS};
+use model::functions::CLEAN_STALE_RECORDS;
 use model::ids::NodeId;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{BrakeKind, Life, NodeRecord, NodeState};
 use runtime::observation::Observation;
+use runtime::watchdog;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How long an overdue function gives a new event in each run, from the moment when it became overdue.
-const NEWS: Span = Span::from_s(900);
 
 /// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
@@ -48,7 +46,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     }
     clean_silent(seen, now, &mut plan, &silent);
     orphans(seen, now, &mut plan, &by_id, &live);
-    watchdog(seen, now, &mut plan);
+    watch(seen, now, &mut plan);
     plan
 }
 
@@ -194,21 +192,11 @@ fn orphans(
     }
 }
 
-/// Warns of each function whose last success is older than `watchdog.multiplier` of its periods. Nothing is
-/// restarted: a restart does not help if the cloud is down, so a person is told.
-fn watchdog(seen: &Observation, now: Time, plan: &mut Plan) {
-    for (function, period) in functions::scheduled().filter(|(f, _)| f.name != CLEAN_STALE_RECORDS.name) {
-        let Some(success) = seen.control.runs.get(function.name).and_then(|run| run.last_success_at) else { continue };
-        // The scheduled period counts, not the time between the last runs, because runs that events start may be
-        // seconds apart.
-        let limit = Span::from_ms((period.as_ms() as f64 * seen.policy.watchdog.multiplier) as i64);
-        let quiet = now.since(success);
-        if quiet > limit {
-            let name = function.name.to_owned();
-            let reason = Reason::Overdue { function: name.clone(), quiet, period };
-            let telling = Telling::of_news(quiet <= limit + NEWS);
-            plan.tell(Action::Warn(Subject::Function(name)), reason, telling);
-        }
+/// Warns of each other function that does not succeed.
+fn watch(seen: &Observation, now: Time, plan: &mut Plan) {
+    let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
+    for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, CLEAN_STALE_RECORDS, now) {
+        plan.tell(Action::Warn(subject), reason, Telling::Once(watchdog::ONCE));
     }
 }
 

@@ -19,6 +19,7 @@ use model::time::{Span, Time};
 use model::wire::ErrorCode;
 use runtime::http::{Credentials, Refusal, Request, answer, too_often};
 use runtime::rate::RateLimit;
+use runtime::watchdog;
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{DbError, Store, WriteError};
@@ -137,7 +138,23 @@ impl Ingest {
         let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|r| r.in_use).unwrap_or(0);
         let known = Arc::new(Known { policy, in_use });
         *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Arc::clone(&known)));
+        self.watch(&known, now).await;
         Ok(known)
+    }
+
+    /// Looks whether the other functions succeed, as often as the policy is read.
+    async fn watch(&self, known: &Known, now: Time) {
+        let control = match self.store.runs().await {
+            Ok(control) => control,
+            Err(error) => return tracing::warn!(%error, "whether the other functions run was not seen"),
+        };
+        let keep = known.policy.history.keep_events();
+        for (subject, reason) in watchdog::overdue(&control, &known.policy, 0, HEARTBEAT_INGEST, now) {
+            let (key, text) = (reason.key(), reason.to_string());
+            tracing::warn!(%subject, "{text}");
+            let event = Event::once_in(watchdog::ONCE, &subject, ActionName::Warn, (&key, &text), now, keep);
+            self.store.tell(&event).await;
+        }
     }
 
     pub(crate) fn beat(&self, known: &Known, now: Time) -> Beat {

@@ -25,6 +25,7 @@ use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError, Observed};
 use runtime::run::Run;
+use runtime::watchdog;
 use serde_json::Value;
 use std::time::Duration;
 use store::{Store, WriteError};
@@ -54,6 +55,18 @@ pub async fn tick(
     clock: RunClock,
 ) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
+    let run = run(store, cloud, settings, input, dry_run, clock);
+    if dry_run { run.await } else { watchdog::recorded(POLL_AND_SCALE, store, clock, run).await }
+}
+
+async fn run(
+    store: &Store,
+    cloud: &dyn Cloud,
+    settings: &LaunchSettings,
+    input: &Value,
+    dry_run: bool,
+    clock: RunClock,
+) -> Result<RunAnswer, ObserveError> {
     let now = clock.now();
     // The drain is written first, even if it is not this run's turn, because the warning comes only two minutes before
     // the end.

@@ -7,9 +7,8 @@ use crate::actions::Action;
 use crate::plan::Plan;
 use async_trait::async_trait;
 use model::action::Planned;
-use model::events::{Event, Subject};
 use model::time::Time;
-use model::{ActionName, Handle, NodeRecord};
+use model::{Handle, NodeRecord};
 use runtime::answer::{ActError, ActionAnswer, Outcome};
 use runtime::run::{Perform, Run};
 use store::{Store, WriteError, change, change_handle, delete_handle, unchanged};
@@ -42,26 +41,10 @@ impl Perform<Action> for Acting<'_> {
             Action::ForgetHandle(handle) | Action::Purge(handle) => store.apply(&delete_handle(handle)).await?,
             Action::Warn(subject) => {
                 tracing::warn!(%subject, "{}", planned.reason);
-                self.tell_once_a_day(subject, &planned.reason.to_string(), now).await;
                 return Ok(Outcome::Said);
             }
         }
         Ok(Outcome::Done)
-    }
-}
-
-impl Acting<'_> {
-    /// Writes the event of a warning that every run repeats. All runs of a day make the same event, so it is written once.
-    async fn tell_once_a_day(&self, subject: &Subject, reason: &str, now: Time) {
-        const DAY_MS: i64 = 86_400_000;
-        let day = Time::from_ms(now.as_ms() - now.as_ms().rem_euclid(DAY_MS));
-        let keep = self.0.seen.policy.history.keep_events();
-        let event = Event::of_change(subject, ActionName::Warn, reason, day, keep);
-        if let Err(error) = self.0.store.record(&event).await
-            && !error.is_conflict()
-        {
-            tracing::warn!(%subject, %error, "an event was not written");
-        }
     }
 }
 

@@ -26,6 +26,7 @@ use runtime::lambda::Reply;
 use runtime::observation::{Observation, ObserveError};
 use runtime::rate::RateLimit;
 use runtime::run::Run;
+use runtime::watchdog;
 use serde_json::Value;
 use std::sync::atomic::AtomicI64;
 use store::Store;
@@ -74,6 +75,11 @@ pub async fn observe(store: &Store, now: Time) -> Result<Observation, ObserveErr
 /// One scheduled run.
 pub async fn tick(store: &Store, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
+    let run = run(store, dry_run, clock);
+    if dry_run { run.await } else { watchdog::recorded(SWEEP_DISPATCH, store, clock, run).await }
+}
+
+async fn run(store: &Store, dry_run: bool, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let seen = observe(store, clock.now()).await?;
     let plan = plan(&seen, clock.now());
     let (actions, ran) = if dry_run {

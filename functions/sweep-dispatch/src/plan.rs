@@ -6,14 +6,19 @@
 
 use crate::actions::Action;
 use model::action::Telling;
+use model::functions::SWEEP_DISPATCH;
 use model::handle::{AllocFact, Due, NodeFact, WorkFact};
 use model::ids::{NodeId, Slot};
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
+use runtime::watchdog;
 use std::collections::{BTreeMap, BTreeSet};
 use store::Table;
+
+/// A row that cannot be used leaves one event in this time.
+const A_DAY: Span = Span::from_s(86_400);
 
 /// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
@@ -26,7 +31,12 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     let mut plan = Plan::default();
     // Only this function reads handles; poll-and-scale tells of all other rows.
     for row in seen.aside.rows.iter().filter(|row| row.table == Table::Handles) {
-        plan.tell(Action::Warn(row.subject.clone()), Reason::RowUnsound { what: row.what.clone() }, Telling::Quiet);
+        let reason = Reason::RowUnsound { what: row.what.clone() };
+        plan.tell(Action::Warn(row.subject.clone()), reason, Telling::Once(A_DAY));
+    }
+    let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
+    for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, SWEEP_DISPATCH, now) {
+        plan.tell(Action::Warn(subject), reason, Telling::Once(watchdog::ONCE));
     }
     // Nobody knows which node holds a slot whose record was set aside, so nothing is decided about its handles.
     let is_known = |handle: &&Handle| !seen.aside.slots.contains(&handle.node_id.slot());

@@ -8,6 +8,7 @@ use crate::events::Subject;
 use crate::explain::{Explanation, ExplanationAnswer};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::reason::Reason;
+use crate::time::Span;
 use crate::words::ActionName;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -131,6 +132,8 @@ pub trait Describe {
 pub enum Telling {
     /// The action leaves an event.
     Event,
+    /// The action leaves one event in this time, however many runs and functions report the same.
+    Once(Span),
     /// The action leaves no event: the previous run reported the same, or nobody would look the event up.
     Quiet,
 }

@@ -54,10 +54,16 @@ pub struct RunRow {
     /// How many actions were left for the next run.
     #[serde(default)]
     pub left: u64,
-    /// Why the run failed; `None` if it did not.
+    /// Why the last run failed; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// When the first of the failed runs began that no successful one has followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing_since_at: Option<Time>,
 }
+
+/// The longest error that is kept of a run, in characters.
+const MAX_ERROR_CHARS: usize = 500;
 
 /// How many actions of a run were done, and how many it left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +88,7 @@ impl RunRow {
             actions: 0,
             left: 0,
             error: None,
+            failing_since_at: None,
         }
     }
 
@@ -95,8 +102,28 @@ impl RunRow {
             actions: tally.done,
             left: tally.left,
             error: None,
+            failing_since_at: None,
             ..before.cloned().unwrap_or_else(|| Self::new(function))
         }
+    }
+
+    /// The row after a run that could not observe.
+    pub fn failed(function: &str, before: Option<&Self>, started_at: Time, took: Span, error: &str) -> Self {
+        let before = before.cloned().unwrap_or_else(|| Self::new(function));
+        Self {
+            started_at,
+            duration_ms: took.as_ms(),
+            actions: 0,
+            left: 0,
+            error: Some(error.chars().take(MAX_ERROR_CHARS).collect()),
+            failing_since_at: before.failing_since_at.or(Some(started_at)),
+            ..before
+        }
+    }
+
+    /// Since when no run has succeeded; `None` if nothing is known of any run.
+    pub fn quiet_since(&self) -> Option<Time> {
+        self.last_success_at.or(self.failing_since_at)
     }
 }
 

@@ -87,6 +87,22 @@ impl Event {
         }
     }
 
+    /// The event of something that several runs, or several functions, notice again and again. `key` says what it is. All
+    /// that notice it within the same `span` make an event with the same id, so it is kept once.
+    pub fn once_in(
+        span: Span,
+        subject: &Subject,
+        action: ActionName,
+        (key, reason): (&str, &str),
+        now: Time,
+        keep: Span,
+    ) -> Self {
+        let since = now.as_ms().checked_rem_euclid(span.as_ms()).unwrap_or(0);
+        let began_at = Time::from_ms(now.as_ms().saturating_sub(since));
+        let event = Self::of_change(subject, action, key, began_at, keep);
+        Self { reason: reason.to_owned(), ..event }
+    }
+
     /// The event with one more detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {

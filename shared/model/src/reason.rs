@@ -247,7 +247,9 @@ reasons! {
     /// No record claims an instance.
     Orphan "orphan" { instance_id: String, node_id: NodeId } = "{instance_id} runs as {node_id}, which no record claims";
     /// A function has not succeeded for too long.
-    Overdue "overdue" { function: String, quiet: Span, period: Span } = "{function} has not succeeded for {quiet}; it should run every {period}";
+    Overdue "overdue" { function: String, quiet: Span, period: Span, why: String } = "{function} has not succeeded for {quiet}; it should run every {period}{why}";
+    /// No heartbeat was accepted for too long, although nodes are in use.
+    NoHeartbeats "no_heartbeats" { quiet: Span, nodes: usize } = "heartbeat-ingest has accepted no heartbeat for {quiet}, and {nodes} nodes are in use";
 
     // Handles
 
@@ -367,6 +369,7 @@ impl Reason {
         match self {
             Self::SizeMaximum { size, .. } => format!("{} {size}", self.word()),
             Self::AttemptsSpent { offering, .. } => format!("{} {offering}", self.word()),
+            Self::RowUnsound { what } => format!("{} {what}", self.word()),
             _ => self.word().to_owned(),
         }
     }

@@ -5,6 +5,7 @@
 //! | [`observation`] | everything that one run reads, in a safe order |
 //! | [`run`] | the one run loop: lanes, freshness, deadline, outcome, event |
 //! | [`clock`], [`lanes`], [`answer`], [`metrics`] | its parts |
+//! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
 //! | [`confirm`] | checks a plan that is only shown |
 //! | [`http`], [`rate`] | what all requests of nodes have in common |
 //! | [`mod@env`], [`lambda`] | the environment, the start and the Lambda loop |
@@ -26,3 +27,4 @@ pub mod rate;
 pub mod run;
 pub mod soundness;
 mod trust;
+pub mod watchdog;

@@ -229,9 +229,17 @@ impl<'a> Run<'a> {
             let error = error.as_deref().unwrap_or_default();
             tracing::warn!(action = %row.action, subject = row.subject, error, "an action failed");
         }
-        let told = planned.telling == Telling::Event && leaves_event(row.action, outcome);
+        let told = planned.telling != Telling::Quiet && leaves_event(row.action, outcome);
         let event = told.then(|| {
-            let event = self.event(&planned.action.about().subject(), row.action, &row.reason);
+            let subject = planned.action.about().subject();
+            let event = match planned.telling {
+                Telling::Once(span) => {
+                    let keep = self.seen.policy.history.keep_events();
+                    let text = (planned.reason.key(), &row.reason);
+                    Event::once_in(span, &subject, row.action, (&text.0, text.1), self.now(), keep)
+                }
+                Telling::Event | Telling::Quiet => self.event(&subject, row.action, &row.reason),
+            };
             match &row.handle {
                 Some(handle) => event.with("handle", handle.clone()),
                 None => event,

@@ -17,7 +17,7 @@ use model::auth::TokenKind;
 use model::chance::Chance;
 use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
 use model::events::Event;
-use model::functions::POLL_AND_SCALE;
+use model::functions::{self, POLL_AND_SCALE};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::time::Time;
 use model::wire::ReportCounter;
@@ -247,6 +247,13 @@ impl Store {
         Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row))))
     }
 
+    /// The rows of the last runs of all scheduled functions.
+    pub async fn runs(&self) -> Result<Control, DbError> {
+        let key = |function: &functions::Function| control_key(&ControlKey::Run(function.name.to_owned()));
+        let keys: Vec<Key> = functions::scheduled().map(|(function, _)| key(function)).collect();
+        Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row))))
+    }
+
     /// The row of the entry with this key, read consistently; if there is no such row, or it cannot be read, a row that was
     /// never written. A row that cannot be read is not overwritten: the write is then a conflict.
     pub async fn entry_row(&self, key: &ControlKey) -> Result<EntryRow, DbError> {
@@ -465,12 +472,15 @@ impl Store {
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.
     pub async fn tell(&self, event: &Event) {
-        if let Err(e) = self.record(event).await {
+        // A conflict is fine: the same event is there already.
+        if let Err(e) = self.record(event).await
+            && !e.is_conflict()
+        {
             tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not written");
         }
     }
 
-    /// [`Store::tell`] for several events, in batches. Their ids are random, so no other row has their keys.
+    /// [`Store::tell`] for several events, in batches. No other row has their keys, unless it is the same event.
     pub async fn tell_all(&self, events: &[Event]) {
         if let [event] = events {
             return self.tell(event).await;

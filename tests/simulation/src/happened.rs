@@ -102,6 +102,7 @@ pub const ACTIONS: &[(&str, ActionName)] = &[
     ("clean-stale-records", ActionName::DeleteRecord),
     ("clean-stale-records", ActionName::Warn),
     ("clean-stale-records", ActionName::HoldBack),
+    ("sweep-dispatch", ActionName::Warn),
     ("sweep-dispatch", ActionName::MarkDestroying),
     ("sweep-dispatch", ActionName::LookLater),
     ("sweep-dispatch", ActionName::ForgetHandle),

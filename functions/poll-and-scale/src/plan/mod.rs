@@ -24,9 +24,11 @@ pub use actions::{Action, Because, Note};
 pub(crate) use leases::window_over;
 
 use model::action::Telling;
+use model::functions::POLL_AND_SCALE;
 use model::reason::Reason;
 use model::time::Time;
 use runtime::observation::Observation;
+use runtime::watchdog;
 use view::View;
 
 /// The plan of one run.
@@ -42,6 +44,10 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
         let reason = Reason::RowUnsound { what: row.what.clone() };
         plan.explained.rows.push((row.subject.clone(), reason.clone()));
         plan.tell(Action::Warn(row.subject.clone()), reason, Telling::Quiet);
+    }
+    let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
+    for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, POLL_AND_SCALE, now) {
+        plan.tell(Action::Warn(subject), reason, Telling::Once(watchdog::ONCE));
     }
     belief::plan(&mut view, &mut plan);
     instances::plan(&mut view, &mut plan);

@@ -1,0 +1,159 @@
+//! Functions that stand still: who notices, and until when `status` says it.
+
+use crate::world::{World, job, quick_policy};
+use async_trait::async_trait;
+use model::ClientStatus;
+use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::launch::LaunchRequest;
+use serde_json::json;
+use std::sync::Arc;
+
+/// EC2 that does not answer.
+struct Dead;
+
+fn unreachable(operation: &'static str) -> CloudError {
+    CloudError::Unreachable { operation, detail: "it is away".into() }
+}
+
+#[async_trait]
+impl Cloud for Dead {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        Err(unreachable("DescribeInstances"))
+    }
+    async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
+        Err(unreachable("DescribeInstances"))
+    }
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+        Err(LaunchError::Lost("it is away".into()))
+    }
+    async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
+        Err(unreachable("TerminateInstances"))
+    }
+    async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
+        Err(unreachable("GetConsoleOutput"))
+    }
+}
+
+/// A world with one node that works, in which every function has run.
+async fn at_work() -> World {
+    let mut policy = quick_policy();
+    policy["heartbeat"]["ttl_s"] = json!(60);
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    world.submit(job(&["forever"])).await;
+    for _ in 0..24 {
+        world.step().await;
+    }
+    let allocs = world.look.live_allocs().await.unwrap();
+    assert!(allocs.iter().all(|a| a.client == ClientStatus::Running) && allocs.len() == 1, "{allocs:?}");
+    world
+}
+
+impl World {
+    /// One run of a function, or one round of the nodes, which call heartbeat-ingest.
+    async fn run(&mut self, function: Function) -> Result<(), String> {
+        let (input, clock, now) = (json!({}), self.clock(), self.now());
+        match function {
+            POLL_AND_SCALE => {
+                let run = poll_and_scale::tick(&self.store, &*self.cloud, &self.settings, &input, clock).await;
+                run.map(drop).map_err(|e| e.to_string())
+            }
+            CLEAN_STALE_RECORDS => {
+                let run = clean_stale_records::tick(&self.store, &*self.cloud, &input, clock).await;
+                run.map(drop).map_err(|e| e.to_string())
+            }
+            SWEEP_DISPATCH => {
+                sweep_dispatch::tick(&self.store, &input, clock).await.map(drop).map_err(|e| e.to_string())
+            }
+            _ => {
+                for node in self.nodes.values_mut() {
+                    node.live(&self.ingest, &self.sweep, &self.switch, now, clock).await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What was told of a function, the oldest first.
+    async fn told(&self, function: Function) -> Vec<String> {
+        let mut events = self.look.history(&format!("function#{}", function.name), 100).await.unwrap();
+        events.reverse();
+        events.into_iter().map(|event| event.reason).collect()
+    }
+
+    /// The line of `status` about a function.
+    async fn status_of(&self, function: Function) -> String {
+        let out = self.operate(&["status"]).await;
+        let line = out.lines().find(|line| line.split_whitespace().nth(1) == Some(function.name));
+        line.unwrap_or_else(|| panic!("{out}")).to_owned()
+    }
+}
+
+const ALL: [Function; 4] = [POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPATCH, HEARTBEAT_INGEST];
+
+/// Only one function still runs. It tells of each of the three others, once in an hour.
+#[tokio::test]
+async fn every_function_tells_of_the_silence_of_every_other() {
+    for watcher in ALL {
+        let mut world = at_work().await;
+        for silent in ALL {
+            assert_eq!(world.told(silent).await, Vec::<String>::new());
+        }
+        let from = world.now();
+        while world.now().since(from) < model::time::Span::from_s(1600) {
+            world.pass(60);
+            world.run(watcher).await.unwrap();
+        }
+        for silent in ALL.into_iter().filter(|f| *f != watcher) {
+            let told = world.told(silent).await;
+            // An hour of the clock may end in between.
+            assert!((1..=2).contains(&told.len()), "{} of {}: {told:?}", watcher.name, silent.name);
+            // poll-and-scale has shut the silent node down meanwhile, and then nobody misses its heartbeats.
+            let is_missed = watcher != POLL_AND_SCALE || silent != HEARTBEAT_INGEST;
+            assert_eq!(world.status_of(silent).await.starts_with("WRONG"), is_missed, "{}", silent.name);
+        }
+        assert_eq!(world.told(watcher).await, Vec::<String>::new());
+        for function in ALL {
+            world.run(function).await.unwrap();
+        }
+        for function in ALL {
+            let line = world.status_of(function).await;
+            assert!(line.starts_with("ok"), "{} works again, and {} watched: {line}", function.name, watcher.name);
+        }
+    }
+}
+
+/// EC2 is away: the functions that need it fail, and say so until it is back.
+#[tokio::test]
+async fn a_function_that_fails_says_why_until_it_succeeds_again() {
+    for function in [POLL_AND_SCALE, CLEAN_STALE_RECORDS] {
+        let mut world = at_work().await;
+        let alive = std::mem::replace(&mut world.cloud, Arc::new(Dead));
+        let period_s = function.period.unwrap().as_ms() / 1000;
+        world.pass(period_s);
+        world.run(function).await.unwrap_err();
+        let row = |world: &World| {
+            let look = world.look.clone();
+            async move { look.control().await.unwrap().runs.remove(function.name).unwrap() }
+        };
+        let first = row(&world).await;
+        assert_eq!(first.failing_since_at, Some(world.now()));
+        assert!(first.error.as_ref().unwrap().contains("it is away"), "{first:?}");
+        let line = world.status_of(function).await;
+        assert!(line.starts_with("note") && line.contains("its last run failed"), "{line}");
+        world.pass(period_s);
+        world.run(function).await.unwrap_err();
+        let second = row(&world).await;
+        let kept = |row: &model::control::RunRow| (row.failing_since_at, row.last_success_at, row.in_use);
+        assert_eq!(kept(&second), kept(&first), "a failed run changes neither");
+        let line = world.status_of(function).await;
+        assert!(line.starts_with("WRONG") && line.contains("it is away"), "{line}");
+        let out = world.operate(&["status"]).await;
+        assert!(out.contains("not all is well"), "{out}");
+        world.cloud = alive;
+        world.run(function).await.unwrap();
+        let line = world.status_of(function).await;
+        assert!(line.starts_with("ok"), "{line}");
+        assert_eq!((row(&world).await.error, row(&world).await.failing_since_at), (None, None));
+    }
+}
