@@ -94,7 +94,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let settings =
         RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program: OWN_PROGRAM.into() };
     let mut runner = Runner::new(settings, &data_dir);
-    let handles = HandleStore::new(&data_dir, args.runtime, file.node_id);
+    let handles = HandleStore::new(&data_dir, args.runtime);
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = NodeState::new(Node::new(identity, durable), data_dir);
     // Before the first heartbeat, so that the control plane places nothing on a node that takes no work.

@@ -1,8 +1,8 @@
 //! Lists the handles of this node (alloc directories, caches and containers), and destroys them.
 //!
-//! Guarantees: removes only directories directly in `allocs` and `caches`, containers with this node's label, and the
-//! container that is named after an alloc; the label is removed last, so that a half-destroyed handle is still known
-//! to be this node's. A handle that does not exist counts as destroyed.
+//! Guarantees: removes only directories directly in `allocs` and `caches`, and containers, and each only if it has the label
+//! that was reported of it; the label is removed last, so that a half-destroyed handle is still known to be this node's. A
+//! handle that does not exist counts as destroyed.
 //! Does not: decide what to destroy, or know which allocs are still needed (`protocol` does).
 
 use crate::alloc_dir::{AllocDir, is_cache_name};
@@ -11,7 +11,7 @@ use crate::data_dir::DataDir;
 use crate::protocol::HandleList;
 use crate::runtime::RuntimeKind;
 use model::HandleKind;
-use model::ids::{AllocId, NodeId};
+use model::ids::AllocId;
 use model::wire::ReportedHandle;
 use std::collections::BTreeMap;
 use std::fs;
@@ -54,14 +54,13 @@ pub struct HandleStore {
     caches: PathBuf,
     cache_labels: PathBuf,
     runtime: RuntimeKind,
-    node_id: NodeId,
 }
 
 impl HandleStore {
     /// The handles in this data directory, and the containers of this runtime.
-    pub fn new(data: &DataDir, runtime: RuntimeKind, node_id: NodeId) -> Self {
+    pub fn new(data: &DataDir, runtime: RuntimeKind) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
-        Self { allocs, caches, cache_labels, runtime, node_id }
+        Self { allocs, caches, cache_labels, runtime }
     }
 
     /// Lists every handle on this node.
@@ -104,38 +103,66 @@ impl HandleStore {
 
     fn each_cache(&self, mut add: impl FnMut(String, Option<String>)) -> io::Result<()> {
         for (name, _) in directories(&self.caches)? {
-            let label = fs::read_to_string(self.cache_labels.join(&name)).ok().filter(|l| !l.is_empty());
+            let label = read_label(&self.cache_labels.join(&name));
             add(name, label);
         }
         Ok(())
     }
 
-    /// Destroys one handle. A handle that does not exist counts as destroyed.
-    pub async fn destroy(&self, target: &HandleTarget) -> io::Result<()> {
+    /// Destroys one handle, if it still has this label. A handle that does not exist counts as destroyed.
+    ///
+    /// The label is read again now. Since the list was made, a person may have taken it away, or another disk may have come
+    /// in the place of this one.
+    pub async fn destroy(&self, target: &HandleTarget, label: &str) -> io::Result<()> {
         match target {
             HandleTarget::Alloc(id) => {
-                self.runtime.remove(&id.to_string()).await?;
-                let dir = AllocDir::of(&self.allocs, *id).path().to_owned();
-                blocking(move || remove_labelled(&dir)).await
-            }
-            HandleTarget::Cache(name) => {
-                let (dir, label) = (self.caches.join(name), self.cache_labels.join(name));
+                self.remove_container(&id.to_string(), label).await?;
+                let dir = AllocDir::of(&self.allocs, *id);
+                let label = label.to_owned();
                 blocking(move || {
-                    absent_is_fine(fs::remove_dir_all(&dir)).and_then(|()| absent_is_fine(fs::remove_file(&label)))
+                    let (found, path) = (dir.label(), dir.path());
+                    let is_empty = fs::read_dir(path).map_or(true, |mut entries| entries.next().is_none());
+                    if is_empty || found.as_ref() == Some(&label) {
+                        remove_labelled(path)
+                    } else {
+                        Err(relabelled(&path.display(), found.as_deref()))
+                    }
                 })
                 .await
             }
-            HandleTarget::Container(name) => {
-                let own_label = self.node_id.to_string();
-                let containers = self.runtime.list().await?;
-                if !containers.iter().any(|c| c.name == *name && c.label == own_label) {
-                    let advice = "remove it by hand, or remove its label";
-                    return Err(io::Error::other(format!("{name} was not made by this agent: {advice}")));
-                }
-                self.runtime.remove(name).await
+            HandleTarget::Cache(name) => {
+                let (dir, file) = (self.caches.join(name), self.cache_labels.join(name));
+                let label = label.to_owned();
+                blocking(move || {
+                    let found = read_label(&file);
+                    if dir.exists() && found.as_ref() != Some(&label) {
+                        return Err(relabelled(&dir.display(), found.as_deref()));
+                    }
+                    absent_is_fine(fs::remove_dir_all(&dir)).and_then(|()| absent_is_fine(fs::remove_file(&file)))
+                })
+                .await
             }
+            HandleTarget::Container(name) => self.remove_container(name, label).await,
         }
     }
+
+    /// Removes the container of this name, if it has this label. A container without a node's label is none of ours.
+    async fn remove_container(&self, name: &str, label: &str) -> io::Result<()> {
+        match self.runtime.list().await?.into_iter().find(|c| c.name == name) {
+            Some(container) if container.label == label => self.runtime.remove(name).await,
+            Some(container) => Err(relabelled(&name, Some(&container.label))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn relabelled(what: &dyn std::fmt::Display, found: Option<&str>) -> io::Error {
+    let found = found.map_or_else(|| "no label".to_owned(), |label| format!("the label {label}"));
+    io::Error::other(format!("{what} has {found} now: it is left alone; remove it by hand if nobody needs it"))
+}
+
+fn read_label(file: &Path) -> Option<String> {
+    fs::read_to_string(file).ok().filter(|label| !label.is_empty())
 }
 
 async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
@@ -182,7 +209,7 @@ mod tests {
 
     fn store(root: &Path) -> (DataDir, HandleStore) {
         let data = DataDir::open(root).unwrap();
-        let store = HandleStore::new(&data, RuntimeKind::default(), node_id());
+        let store = HandleStore::new(&data, RuntimeKind::default());
         (data, store)
     }
 
@@ -255,11 +282,37 @@ mod tests {
         fs::write(kept.join("file"), "x").unwrap();
         std::os::unix::fs::symlink(&kept, dir.join("link")).unwrap();
         for _ in 0..2 {
-            store.destroy(&HandleTarget::Alloc(alloc_id(0))).await.unwrap();
-            store.destroy(&HandleTarget::Cache("m2".into())).await.unwrap();
+            store.destroy(&HandleTarget::Alloc(alloc_id(0)), "x").await.unwrap();
+            store.destroy(&HandleTarget::Cache("m2".into()), "x").await.unwrap();
         }
         assert!(!dir.exists());
         assert!(kept.join("file").exists());
+    }
+
+    #[tokio::test]
+    async fn a_handle_whose_label_was_changed_or_taken_away_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let (_data, store) = store(root.path());
+        let own = node_id().to_string();
+        let dir = create(&store, Some(&own));
+        let (cache, label) = (store.caches.join("m2"), store.cache_labels.join("m2"));
+        fs::create_dir(&cache).unwrap();
+        let (alloc, named) = (HandleTarget::Alloc(alloc_id(0)), HandleTarget::Cache("m2".into()));
+        for now in [None, Some("9-01JD0000000000000000000009")] {
+            let _ = (fs::remove_file(dir.join("label")), fs::remove_file(&label));
+            if let Some(other) = now {
+                fs::write(dir.join("label"), other).unwrap();
+                fs::write(&label, other).unwrap();
+            }
+            let said = store.destroy(&alloc, &own).await.unwrap_err().to_string();
+            assert!(said.contains(now.unwrap_or("no label")), "{said}");
+            store.destroy(&named, &own).await.unwrap_err();
+            assert!(dir.join("work/deep/file").exists() && cache.exists());
+        }
+        // What was reported with this label, and still has it, is destroyed.
+        store.destroy(&alloc, "9-01JD0000000000000000000009").await.unwrap();
+        store.destroy(&named, "9-01JD0000000000000000000009").await.unwrap();
+        assert!(!dir.exists() && !cache.exists() && !label.exists());
     }
 
     #[test]

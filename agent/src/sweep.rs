@@ -13,7 +13,7 @@ use crate::protocol::Node;
 use crate::runner::Runner;
 use model::chance::Chance;
 use model::wire::{ErrorCode, HandleReportAnswer};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,8 +27,11 @@ const CHANGE_DELAY: Duration = Duration::from_millis(500);
 /// The wait before the next attempt while the node is not registered.
 const UNREGISTERED_DELAY: Duration = Duration::from_secs(60);
 
-/// The handles that were reported, and the answer.
-type ReportedAndAnswer = (BTreeSet<String>, HandleReportAnswer);
+/// The handles that were reported, each with its label.
+type Reported = BTreeMap<String, Option<String>>;
+
+/// What was reported, and the answer.
+type ReportedAndAnswer = (Reported, HandleReportAnswer);
 
 /// Reports handles and destroys them.
 #[derive(Debug)]
@@ -96,7 +99,7 @@ impl Sweeper {
     ) -> Result<Option<ReportedAndAnswer>, CallError> {
         let as_of = state.read(|n| n.durable.as_of);
         let list = self.handles.list().await;
-        let reported = list.handles.iter().map(|h| h.handle.clone()).collect();
+        let reported = list.handles.iter().map(|h| (h.handle.clone(), h.label.clone())).collect();
         let report = state.update(|n| n.handle_report(as_of, list));
         match report.map_err(|e| CallError::Failed { what: e.to_string(), retry_after: None })? {
             None => Ok(None),
@@ -108,14 +111,16 @@ impl Sweeper {
     async fn apply(
         &self,
         state: &NodeState,
-        reported: &BTreeSet<String>,
+        reported: &Reported,
         answer: &HandleReportAnswer,
         history: &mut ReportHistory,
     ) -> Duration {
         history.failures = 0;
         history.log_held_handles(answer);
-        // A handle that was not reported does not exist here, so it is no reason for an early report.
-        let to_destroy = answer.destroy.iter().filter(|handle| reported.contains(*handle));
+        // A handle that was not reported does not exist here, so it is no reason for an early report. One without a label
+        // is not this agent's.
+        let label_of = |handle: &String| reported.get(handle)?.clone();
+        let to_destroy = answer.destroy.iter().filter_map(|handle| Some((handle, label_of(handle)?)));
         let destroyed = self.destroy_all(state, to_destroy).await;
         let next = next_call(answer.next_report_s);
         history.due_at = Some(Instant::now() + next);
@@ -124,17 +129,17 @@ impl Sweeper {
     }
 
     /// Destroys these handles, except those in use. Returns how many were destroyed.
-    async fn destroy_all(&self, state: &NodeState, handles: impl Iterator<Item = &String>) -> usize {
+    async fn destroy_all(&self, state: &NodeState, handles: impl Iterator<Item = (&String, String)>) -> usize {
         let semaphore = Arc::new(Semaphore::new(self.max_at_a_time));
         let mut tasks = JoinSet::new();
-        for handle in handles {
+        for (handle, label) in handles {
             let Some(target) = HandleTarget::parse(handle) else {
                 tracing::error!(handle, "refused to destroy it: this is not the name of a handle on this node");
                 continue;
             };
             let in_progress = lock(&self.in_progress).contains(handle);
             if !in_progress && self.may_destroy(state, &target) {
-                tasks.spawn(self.destroy_one(handle.clone(), target, semaphore.clone()));
+                tasks.spawn(self.destroy_one(handle.clone(), target, label, semaphore.clone()));
             }
         }
         tasks.join_all().await.into_iter().filter(|destroyed| *destroyed).count()
@@ -144,6 +149,7 @@ impl Sweeper {
         &self,
         handle: String,
         target: HandleTarget,
+        label: String,
         semaphore: Arc<Semaphore>,
     ) -> impl Future<Output = bool> + Send + use<> {
         let (handles, in_progress, timeout) = (self.handles.clone(), self.in_progress.clone(), self.timeout);
@@ -154,7 +160,7 @@ impl Sweeper {
             // Runs as a separate task. If the task hangs, we stop waiting, but the handle stays in progress, so the
             // destroy is not started again.
             let work = tokio::spawn(async move {
-                let result = handles.destroy(&target).await;
+                let result = handles.destroy(&target, &label).await;
                 lock(&in_progress).remove(&name);
                 result
             });

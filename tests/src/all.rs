@@ -20,6 +20,7 @@ mod cost;
 mod crashes;
 mod end_to_end;
 mod identity;
+mod labels;
 mod large_fleet;
 mod long_queue;
 mod node;

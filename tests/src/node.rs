@@ -19,6 +19,10 @@ pub struct Node {
     pub protocol: Protocol,
     /// The handles on the node's disk.
     pub handles: BTreeSet<String>,
+    /// The handles that do not have the node's own label, with what they have instead.
+    pub relabelled: BTreeMap<String, Option<String>>,
+    /// The handles that the last answer to a report named as another node's.
+    pub conflicts: Vec<String>,
     /// How often each alloc was started here.
     pub started: BTreeMap<AllocId, u32>,
     /// Whether the node got the answer 410.
@@ -61,7 +65,16 @@ impl Node {
         let file = file.node(Some(machine.launch_index)).unwrap();
         let identity = Identity { instance_id: machine.instance_id.clone(), address: Some(machine.private_ip.clone()) };
         let protocol = Protocol::new(identity, Durable::new(file.node_id, "boot-1".to_owned()));
-        Self { file, protocol, handles: BTreeSet::new(), started: BTreeMap::new(), gone: false, silent: false }
+        Self {
+            file,
+            protocol,
+            handles: BTreeSet::new(),
+            relabelled: BTreeMap::new(),
+            conflicts: Vec::new(),
+            started: BTreeMap::new(),
+            gone: false,
+            silent: false,
+        }
     }
 
     fn path(&self, what: &str) -> String {
@@ -104,14 +117,15 @@ impl Node {
         let handles = self.handles.iter().map(|h| ReportedHandle {
             handle: h.clone(),
             kind: if h.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
-            label: label.clone(),
+            label: self.relabelled.get(h).cloned().unwrap_or_else(|| label.clone()),
         });
         let list = HandleList { handles: handles.collect(), complete: true };
         let Some(report) = self.protocol.handle_report(as_of, list) else { return };
         let event = http(&self.path("handles"), token.as_deref(), &report);
         let Some(reply) = switch.guard(sweep.handle(event, clock)).await else { return };
         let Reply::Http(response) = reply.unwrap() else { panic!("a report was taken for the schedule") };
-        if let Ok(HandleReportAnswer { destroy, .. }) = read(&response) {
+        if let Ok(HandleReportAnswer { destroy, conflicts, .. }) = read(&response) {
+            self.conflicts = conflicts;
             for handle in destroy {
                 let running = handle.parse().is_ok_and(|id| self.protocol.unfinished().contains(&id));
                 assert!(!running, "told to destroy {handle}, which runs");

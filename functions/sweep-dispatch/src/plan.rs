@@ -17,8 +17,8 @@ use runtime::watchdog;
 use std::collections::{BTreeMap, BTreeSet};
 use store::Table;
 
-/// A row that cannot be used leaves one event in this time.
-const A_DAY: Span = Span::from_s(86_400);
+/// A row that cannot be used, or a handle of another node, leaves one event in this time.
+pub(crate) const A_DAY: Span = Span::from_s(86_400);
 
 /// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
@@ -67,7 +67,7 @@ fn node_fact(handle: &Handle, record: Option<&NodeRecord>, working: &BTreeSet<No
 
 /// Whether this life is certainly over: the slot has a later life, or the slot is free and its last life was this one
 /// or a later one.
-fn is_over(record: &NodeRecord, node_id: NodeId) -> bool {
+pub(crate) fn is_over(record: &NodeRecord, node_id: NodeId) -> bool {
     match (&record.state, record.life()) {
         (_, Some(life)) => life.node_id.ulid() > node_id.ulid(),
         (NodeState::Cleaned { last_node_id }, None) => last_node_id.is_some_and(|l| l.ulid() >= node_id.ulid()),

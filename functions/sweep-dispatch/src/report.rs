@@ -9,6 +9,7 @@
 
 use crate::Sweep;
 use crate::act::mark;
+use crate::plan::{A_DAY, is_over};
 use model::auth::hex;
 use model::brake::{Hold, Trouble};
 use model::control::{BrakeEntry, ControlKey, Release};
@@ -32,6 +33,9 @@ const MAX_HANDLE_BYTES: usize = 1024;
 
 /// The most handles without a row that one report adds. Each costs a transaction. The next report adds the next ones.
 const MAX_ADDED: usize = 200;
+
+/// Of how many other nodes one report asks whether they are no more. The next handles wait until these are gone.
+const MAX_OWNERS: usize = 20;
 
 /// What a report changes, row by row.
 #[derive(Default)]
@@ -113,7 +117,9 @@ impl Applying<'_> {
         let Listed { rows, unreadable } = self.sweep.store.handles_of(self.node_id).await?;
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
-        let mut verdict = judge(&rows, self.report, self.node_id, self.rules(readiness), self.now);
+        let over = self.labels_of_the_dead().await?;
+        let mut verdict = judge(&rows, self.report, self.node_id, &over, self.rules(readiness), self.now);
+        self.tell_conflicts(&verdict.conflicts).await;
         // A handle whose row cannot be read is not unknown: it is left alone.
         verdict.new_unknown.retain(|found| unreadable.iter().all(|row| row.handle() != Some(found.handle.as_str())));
         let hold = self.brake(&mut verdict, &rows).await?;
@@ -135,6 +141,34 @@ impl Applying<'_> {
         answer.conflicts = verdict.conflicts;
         answer.held = hold == Hold::Held;
         Ok(answer)
+    }
+
+    /// The labels in the report of other nodes whose lives are certainly over. Nobody else will destroy what carries them.
+    async fn labels_of_the_dead(&self) -> Result<BTreeSet<String>, WriteError> {
+        let labels: BTreeSet<&str> = self.report.handles.iter().filter_map(|h| h.label.as_deref()).collect();
+        let own = self.node_id.to_string();
+        let others = labels.into_iter().filter(|label| *label != own).filter_map(|label| label.parse::<NodeId>().ok());
+        let mut over = BTreeSet::new();
+        for node_id in others.take(MAX_OWNERS) {
+            if self.sweep.store.node(node_id.slot()).await?.is_some_and(|record| is_over(&record, node_id)) {
+                over.insert(node_id.to_string());
+            }
+        }
+        Ok(over)
+    }
+
+    /// One event a day about the handles that carry the label of another node.
+    async fn tell_conflicts(&self, conflicts: &[String]) {
+        if conflicts.is_empty() {
+            return;
+        }
+        let shown = conflicts.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+        let reason = Reason::ForeignHandles { handles: conflicts.len(), shown };
+        tracing::warn!(node_id = %self.node_id, "{reason}");
+        let (subject, keep) = (Subject::Slot(self.node_id.slot()), self.policy.history.keep_events());
+        let (key, text) = (reason.key(), reason.to_string());
+        let event = Event::once_in(A_DAY, &subject, ActionName::Warn, (&key, &text), self.now, keep);
+        self.sweep.store.tell(&event).await;
     }
 
     fn rules(&self, readiness: Readiness) -> ReportRules {
@@ -252,14 +286,24 @@ fn judge<'a>(
     rows: &'a [Handle],
     report: &'a HandleReport,
     node_id: NodeId,
+    over: &BTreeSet<String>,
     rules: ReportRules,
     now: Time,
 ) -> Verdict<'a> {
     let mut verdict = Verdict::default();
+    let own = node_id.to_string();
+    let is_ours = |label: &String| *label == own || over.contains(label);
     let (mut appeared, mut missing) = (Vec::new(), Vec::new());
     let listed: BTreeMap<&str, &ReportedHandle> = report.handles.iter().map(|h| (h.handle.as_str(), h)).collect();
     for row in rows {
-        let sighting = if listed.contains_key(row.handle.as_str()) {
+        let found = listed.get(row.handle.as_str());
+        // The label decides, also where there is a row. A handle without a label, or with another node's, is there, so it is
+        // not missing, and nobody destroys it.
+        if let Some(found) = found.filter(|found| !found.label.as_ref().is_some_and(is_ours)) {
+            verdict.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
+            continue;
+        }
+        let sighting = if found.is_some() {
             Sighting::Listed
         } else if report.complete && report.as_of >= row.seq {
             Sighting::NotListed
@@ -281,11 +325,10 @@ fn judge<'a>(
     appeared.append(&mut missing);
     verdict.changed = appeared;
     let known: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
-    let own = node_id.to_string();
     for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
         match &handle.label {
-            Some(label) if *label == own => verdict.new_unknown.push(handle),
-            // A cloned disk or a moved volume: the answer names the handle, and nobody destroys it.
+            Some(label) if is_ours(label) => verdict.new_unknown.push(handle),
+            // A cloned disk or a moved volume: the answer names the handle, and it stays while its node lives.
             Some(_) => verdict.conflicts.push(handle.handle.clone()),
             None => {}
         }

@@ -257,6 +257,8 @@ reasons! {
     RecordMissing "record_missing" {} = "the record of its node does not exist or is older than the node";
     /// The record of a handle's node is back.
     NodeKnownAgain "node_known_again" {} = "its node is known again";
+    /// Handles carry the label of another node.
+    ForeignHandles "foreign_handles" { handles: usize, shown: String } = "{handles} handles carry the label of another node ({shown}): they stay while that node lives";
     /// An operator keeps the handle.
     KeptByOperator "kept_by_operator" {} = "an operator keeps it";
     /// The handle was destroyed a while ago.

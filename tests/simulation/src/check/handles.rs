@@ -199,10 +199,19 @@ impl Check {
         }
     }
 
-    /// No handle is destroyed without the node's own label. Another program made such a handle, or it is of another
-    /// life.
+    /// A handle is destroyed only with the node's own label, or with the label of a node that is no more. Another program
+    /// made a handle without a label.
     fn invariant_nothing_foreign_is_destroyed(&self, node: NodeId, handle: &str, label: Option<&str>) {
-        if label != Some(node.to_string().as_str()) {
+        let is_over = |other: NodeId| {
+            let record = self.row(&node_key(other.slot()));
+            let last = |r: &Item| text(r, "last_node_id").and_then(|n| n.parse::<NodeId>().ok());
+            record.is_some_and(|r| match node_id(&r) {
+                Some(life) => life.ulid() > other.ulid(),
+                None => last(&r).is_some_and(|last| last.ulid() >= other.ulid()),
+            })
+        };
+        let owner = label.and_then(|label| label.parse::<NodeId>().ok());
+        if !owner.is_some_and(|owner| owner == node || is_over(owner) || self.forgets_life(owner)) {
             self.broken("invariant_nothing_foreign_is_destroyed", format!("{handle} with {label:?} on {node}"));
         }
     }

@@ -11,7 +11,7 @@ use model::wire::{
 use nodekeeper_agent::protocol::HandleList;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 enum Answer<T> {
     Told(T),
@@ -167,7 +167,8 @@ impl Machine {
         if partial {
             listed.truncate(listed.len() / 2);
         }
-        let names: BTreeSet<String> = listed.iter().map(|h| h.handle.clone()).collect();
+        let labels: BTreeMap<String, String> =
+            listed.iter().filter_map(|h| Some((h.handle.clone(), h.label.clone()?))).collect();
         let list = HandleList { handles: listed, complete: !partial };
         let Some(report) = self.protocol.handle_report(as_of, list) else {
             self.handles_at = self.later(30, 60);
@@ -178,8 +179,12 @@ impl Machine {
             Answer::Told(answer) => {
                 self.handles_at = self.core.now() + Span::from_ms((answer.next_report_s * 1000.0) as i64);
                 let mut destroyed = false;
-                for handle in answer.destroy.iter().filter(|h| names.contains(*h)) {
-                    destroyed |= self.destroy(handle);
+                for handle in &answer.destroy {
+                    // As the agent does: only what still has the label that was reported.
+                    let label = self.disk.handles.get(handle).cloned().flatten();
+                    if label.is_some() && label.as_ref() == labels.get(handle) {
+                        destroyed |= self.destroy(handle);
+                    }
                 }
                 if destroyed {
                     self.handles_at = self.handles_at.min(self.later(0, 1));
