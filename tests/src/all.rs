@@ -19,6 +19,7 @@ mod contract;
 mod cost;
 mod crashes;
 mod end_to_end;
+mod healing;
 mod identity;
 mod labels;
 mod large_fleet;

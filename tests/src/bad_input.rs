@@ -99,7 +99,9 @@ fn wrong_bodies(node: NodeId, token: &str, beat: &Value) -> Vec<Refused> {
         (sent(&heartbeat, json!({"instance_id": "i", "boot_id": "b", "as_of": -1})), 400, "bad_request"),
         (sent(&heartbeat, beat.clone()), 409, "foreign_instance"),
         (sent(&allocs, report(json!([]))), 409, "wrong_incarnation"),
-        (sent(&allocs, report(json!([{"alloc_id": "no"}]))), 400, "bad_request"),
+        // A bad entry is left out, and the report is judged without it.
+        (sent(&allocs, report(json!([{"alloc_id": "no"}]))), 409, "wrong_incarnation"),
+        (sent(&allocs, report(json!("all"))), 400, "bad_request"),
         (json!({"dry_run": true}), 400, "bad_request"),
         (json!("text"), 400, "bad_request"),
     ]
@@ -517,4 +519,49 @@ async fn a_node_that_calls_too_often_or_reports_too_much_costs_a_bounded_amount(
         200,
         "the next report adds the next ones"
     );
+}
+
+/// One entry of a report that is not possible does not refuse the others, and does not make its handle missing.
+#[tokio::test]
+async fn a_bad_entry_of_a_report_is_left_out() {
+    let (mut world, node, token) = working().await;
+    for _ in 0..4 {
+        world.step().await;
+    }
+    let agent = &world.nodes.values().next().unwrap().protocol;
+    let (incarnation, as_of) = (agent.durable.incarnation.clone(), agent.durable.as_of);
+    let rows = world.look.handles_of(node).await.unwrap().rows;
+    let own = rows.first().unwrap().handle.clone();
+    let report = |report_no: u32, handles: Value| {
+        let body = json!({"incarnation": incarnation, "report_no": report_no, "as_of": as_of, "complete": true, "handles": handles});
+        http(&path(node, "handles"), Some(&token), &body)
+    };
+    let label = node.to_string();
+    let handles = json!([
+        {"handle": own, "kind": "castle", "label": label},
+        {"handle": "x".repeat(2000), "kind": "volume", "label": label},
+        {"handle": "", "kind": "volume"},
+        {"kind": "volume"},
+        7,
+        {"handle": "new", "kind": "volume", "label": label},
+    ]);
+    let Ok(runtime::lambda::Reply::Http(told)) = world.sweep.handle(report(99, handles), world.clock()).await else {
+        panic!("no answer")
+    };
+    assert_eq!(answer(&told).0, 200, "{told}");
+    let after = world.look.handles_of(node).await.unwrap().rows;
+    assert_eq!(after.iter().filter(|row| rows.contains(row)).count(), rows.len(), "no row has changed: {after:?}");
+    assert_eq!(
+        after.iter().filter(|row| !rows.contains(row)).map(|row| row.handle.as_str()).collect::<Vec<_>>(),
+        ["new"]
+    );
+    // The same for allocs: the bad update is refused, and its alloc is not lost.
+    let live = world.look.live_allocs().await.unwrap();
+    let id = live.iter().find(|a| a.node_id == node).unwrap().alloc_id;
+    let body = json!({"incarnation": incarnation, "report_no": 99, "as_of": as_of, "complete": true,
+        "allocs": [{"alloc_id": id, "client": "dancing"}, {"alloc_id": "x"}, null]});
+    let event = http(&path(node, "allocs"), Some(&token), &body);
+    let (status, said) = answer(&world.ingest.handle(&event, world.now()).await);
+    assert_eq!((status, said["refused"][0]["alloc_id"].as_str()), (200, Some(id.to_string().as_str())), "{said}");
+    assert_eq!(world.look.live_allocs().await.unwrap(), live, "no alloc has changed");
 }

@@ -40,6 +40,7 @@ impl Ingest {
         node_id: NodeId,
         proven: &Proven,
         report: &AllocReport,
+        bad: &BTreeSet<AllocId>,
         now: Time,
     ) -> Result<AllocReportAnswer, Refusal> {
         if report.allocs.len() > MAX_ALLOCS {
@@ -69,10 +70,12 @@ impl Ingest {
             refused: Vec::new(),
         };
         applying.presence(&report.allocs).await?;
+        let reason = "its update is not the documented JSON";
+        applying.refused.extend(bad.iter().map(|id| RefusedUpdate { alloc_id: *id, reason: reason.into() }));
         let ended: BTreeSet<_> = report.allocs.iter().filter(|u| u.client.is_final()).map(|u| u.alloc_id).collect();
         let mut has_room = applying.accepted.iter().any(|id| ended.contains(id));
         if report.complete {
-            applying.absence(report).await?;
+            applying.absence(report, bad).await?;
             if applying.open_gate(report).await? {
                 has_room = true;
                 let subject = Subject::Slot(node_id.slot());
@@ -164,8 +167,8 @@ impl Applying<'_> {
     }
 
     /// Ends as lost the live allocs that a complete report does not list, if the report is new enough to know of them.
-    async fn absence(&mut self, report: &AllocReport) -> Result<(), Refusal> {
-        let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).collect();
+    async fn absence(&mut self, report: &AllocReport, bad: &BTreeSet<AllocId>) -> Result<(), Refusal> {
+        let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).chain(bad.iter().copied()).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
         for id in live.difference(&listed) {
             let mut row = match self.ingest.store.alloc(*id).await {

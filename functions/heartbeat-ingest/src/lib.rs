@@ -13,14 +13,15 @@ use model::ActionName;
 use model::control::{ControlKey, IngestSummary};
 use model::events::{Event, Subject};
 use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
-use model::ids::ClusterName;
+use model::ids::{AllocId, ClusterName};
 use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
-use model::wire::ErrorCode;
-use runtime::http::{Credentials, Refusal, Request, answer, too_often};
+use model::wire::{AllocReport, AllocUpdate, ErrorCode};
+use runtime::http::{Credentials, Refusal, Request, answer, report_of, too_often};
 use runtime::rate::RateLimit;
 use runtime::watchdog;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{DbError, Store, WriteError};
 
@@ -121,8 +122,10 @@ impl Ingest {
             self.count(now).await;
             Ok(serde_json::to_value(answer).unwrap_or_default())
         } else {
-            let report = request.body()?;
-            let answer = self.report(node_id, &proven, &report, now).await?;
+            let (report, bad) = report_of::<AllocReport, AllocUpdate>(request, "allocs")?;
+            let bad: BTreeSet<AllocId> =
+                bad.iter().filter_map(|update| update.get("alloc_id")?.as_str()?.parse().ok()).collect();
+            let answer = self.report(node_id, &proven, &report, &bad, now).await?;
             Ok(serde_json::to_value(answer).unwrap_or_default())
         }
     }

@@ -22,7 +22,7 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::wire::{ErrorCode, HandleReport, HandleReportAnswer, ReportCounter, ReportedHandle};
 use model::{ActionName, BrakeKind, Handle, HandleState, NodeRecord, NodeStatus};
-use runtime::http::{Claim, Refusal, Request, reporting, standing, too_often};
+use runtime::http::{Claim, Refusal, Request, report_of, reporting, standing, too_often};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -67,6 +67,8 @@ struct Applying<'a> {
     sweep: &'a Sweep,
     policy: &'a Policy,
     report: &'a HandleReport,
+    /// The names in entries that were left out. They are on the node, so they are not missing.
+    skipped: BTreeSet<String>,
     node_id: NodeId,
     record: NodeRecord,
     now: Time,
@@ -79,10 +81,14 @@ impl Sweep {
         if !self.rate.allows(node_id, now) {
             return Err(too_often(node_id));
         }
-        let report: HandleReport = request.body()?;
-        if let Some(long) = report.handles.iter().find(|h| h.handle.is_empty() || h.handle.len() > MAX_HANDLE_BYTES) {
-            let message = format!("a handle has {} bytes: 1 to {MAX_HANDLE_BYTES} are allowed", long.handle.len());
-            return Err(Refusal::new(ErrorCode::BadRequest, message));
+        let (mut report, bad) = report_of::<HandleReport, ReportedHandle>(request, "handles")?;
+        let mut skipped: BTreeSet<String> =
+            bad.iter().filter_map(|entry| entry.get("handle")?.as_str().map(str::to_owned)).collect();
+        let is_possible = |h: &ReportedHandle| (1..=MAX_HANDLE_BYTES).contains(&h.handle.len());
+        skipped.extend(report.handles.extract_if(.., |h| !is_possible(h)).map(|h| h.handle));
+        if !bad.is_empty() || !skipped.is_empty() {
+            let (bad, left_out) = (bad.len(), skipped.len());
+            tracing::warn!(%node_id, bad, left_out, "entries of a report are not possible: they are left out");
         }
         let record = self.store.node(node_id.slot()).await.map_err(|e| failed(e.into()))?;
         let claim = Claim {
@@ -95,13 +101,13 @@ impl Sweep {
         let seq = record.life().map_or(0, |l| l.seq);
         let settled = format!("{seq}#{}", digest(&report.handles));
         let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
-        if known && report.complete && report.as_of >= seq {
+        if known && skipped.is_empty() && report.complete && report.as_of >= seq {
             return Ok(self.answer(self.report_s.load(Ordering::Relaxed), seq));
         }
         let control = self.store.ingest_control().await.map_err(|e| failed(e.into()))?;
         let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
         self.report_s.store(policy.sweep.report_s, Ordering::Relaxed);
-        let applying = Applying { sweep: self, policy: &policy, report: &report, node_id, record, now };
+        let applying = Applying { sweep: self, policy: &policy, report: &report, skipped, node_id, record, now };
         applying.apply(&settled).await.map_err(failed)
     }
 
@@ -114,7 +120,8 @@ impl Sweep {
 
 impl Applying<'_> {
     async fn apply(mut self, settled: &str) -> Result<HandleReportAnswer, WriteError> {
-        let Listed { rows, unreadable } = self.sweep.store.handles_of(self.node_id).await?;
+        let Listed { mut rows, unreadable } = self.sweep.store.handles_of(self.node_id).await?;
+        rows.retain(|row| !self.skipped.contains(&row.handle));
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
         let over = self.labels_of_the_dead().await?;
@@ -128,6 +135,7 @@ impl Applying<'_> {
         let quiet = readiness == Readiness::Ready
             && judges
             && verdict.is_quiet(&rows)
+            && self.skipped.is_empty()
             && unreadable.is_empty()
             && hold == Hold::Free;
         self.note_number(quiet.then_some(settled)).await?;

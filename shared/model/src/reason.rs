@@ -98,6 +98,8 @@ reasons! {
 
     /// A placed job has no live alloc.
     NoAllocLeft "no_alloc_left" {} = "it is placed, but no alloc of it is left";
+    /// A record lists an alloc that is not live in the allocs table.
+    AllocWithoutRow "alloc_without_row" {} = "its node's record lists it, and it is not live in the allocs table";
     /// The life of the node of an alloc or a handle is over.
     NodeGone "node_gone" { node_id: NodeId } = "the life of node {node_id} is over";
     /// The alloc was unknown for as long as its job waits.

@@ -115,6 +115,25 @@ impl Request {
     }
 }
 
+/// The body as a report, without the entries of `list` that cannot be read as an `E`. One bad entry does not refuse the
+/// others.
+pub fn report_of<T: DeserializeOwned, E: DeserializeOwned>(
+    request: &Request,
+    list: &str,
+) -> Result<(T, Vec<Value>), Refusal> {
+    let error = match request.body::<T>() {
+        Ok(report) => return Ok((report, Vec::new())),
+        Err(error) => error,
+    };
+    let mut body: Value = request.body()?;
+    let Some(entries) = body.get_mut(list).and_then(Value::as_array_mut) else { return Err(error) };
+    let (good, bad): (Vec<Value>, Vec<Value>) =
+        std::mem::take(entries).into_iter().partition(|entry| E::deserialize(entry).is_ok());
+    *entries = good;
+    // The mistake may be elsewhere.
+    serde_json::from_value(body).map(|report| (report, bad)).map_err(|_| error)
+}
+
 fn body(event: &Value) -> Result<Vec<u8>, Refusal> {
     let text = event.get("body").and_then(Value::as_str).unwrap_or_default();
     let too_large = || Refusal::new(ErrorCode::TooLarge, format!("the body is larger than {MAX_BODY_BYTES} bytes"));

@@ -13,6 +13,10 @@ use store::{Write, change, no_job, steps, unchanged};
 
 impl Acting<'_> {
     pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
+        if let Some(record) = self.reading().lists_without_row(id, node_id).await? {
+            self.write_node(&record, &record.without_alloc(id, now)?, Vec::new()).await?;
+            return Ok(());
+        }
         let record = self.run.lanes.record_of(node_id);
         let alloc = self.reading().lost(id, node_id, record.as_ref(), self.run.now()).await?;
         let ending = Ending::lost(reason);

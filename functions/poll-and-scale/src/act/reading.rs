@@ -62,6 +62,32 @@ impl Reading<'_> {
         Ok(alloc)
     }
 
+    /// The record of the node, if it lists the alloc although the alloc is not live. The alloc is read before the record. If it
+    /// ended meanwhile, the same transaction took it off the record.
+    pub(super) async fn lists_without_row(&self, id: AllocId, node_id: NodeId) -> Result<Option<NodeRecord>, ActError> {
+        let row = self.store.alloc(id).await?;
+        if row.is_some_and(|alloc| !alloc.summary.client.is_final() && alloc.summary.node_id == node_id) {
+            return Ok(None);
+        }
+        let record = self.store.node(node_id.slot()).await?;
+        let lists = |record: &NodeRecord| record.life().is_some_and(|l| l.node_id == node_id && l.allocs.contains(&id));
+        Ok(record.filter(lists))
+    }
+
+    /// A conflict unless the alloc can be lost, or taken off its node's record.
+    async fn can_be_lost(
+        &self,
+        id: AllocId,
+        node_id: NodeId,
+        record: Option<&NodeRecord>,
+        now: Time,
+    ) -> Result<(), ActError> {
+        match self.lists_without_row(id, node_id).await? {
+            Some(_) => Ok(()),
+            None => self.lost(id, node_id, record, now).await.map(drop),
+        }
+    }
+
     /// Refuses to lose an alloc whose job regroups, because such a job waits until its stopped allocs have really
     /// ended.
     async fn nobody_waits_for(&self, alloc: &Alloc, record: Option<&NodeRecord>, now: Time) -> Result<(), ActError> {
@@ -112,7 +138,7 @@ impl Reading<'_> {
         let record = |node_id: NodeId| self.seen.node(node_id);
         match action {
             Action::Clean { unlisted: Some(instance_id), .. } => self.is_gone(instance_id).await?,
-            Action::LoseAlloc(id, node_id) => drop(self.lost(*id, *node_id, record(*node_id), now).await?),
+            Action::LoseAlloc(id, node_id) => self.can_be_lost(*id, *node_id, record(*node_id), now).await?,
             Action::StopAlloc(id, _) => drop(self.stopped(*id).await?),
             Action::UnknownAlloc(id, _) | Action::Drain(id, _) => drop(self.alloc(*id).await?),
             Action::Replace { original, .. } => {

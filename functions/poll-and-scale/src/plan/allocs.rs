@@ -45,6 +45,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     for copies in back.into_values() {
         resolve(plan, &copies);
     }
+    without_rows(view, plan);
     // A job that is placed but has no live alloc would be stuck for ever. Such a job can exist after the tables were
     // restored to different moments.
     let aside = &view.seen.aside.allocs;
@@ -52,6 +53,18 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     for job in &view.seen.jobs {
         if matches!(job.state, JobState::Placed | JobState::Regrouping) && !has_alloc(job) {
             plan.add(Action::Requeue(job.job_id), Reason::NoAllocLeft {});
+        }
+    }
+}
+
+/// The allocs that only the record of their node lists: they ended, or their table was restored to another moment. A record
+/// and its allocs change together, so this never comes from a run of ours. Until it is corrected, the node gets no work and
+/// is not shut down.
+fn without_rows(view: &View<'_>, plan: &mut Plan) {
+    for (_, life) in view.lives().filter(|(_, life)| view.is_unclear(life.node_id)) {
+        let is_known = |id: &AllocId| view.is_live_alloc(*id) || view.seen.aside.allocs.contains(id);
+        for id in life.allocs.iter().filter(|id| !is_known(id)) {
+            plan.add(Action::LoseAlloc(*id, life.node_id), Reason::AllocWithoutRow {});
         }
     }
 }
