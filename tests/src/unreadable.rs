@@ -115,6 +115,14 @@ impl Broken {
         assert!(runs, "{what}: the work of the node was ended");
     }
 
+    /// An order about something else on the node. So the node asks for the list of its allocs, and would end those that the
+    /// list does not name.
+    async fn raise_seq(&self) {
+        let record = self.world.look.node(self.node.slot()).await.unwrap().unwrap();
+        let told = record.bump_seq(self.world.now()).unwrap();
+        self.world.look.write(Some(&record), &told, Vec::new()).await.unwrap();
+    }
+
     /// The row is repaired, and the job is cancelled: everything ends.
     async fn ends(mut self, what: &str) {
         println!("{what}: held, now it ends");
@@ -144,6 +152,9 @@ async fn attributes(table: &str, cases: &[(&str, Option<AttributeValue>)]) {
         row.extend(value.iter().map(|v| ((*attribute).to_owned(), v.clone())));
         assert_ne!(row, sound, "{what}: nothing is broken");
         broken.put(table, &row).await;
+        if table == "allocs" {
+            broken.raise_seq().await;
+        }
         // poll-and-scale reads no handles.
         let part = if table == "handles" { None } else { Some(format!("of table {table} cannot be read")) };
         broken.hold(&what, table, &key, &row, part.as_deref()).await;

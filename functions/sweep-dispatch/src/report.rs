@@ -125,10 +125,9 @@ impl Applying<'_> {
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
         let over = self.labels_of_the_dead().await?;
+        // (A handle whose row cannot be read seems to have none. It is not added, because its row is there.)
         let mut verdict = judge(&rows, self.report, self.node_id, &over, self.rules(readiness), self.now);
         self.tell_conflicts(&verdict.conflicts).await;
-        // A handle whose row cannot be read is not unknown: it is left alone.
-        verdict.new_unknown.retain(|found| unreadable.iter().all(|row| row.handle() != Some(found.handle.as_str())));
         let hold = self.brake(&mut verdict, &rows).await?;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);

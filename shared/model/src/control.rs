@@ -174,8 +174,8 @@ thread_local! {
 impl Control {
     /// Reads rows given as JSON: from the table, or from `plan --state`.
     ///
-    /// A row that cannot be read is set aside, and so is a row with an unknown key, which newer code may have written. What
-    /// it is about then counts as never written: a brake begins anew and holds, a release does not apply, and a limit of
+    /// A row that cannot be read is set aside, and so is a row with an unknown key, which newer code may have written. The
+    /// entry then counts as never written: a brake begins anew and holds, a release does not apply, and a limit of
     /// launches is met again. Without a policy that can be read, no function does anything.
     pub fn from_rows(rows: impl IntoIterator<Item = Value>) -> Self {
         let mut control = Self::default();

@@ -58,7 +58,7 @@ impl SetAside {
             } else if let Some(alloc_id) = row.alloc_id() {
                 (Subject::Alloc(alloc_id), self.allocs.insert(alloc_id))
             } else {
-                // A handle, or a row whose key is none.
+                // A handle, or a row whose key has the wrong form.
                 (row.node_id().map_or(Subject::Cluster, |node_id| Subject::Slot(node_id.slot())), true)
             };
             if is_new {

@@ -1,8 +1,8 @@
 //! Which certificate authorities a function believes when it calls AWS.
 //!
 //! The endpoints of AWS have certificates of Amazon Trust Services. Its root certificates are in the binary
-//! (`amazon_roots.pem`, from <https://www.amazontrust.com/repository/>). To read and parse the system's list of some 140
-//! authorities takes about half of a function's start, before it answers anything.
+//! (`amazon_roots.pem`, from <https://www.amazontrust.com/repository/>), so that no start has to read and parse the system's
+//! list of some 140 authorities.
 //!
 //! Guarantees: a function believes the system's list wherever the endpoint may have another certificate: in other
 //! partitions of AWS, with an endpoint of its own, and with a list that somebody has chosen.

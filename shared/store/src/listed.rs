@@ -49,17 +49,17 @@ impl Unreadable {
         key_text(self.table, &self.row)
     }
 
-    /// The slot of a node record; `None` if its key is none.
+    /// The slot of a node record; `None` if the key is no slot.
     pub fn slot(&self) -> Option<Slot> {
         self.id("slot").filter(|_| self.table == Table::Nodes)
     }
 
-    /// The job of a row of the jobs table; `None` if its key is none.
+    /// The job of a row of the jobs table; `None` if the key is no job id.
     pub fn job_id(&self) -> Option<JobId> {
         self.id("job_id").filter(|_| self.table == Table::Jobs)
     }
 
-    /// The alloc of a row of the allocs table; `None` if its key is none.
+    /// The alloc of a row of the allocs table; `None` if the key is no alloc id.
     pub fn alloc_id(&self) -> Option<AllocId> {
         self.id("alloc_id").filter(|_| self.table == Table::Allocs)
     }

@@ -395,8 +395,7 @@ impl Model {
 }
 
 /// The rows of one page that are `wanted`, and whether more may follow. Forwards, the rows `within` are next to each other.
-/// A full page may be the last one. Then the next page is empty,
-/// as in DynamoDB.
+/// A full page may be the last one. Then the next page is empty, as in DynamoDB.
 fn select<K: Ord>(
     rows: &BTreeMap<K, Row>,
     first: Option<K>,
