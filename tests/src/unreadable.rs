@@ -8,6 +8,7 @@ use crate::world::{World, dynamo_client, dynamo_url, job, quick_policy};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, NodeId};
 use model::{ClientStatus, Job, JobState};
+use runtime::answer::Outcome;
 use serde_json::json;
 use std::collections::HashMap;
 
@@ -92,14 +93,16 @@ impl Broken {
         pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// The functions run for three minutes with this row in a table. `part` must be in what a run says about the row; with
+    /// The functions run for two minutes with this row in a table. `part` must be in what a run says about the row; with
     /// `None` the row is for people only.
     async fn hold(&mut self, what: &str, table: &str, key: &Item, broken: &Item, part: Option<&str>) {
         let other = self.world.submit(job(&["1"])).await.summary.job_id;
         let (mut said, mut wrote_over) = (String::new(), false);
-        for _ in 0..36 {
+        for _ in 0..26 {
             let run = self.world.poll().await.unwrap();
             let rows = run.actions.iter().filter(|a| a.reason.starts_with("the row is not used"));
+            let failed: Vec<_> = run.actions.iter().filter(|a| a.outcome == Outcome::Failed).collect();
+            assert!(failed.is_empty(), "{what}: the subject of the row is not left alone: {failed:?}");
             said.extend(rows.map(|a| format!("{}: {}\n", a.subject, a.reason)));
             self.world.step().await;
             wrote_over |=
