@@ -394,6 +394,7 @@ impl Stage {
             let allocs = fleet.store(&Account::owner()).live_allocs().await.unwrap();
             if let Some(alloc) = allocs.iter().find(|a| a.client == ClientStatus::Running) {
                 let node = alloc.node_id;
+                fleet.hold_back().await;
                 return Self { fleet, job, node };
             }
         }

@@ -17,13 +17,14 @@ use ec2_stand_in::MachineStart;
 use lambda_stand_in::{FunctionConfig, Lambda, LambdaSettings};
 use model::auth::KeyRing;
 use model::cloud::{CLUSTER_TAG, Cloud, InstanceState, LaunchError};
+use model::control::{BrakeEntry, ControlKey, Entry, EntryRow};
 use model::fixtures;
-use model::functions::{CLEAN_STALE_RECORDS, FUNCTIONS};
+use model::functions::{CLEAN_STALE_RECORDS, FUNCTIONS, POLL_AND_SCALE};
 use model::ids::{ClusterName, JobId};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{ClientStatus, Market};
+use model::{BrakeKind, ClientStatus, Market};
 use nodekeeper_cli::commands::Cluster;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
@@ -124,6 +125,15 @@ impl Fleet {
         let cloud = Arc::new(self.cloud(keys));
         let cluster = Cluster { store: self.store(keys), dynamo, cloud, secrets: self.account.secrets(keys) };
         operate(cluster, self.now, line).await
+    }
+
+    /// Writes the entry of a brake that holds something, so that there is something to release.
+    pub async fn hold_back(&self) {
+        let store = self.store(&Account::owner());
+        let before: BrakeEntry = store.entry(&ControlKey::Brake(BrakeKind::Missing)).await.unwrap();
+        let row = fixtures::held(BrakeKind::Missing, POLL_AND_SCALE.name, vec!["0-x".into()], self.now);
+        let row = EntryRow { version: before.row().version, ..row };
+        store.write_entry(&before, &BrakeEntry::from_row(row)).await.unwrap();
     }
 
     /// Boots nodes on the instances that run now.
@@ -524,6 +534,7 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
 async fn commands_are_allowed_what_their_policy_says() {
     let fleet = Fleet::new().await;
     for (policy, line, allowed) in COMMANDS {
+        fleet.hold_back().await;
         let dynamo = fleet.account.dynamo(&Account::owner());
         let word = |word: &&str| match *word {
             "SECRET" => fleet.account.made("secret").to_owned(),

@@ -1,19 +1,21 @@
 //! `handles`, `keep`, `release`: containers and volumes on nodes, and brakes.
 //!
-//! Guarantees: a kept handle is not marked for destruction; a release applies only to what a brake already holds, and
-//! it expires by itself.
-//! Does not: destroy anything, or release a brake that begins later.
+//! Guarantees: a kept handle is not marked for destruction; a release names what the brake holds at this moment, lets
+//! nothing else go, and expires by itself.
+//! Does not: destroy anything, or release what a brake holds later.
 
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, or_blank, when};
 use super::{Cluster, Context, Outcome, nodes};
 use clap::{Args, ValueEnum};
+use model::auth::hex;
 use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::Subject;
 use model::ids::{NodeId, Slot};
 use model::time::Span;
 use model::{ActionName, BrakeKind};
 use model::{Handle, HandleState, NodeRecord, NodeState};
+use sha2::{Digest, Sha256};
 use store::{Listed, change_handle};
 
 /// How long a release is remembered: long enough for the next run of every function.
@@ -48,6 +50,12 @@ pub struct ReleaseArgs {
     /// The brake to release
     #[arg(value_enum)]
     kind: Brake,
+    /// List everything that the brake holds, and release nothing
+    #[arg(long)]
+    show: bool,
+    /// Release only if the brake still holds exactly what `--show` listed with this digest
+    #[arg(long, value_name = "DIGEST", conflicts_with = "show")]
+    shown: Option<String>,
 }
 
 /// The brakes, by what they hold back.
@@ -172,20 +180,76 @@ async fn find(cluster: &Cluster, handle: &str) -> anyhow::Result<NodeId> {
     }
 }
 
+/// How many ids a release prints. `--show` prints all.
+const PRINTED: usize = 20;
+
+/// The digest of what a brake holds. It is the same as long as the brake holds the same.
+fn digest(held: &BrakeEntry) -> String {
+    let mut hash = Sha256::new();
+    for (source, id) in held.ids() {
+        hash.update(format!("{}:{source}{}:{id}", source.len(), id.len()));
+    }
+    hex(hash.finalize().get(..4).unwrap_or_default())
+}
+
 pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let kind = args.kind.kind();
-    let key = ControlKey::Release(kind);
-    retried(async || {
-        let before: Release = cluster.store.entry(&key).await?;
-        let after = before.given(Some(BY_OPERATOR.to_owned()), RELEASE, now);
-        Ok(cluster.store.write_entry(&before, &after).await?)
+    let held = retried(async || {
+        let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
+        let found = digest(&held);
+        if let Some(shown) = args.shown.as_ref().filter(|shown| **shown != found) {
+            anyhow::bail!(
+                "nothing was released: the brake {kind} holds something else now than what was listed with digest {shown}: \
+                 look again with `nodekeeper release {kind} --show`"
+            );
+        }
+        if !args.show && held.holds_back(now) && held.ids().next().is_some() {
+            let before: Release = cluster.store.entry(&ControlKey::Release(kind)).await?;
+            let after = before.given(&held, Some(BY_OPERATOR.to_owned()), RELEASE, now);
+            cluster.store.write_entry(&before, &after).await?;
+        }
+        Ok(held)
     })
     .await?;
-    let reason = format!("{kind}, {BY_OPERATOR}");
-    tell(&cluster, &Subject::Cluster, ActionName::Release, &reason, retention(&cluster).await?, now).await?;
-    let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
-    let held = held.message().filter(|_| held.holds_back(now)).map(|m| format!(" ({})", show::one_line(m)));
-    writeln!(context.out, "the next run carries out what the brake {kind} holds back{}", held.unwrap_or_default())?;
+    let count = held.held().filter(|_| held.holds_back(now)).unwrap_or(0);
+    let ids: Vec<(&str, &str)> = held.ids().collect();
+    if !held.holds_back(now) || (count == 0 && ids.is_empty()) {
+        writeln!(context.out, "the brake {kind} holds nothing: there is nothing to release")?;
+        return Ok(Outcome::Done);
+    }
+    let why = held.message().map(show::one_line).unwrap_or_default();
+    if ids.is_empty() {
+        let message = "no run has said yet what it holds: try again after the next run";
+        writeln!(context.err, "nothing was released: the brake {kind} holds {count} ({why}), and {message}")?;
+        return Ok(Outcome::Failed);
+    }
+    let more = count.saturating_sub(ids.len() as u64);
+    let first = if args.show {
+        writeln!(context.out, "the brake {kind} holds {count} ({why}):")?;
+        ids.len()
+    } else {
+        let reason = format!("{kind}, {} of {count}, {BY_OPERATOR}", ids.len());
+        tell(&cluster, &Subject::Cluster, ActionName::Release, &reason, retention(&cluster).await?, now).await?;
+        writeln!(
+            context.out,
+            "the next run carries out what the brake {kind} holds back ({why}): {} in all",
+            ids.len()
+        )?;
+        PRINTED
+    };
+    for (source, id) in ids.iter().take(first) {
+        let of = if kind == BrakeKind::Handles { format!(" on node {source}") } else { String::new() };
+        writeln!(context.out, "  {}{of}", show::one_line(id))?;
+    }
+    if ids.len() > first {
+        writeln!(context.out, "  and {} more: `--show` lists all", ids.len() - first)?;
+    }
+    if more > 0 {
+        writeln!(context.out, "{more} more are held than fit into one release: they wait for the next one")?;
+    }
+    if args.show {
+        writeln!(context.out, "release exactly these with `nodekeeper release {kind} --shown {}`", digest(&held))?;
+    }
     Ok(Outcome::Done)
 }

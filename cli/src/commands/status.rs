@@ -310,12 +310,12 @@ fn braked(control: &Control, kind: BrakeKind, now: Time) -> Option<Check> {
     let (brake, release) = (control.brake(kind), control.release(kind));
     if brake.holds_back(now) {
         let message = brake.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
-        let to_do = format!("look at `nodekeeper plan`, then wait or `nodekeeper release {kind}`");
+        let to_do = format!("`nodekeeper release {kind} --show` lists it; wait, or `nodekeeper release {kind}`");
         let key = ControlKey::Brake(kind).to_string();
         return Some(Check::new(&key, Level::Wrong, format!("held back{message}"), to_do));
     }
     let left = rough(release.until_at().filter(|_| release.applies(now))?.since(now));
-    let said = format!("an operator released what was held; the release ends in {left}");
+    let said = format!("an operator released what was held; if no run uses the release, it ends in {left}");
     Some(Check::new(&ControlKey::Release(kind).to_string(), Level::Note, said, ""))
 }
 

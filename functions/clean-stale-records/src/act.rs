@@ -55,6 +55,11 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnsw
         terminated.iter_mut().filter(|(_, a)| a.done).for_each(|(_, answer)| answer.fail(error.to_string()));
     }
     answers.extend(terminated);
+    let brakes = plan.actions.iter().filter_map(|planned| match &planned.action {
+        Action::HoldBack(change) => Some(change.as_ref()),
+        _ => None,
+    });
+    acting.run.use_releases(brakes, &answers).await;
     acting.run.finish(answers, None).await
 }
 
@@ -71,8 +76,8 @@ impl Perform<Action> for Acting<'_> {
                 tracing::warn!(%subject, "{}", planned.reason);
                 return Ok(Outcome::Said);
             }
-            Action::HoldBack(kind, entry) => {
-                self.run.store.write_entry(&self.run.seen.control.brake(*kind), entry).await?;
+            Action::HoldBack(change) => {
+                self.run.hold_back(change).await?;
                 return Ok(Outcome::Said);
             }
         }

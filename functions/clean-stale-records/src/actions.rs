@@ -4,10 +4,10 @@
 //! Does not: decide (`plan` does) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
-use model::control::BrakeEntry;
+use model::brake::BrakeChange;
 use model::events::Subject;
 use model::ids::NodeId;
-use model::{ActionName, BrakeKind, NodeRecord};
+use model::{ActionName, NodeRecord};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub enum Action {
     /// Tell a person.
     Warn(Subject),
     /// Keep records or orphans waiting, and store the brake's entry.
-    HoldBack(BrakeKind, BrakeEntry),
+    HoldBack(Box<BrakeChange>),
 }
 
 /// The proof that a node is gone.

@@ -8,7 +8,7 @@
 
 use crate::actions::{Action, Proof};
 use model::action::Telling;
-use model::brake::{Hold, Trouble};
+use model::brake::{Brake, BrakeChange, LetGo, Trouble, Unbraked};
 use model::cloud::{Instance, InstanceState};
 use model::events::Subject;
 use model::functions::CLEAN_STALE_RECORDS;
@@ -18,7 +18,7 @@ use model::time::{Span, Time};
 use model::{BrakeKind, Life, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use runtime::watchdog;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
@@ -104,28 +104,42 @@ fn is_up(record: &NodeRecord) -> bool {
 fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent]) {
     let policy = &seen.policy.stale;
     // Only the records that existed when the trouble began count: later launches would make the share look smaller.
-    let began_at = seen.control.brake(BrakeKind::Missing).began_at(now);
+    let brake = seen.control.brake_of(BrakeKind::Missing, CLEAN_STALE_RECORDS.name, now);
+    let began_at = brake.began_at();
     let was_there = |r: &&NodeRecord| is_up(r) && r.life().is_some_and(|l| l.assigned_at <= began_at);
     let up = seen.nodes.iter().filter(was_there).count();
-    let count = silent.iter().filter(|s| s.up).count();
-    let unusual = count as f64 > policy.brake_fraction * up as f64 && count > policy.brake_min as usize;
-    let why = Reason::ManyStale { stale: count, up };
+    let ids: Vec<String> = silent.iter().filter(|s| s.up).map(|s| s.node_id.to_string()).collect();
+    let unbraked = Unbraked { number: policy.brake_min.into(), share: policy.brake_fraction };
+    let unusual = brake.is_unusual(ids.len(), up, unbraked);
+    let why = Reason::ManyStale { stale: ids.len(), up };
     let hold = Some(Span::from_s(policy.brake_hold_s));
-    let trouble = Trouble { kind: BrakeKind::Missing, hold, count, not_before: None, why };
-    let held = unusual && brake(seen, now, plan, trouble) == Hold::Held;
-    for Silent { node_id, quiet, .. } in silent.iter().filter(|s| !(held && s.up)) {
+    let let_go = braked(plan, &brake, unusual.then_some(Trouble { hold, ids, not_before: None, why }));
+    let may_go = |s: &&Silent| !s.up || let_go.frees(&s.node_id.to_string());
+    for Silent { node_id, quiet, .. } in silent.iter().filter(may_go) {
         plan.add(Action::Clean { node_id: *node_id, proof: Proof::Silence }, Reason::Stale { quiet: *quiet });
     }
 }
 
-/// Decides whether a brake holds, and adds the decision to the plan together with the entry to store.
-fn brake(seen: &Observation, now: Time, plan: &mut Plan, trouble: Trouble) -> Hold {
-    let kind = trouble.kind;
-    let decision = trouble.decide(&seen.control.brake(kind), &seen.control.release(kind), now);
-    if let Some(entry) = decision.entry {
-        plan.tell(Action::HoldBack(kind, entry), decision.reason, Telling::of_news(decision.news));
+/// Decides what a brake lets go, and adds the decision to the plan together with the entry to store. Without a trouble,
+/// the brake's entry says from now on that nothing is held.
+fn braked(plan: &mut Plan, brake: &Brake<'_>, trouble: Option<Trouble>) -> LetGo {
+    let mut store = |change: BrakeChange, reason, is_news| {
+        if !change.is_empty() {
+            plan.tell(Action::HoldBack(Box::new(change)), reason, Telling::of_news(is_news));
+        }
+    };
+    match trouble.map(|trouble| brake.decide(trouble)) {
+        Some(decision) => {
+            store(decision.change, decision.reason, decision.news);
+            decision.let_go
+        }
+        None => {
+            let change = brake.calm();
+            let (reason, is_news) = (Reason::TroubleOver { kind: change.kind }, change.entry.is_some());
+            store(change, reason, is_news);
+            LetGo::All
+        }
     }
-    decision.hold
 }
 
 /// Deletes the row of a free slot that is not below `nodes.max`. Such rows exist after the maximum was lowered.
@@ -177,15 +191,14 @@ fn orphans(
             }
         }
     }
-    if found.len() > policy.orphan_brake_min as usize {
-        let ids: BTreeSet<&str> = found.iter().map(|(_, i)| i.instance_id.as_str()).collect();
-        let shown: Vec<&str> = ids.iter().take(5).copied().collect();
-        let why = Reason::ManyOrphans { orphans: found.len(), shown: shown.join(", ") };
-        let trouble = Trouble { kind: BrakeKind::Orphans, hold: None, count: found.len(), not_before: None, why };
-        if brake(seen, now, plan, trouble) == Hold::Held {
-            return;
-        }
-    }
+    found.sort_by(|(_, a), (_, b)| a.instance_id.cmp(&b.instance_id));
+    let ids: Vec<String> = found.iter().map(|(_, i)| i.instance_id.clone()).collect();
+    let shown = ids.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let why = Reason::ManyOrphans { orphans: ids.len(), shown };
+    let brake = seen.control.brake_of(BrakeKind::Orphans, CLEAN_STALE_RECORDS.name, now);
+    let unusual = brake.is_unusual(ids.len(), 0, Unbraked { number: policy.orphan_brake_min.into(), share: 0.0 });
+    let let_go = braked(plan, &brake, unusual.then_some(Trouble { hold: None, ids, not_before: None, why }));
+    found.retain(|(_, instance)| let_go.frees(&instance.instance_id));
     for (node_id, instance) in found {
         let action = Action::TerminateOrphan { instance_id: instance.instance_id.clone(), node_id };
         plan.add(action, Reason::Orphan { instance_id: instance.instance_id.clone(), node_id });

@@ -11,7 +11,7 @@ use crate::Sweep;
 use crate::act::mark;
 use crate::plan::{A_DAY, is_over};
 use model::auth::hex;
-use model::brake::{Hold, Trouble};
+use model::brake::{Brake, Trouble, Unbraked};
 use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::{Event, Subject};
 use model::functions::SWEEP_DISPATCH;
@@ -36,6 +36,9 @@ const MAX_ADDED: usize = 200;
 
 /// Of how many other nodes one report asks whether they are no more. The next handles wait until these are gone.
 const MAX_OWNERS: usize = 20;
+
+/// How often the entry of a brake is read and written before the report leaves it to the next one.
+const RACES: usize = 5;
 
 /// What a report changes, row by row.
 #[derive(Default)]
@@ -128,7 +131,7 @@ impl Applying<'_> {
         // (A handle whose row cannot be read seems to have none. It is not added, because its row is there.)
         let mut verdict = judge(&rows, self.report, self.node_id, &over, self.rules(readiness), self.now);
         self.tell_conflicts(&verdict.conflicts).await;
-        let hold = self.brake(&mut verdict, &rows).await?;
+        let (is_held, release) = self.brake(&mut verdict, &rows).await?;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
         let quiet = readiness == Readiness::Ready
@@ -136,17 +139,20 @@ impl Applying<'_> {
             && verdict.is_quiet(&rows)
             && self.skipped.is_empty()
             && unreadable.is_empty()
-            && hold == Hold::Free;
+            && !is_held;
         self.note_number(quiet.then_some(settled)).await?;
         self.write_rows(&verdict).await?;
         self.mark_rows(&mut verdict).await?;
+        if let Some((before, after)) = release {
+            ignore_race(self.sweep.store.write_entry(&before, &after).await.map(drop))?;
+        }
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
         let most = self.policy.sweep.max_in_flight as usize;
         answer.more = verdict.destroy.len() > most;
         answer.destroy = turn(&verdict.destroy, self.report.report_no, most);
         answer.conflicts = verdict.conflicts;
-        answer.held = hold == Hold::Held;
+        answer.held = is_held;
         Ok(answer)
     }
 
@@ -240,31 +246,51 @@ impl Applying<'_> {
     }
 
     /// The brake `handles`: handles that the report would destroy as unknown, or drop as missing, wait for an operator
-    /// if they are an unusual share of all handles.
-    async fn brake(&self, verdict: &mut Verdict<'_>, rows: &[Handle]) -> Result<Hold, WriteError> {
+    /// if they are an unusual share of all handles of the node. Returns whether some wait, or whether the brake's entry is
+    /// not up to date: then the next report must not be taken for a settled one. And the release that this report uses up,
+    /// as read and as it is afterwards.
+    async fn brake(
+        &self,
+        verdict: &mut Verdict<'_>,
+        rows: &[Handle],
+    ) -> Result<(bool, Option<(Release, Release)>), WriteError> {
         let (store, policy) = (&self.sweep.store, &self.policy.sweep);
-        let unusual = verdict.twice_unknown.len() + verdict.dropped.len();
+        let unusual = verdict.twice_unknown.iter().chain(&verdict.dropped);
+        let ids: Vec<String> = unusual.map(|row| row.handle.clone()).collect();
         let all = rows.iter().filter(|r| r.state != HandleState::Gone).count();
-        if unusual as f64 <= policy.cap_fraction * all as f64 || unusual <= policy.cap_min as usize {
-            return Ok(Hold::Free);
+        let unbraked = Unbraked { number: policy.cap_min.into(), share: policy.cap_fraction };
+        let (kind, source) = (BrakeKind::Handles, self.node_id.to_string());
+        let why = Reason::ManyHandles { node_id: self.node_id, unusual: ids.len(), all };
+        // The entry is one row for all nodes, so the reports of several nodes may change it at the same time.
+        for _ in 0..RACES {
+            let entry: BrakeEntry = store.entry(&ControlKey::Brake(kind)).await?;
+            let release: Release = store.entry(&ControlKey::Release(kind)).await?;
+            let brake = Brake::new(kind, &source, entry, release, self.now);
+            let decision = brake
+                .is_unusual(ids.len(), all, unbraked)
+                .then(|| brake.decide(Trouble { hold: None, ids: ids.clone(), not_before: None, why: why.clone() }));
+            let change = decision.as_ref().map_or_else(|| brake.calm(), |decision| decision.change.clone());
+            let written = match &change.entry {
+                Some((before, after)) => store.write_entry(before, after).await.map(drop),
+                None => Ok(()),
+            };
+            match written {
+                Ok(()) => {}
+                Err(WriteError::Conflict(_) | WriteError::Contended) => continue,
+                Err(other) => return Err(other),
+            }
+            let Some(decision) = decision else { return Ok((false, change.release)) };
+            if decision.news {
+                self.tell(ActionName::HoldBack, &decision.reason).await;
+            }
+            verdict.twice_unknown.retain(|row| decision.let_go.frees(&row.handle));
+            verdict.dropped.retain(|row| decision.let_go.frees(&row.handle));
+            let left = verdict.twice_unknown.len() + verdict.dropped.len();
+            return Ok((left < ids.len(), change.release));
         }
-        let kind = BrakeKind::Handles;
-        let before: BrakeEntry = store.entry(&ControlKey::Brake(kind)).await?;
-        let release: Release = store.entry(&ControlKey::Release(kind)).await?;
-        let why = Reason::ManyHandles { node_id: self.node_id, unusual, all };
-        let decision =
-            Trouble { kind, hold: None, count: unusual, not_before: None, why }.decide(&before, &release, self.now);
-        if decision.hold == Hold::Held {
-            verdict.twice_unknown.clear();
-            verdict.dropped.clear();
-        }
-        if decision.news {
-            self.tell(ActionName::HoldBack, &decision.reason).await;
-        }
-        if let Some(after) = decision.entry {
-            ignore_race(store.write_entry(&before, &after).await.map(|_| ()))?;
-        }
-        Ok(decision.hold)
+        verdict.twice_unknown.clear();
+        verdict.dropped.clear();
+        Ok((true, None))
     }
 
     async fn tell(&self, action: ActionName, reason: &Reason) {

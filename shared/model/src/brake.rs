@@ -1,16 +1,18 @@
 //! Brakes: an unusual share of a cluster is not taken away at once, but only after a wait (`docs/rules.md#R10`).
 //!
-//! Guarantees: the entry keeps the start time of a trouble for as long as any run of any function sees the trouble; a
-//! brake lets go when its time has passed (if it has one), or when an operator releases it after the trouble began; a
-//! brake that let go holds again during the same trouble only if the operator's release ends.
-//! Does not: say what is unusual. Each caller does. A caller also has a minimum number below which nothing is
-//! unusual, so that small fleets are not blocked. Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass
-//! disappearance).
+//! Guarantees: the entry keeps the start time of a trouble for as long as its source sees the trouble; a brake lets go
+//! when its time has passed (if it has one); an operator's release lets go exactly what it names, once, and only in the
+//! trouble in which it was given; the entry says that nothing is held as soon as its source no longer sees the trouble.
+//! A source is a function, or a node whose reports are held. Each source is judged by itself, and changes only its own
+//! part of the entry.
+//! Does not: say what is taken away, or how many there are. Each caller does.
+//! Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
 
-use crate::control::{BrakeEntry, Release};
+use crate::control::{BrakeEntry, BrakePart, Release};
 use crate::reason::Reason;
 use crate::time::{Span, Time};
 use crate::words::BrakeKind;
+use std::collections::BTreeSet;
 
 /// If a trouble is seen again within this time, it is the same trouble. The time covers two runs of a slow schedule.
 const SAME_TROUBLE_RUNS: Span = Span::from_s(600);
@@ -18,15 +20,32 @@ const SAME_TROUBLE_RUNS: Span = Span::from_s(600);
 /// most an hour between them.
 const SAME_TROUBLE_REPORTS: Span = Span::from_s(7200);
 
+/// A brake as one source sees it: the entry and the operator's release as read, and the time of the decision.
+#[derive(Clone, Debug)]
+pub struct Brake<'a> {
+    kind: BrakeKind,
+    source: &'a str,
+    entry: BrakeEntry,
+    release: Release,
+    now: Time,
+}
+
+/// How many may be taken away without a wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Unbraked {
+    /// So many in any case, so that small fleets are not blocked.
+    pub number: u64,
+    /// And so large a share of all.
+    pub share: f64,
+}
+
 /// What a brake judges now.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Trouble {
-    pub kind: BrakeKind,
     /// How long the brake holds; `None`: until an operator releases it.
     pub hold: Option<Span>,
-    /// How many nodes, records, instances or handles would be taken away now.
-    pub count: usize,
+    /// The ids of the nodes, records, instances or handles that would be taken away now.
+    pub ids: Vec<String>,
     /// The trouble cannot have begun before this time, so an older entry is about another trouble. `None`: nothing shows
     /// when the trouble began.
     pub not_before: Option<Time>,
@@ -38,51 +57,158 @@ pub struct Trouble {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Decision {
-    pub hold: Hold,
+    pub let_go: LetGo,
     /// Whether the brake holds now and did not hold at the last look.
     pub news: bool,
-    /// The entry to store; `None` if there is nothing to store.
-    pub entry: Option<BrakeEntry>,
+    pub change: BrakeChange,
     pub reason: Reason,
 }
 
-/// Whether a brake holds back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
-    /// The brake holds: the actions wait.
-    Held,
-    /// The brake does not hold: the actions may be carried out.
-    Free,
+/// What may be taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LetGo {
+    /// Everything: the brake does not hold.
+    All,
+    /// Only what an operator released, which may be nothing.
+    Only(BTreeSet<String>),
 }
 
-impl Trouble {
-    fn same_trouble(&self) -> Span {
+impl LetGo {
+    /// Whether this id may be taken away.
+    pub fn frees(&self, id: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(ids) => ids.contains(id),
+        }
+    }
+}
+
+/// What a source stores about a brake.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BrakeChange {
+    /// Which brake.
+    pub kind: BrakeKind,
+    /// The entry as read and as it is now; `None` if there is nothing to store.
+    pub entry: Option<(BrakeEntry, BrakeEntry)>,
+    /// The release as read, and without what the source let go. It is stored after everything was let go: if the source is
+    /// cut off before, the next one goes on.
+    pub release: Option<(Release, Release)>,
+}
+
+impl BrakeChange {
+    /// Whether there is nothing to store.
+    pub const fn is_empty(&self) -> bool {
+        self.entry.is_none() && self.release.is_none()
+    }
+}
+
+impl<'a> Brake<'a> {
+    /// The brake with this entry and this release, both as read.
+    pub const fn new(kind: BrakeKind, source: &'a str, entry: BrakeEntry, release: Release, now: Time) -> Self {
+        Self { kind, source, entry, release, now }
+    }
+
+    const fn memory(&self) -> Span {
         match self.kind {
             BrakeKind::Leases | BrakeKind::Missing | BrakeKind::Orphans => SAME_TROUBLE_RUNS,
             BrakeKind::Handles => SAME_TROUBLE_REPORTS,
         }
     }
 
-    /// Decides from the brake's entry and the operator's release, both as read.
-    pub fn decide(self, entry: &BrakeEntry, release: &Release, now: Time) -> Decision {
-        let known = entry.applies(now) && entry.since_at() >= self.not_before;
-        let since = if known { entry.began_at(now) } else { now };
-        let released = release.applies(now) && release.since_at().is_some_and(|at| at >= since);
-        let left = self.hold.map(|hold| (since + hold).since(now));
-        let held = !released && left.is_none_or(|left| left > Span::ZERO);
-        let count = if held { self.count as u64 } else { 0 };
-        let after = entry.looked_at(since, now + self.same_trouble(), count, &self.why.to_string());
-        let (why, kind) = (Box::new(self.why), self.kind);
+    fn part(&self) -> Option<BrakePart> {
+        self.entry.part(self.source, self.memory(), self.now)
+    }
+
+    /// When the trouble began that the brake knows of; now if it knows of none.
+    pub fn began_at(&self) -> Time {
+        self.part().map_or(self.now, |part| part.since_at)
+    }
+
+    /// Whether it is unusual to take away so many of `all`. What a release let go in the same trouble still counts:
+    /// otherwise the rest would be small enough to go without having been shown to anybody.
+    pub fn is_unusual(&self, count: usize, all: usize, unbraked: Unbraked) -> bool {
+        let gone = self.part().map_or(0, |part| part.let_go);
+        let (count, all) = (count as u64, (all as u64).saturating_add(gone));
+        let sum = count.saturating_add(gone);
+        count > 0 && sum > unbraked.number && sum as f64 > unbraked.share * all as f64
+    }
+
+    /// What to store when the source sees nothing unusual: nothing is held any more, and a release of this source is over.
+    /// The start of the trouble is remembered, because the trouble may come and go.
+    pub fn calm(&self) -> BrakeChange {
+        let known = self.part();
+        let has_part = self.entry.sources().any(|source| source == self.source);
+        let entry = match known {
+            Some(part) if part.count == 0 => None,
+            Some(part) => Some(self.entry.with(
+                self.source,
+                Some(BrakePart { ids: Vec::new(), count: 0, ..part }),
+                None,
+                self.now,
+            )),
+            // The time of the part cannot be, or is over.
+            None if has_part && self.entry.until_at().is_some_and(|until| self.now < until) => {
+                Some(self.entry.with(self.source, None, None, self.now))
+            }
+            None if self.entry.sources().next().is_none() && self.entry.holds_back(self.now) => {
+                Some(self.entry.with(self.source, None, None, self.now))
+            }
+            None => None,
+        };
+        self.change(entry, self.release.used(self.source, self.now))
+    }
+
+    /// What to store when the source is no more.
+    pub fn ends(&self) -> BrakeChange {
+        let entry = self.entry.with(self.source, None, None, self.now);
+        self.change(Some(entry), self.release.used(self.source, self.now))
+    }
+
+    fn change(&self, entry: Option<BrakeEntry>, release: Option<Release>) -> BrakeChange {
+        BrakeChange {
+            kind: self.kind,
+            entry: entry.map(|after| (self.entry.clone(), after)),
+            release: release.map(|after| (self.release.clone(), after)),
+        }
+    }
+
+    /// Decides about an unusual number.
+    pub fn decide(&self, trouble: Trouble) -> Decision {
+        let now = self.now;
+        let known = self.part().filter(|part| trouble.not_before.is_none_or(|at| part.since_at >= at));
+        let since = known.as_ref().map_or(now, |part| part.since_at);
+        let left = trouble.hold.map(|hold| (since + hold).since(now));
+        let is_over = left.is_some_and(|left| left <= Span::ZERO);
+        let may_release = known.is_some() && self.release.applies(now) && self.release.since_at() >= Some(since);
+        let named = if may_release && !is_over { self.release.ids(self.source) } else { &[] };
+        let named: BTreeSet<&str> = named.iter().map(String::as_str).collect();
+        let (released, held): (BTreeSet<String>, Vec<String>) = {
+            let (released, held): (Vec<_>, Vec<_>) =
+                trouble.ids.into_iter().partition(|id| named.contains(id.as_str()));
+            (released.into_iter().collect(), held)
+        };
+        let count = if is_over { 0 } else { held.len() as u64 };
+        let part = BrakePart {
+            ids: if is_over { Vec::new() } else { held },
+            count,
+            let_go: known.as_ref().map_or(0, |part| part.let_go).saturating_add(released.len() as u64),
+            since_at: since,
+            until_at: now + self.memory(),
+        };
+        let entry = self.entry.with(self.source, Some(part), Some(trouble.why.to_string()), now);
+        let used = (!released.is_empty()).then(|| self.release.used(self.source, now)).flatten();
+        let (why, kind) = (Box::new(trouble.why), self.kind);
+        let is_known = known.is_some();
         let reason = match left {
-            _ if !held => Reason::NoLongerHeld { why },
+            _ if count == 0 => Reason::NoLongerHeld { why },
             Some(left) => Reason::HeldFor { why, left, kind },
             None => Reason::Held { why, kind },
         };
         Decision {
-            hold: if held { Hold::Held } else { Hold::Free },
-            news: held && (!known || entry.held() == Some(0)),
-            // A brake that was released before it ever held has no entry to store.
-            entry: (held || known).then_some(after),
+            news: count > 0 && known.is_none_or(|part| part.count == 0),
+            let_go: if is_over { LetGo::All } else { LetGo::Only(released) },
+            // A brake that never held has no entry to store.
+            change: self.change((count > 0 || is_known).then_some(entry), used),
             reason,
         }
     }
@@ -91,70 +217,143 @@ impl Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Control;
+    use crate::control::{Control, Entry};
     use crate::fixtures::at;
 
     const HOLD: Option<Span> = Some(Span::from_s(300));
+    const AN_HOUR: Span = Span::from_s(3600);
 
-    fn trouble(kind: BrakeKind, hold: Option<Span>, count: usize) -> Trouble {
-        Trouble { kind, hold, count, not_before: None, why: Reason::ManyUnlisted { unlisted: count, up: 6 } }
+    /// The entry and the release of one brake, as the looks of its sources change them.
+    struct Stored {
+        kind: BrakeKind,
+        entry: BrakeEntry,
+        release: Release,
     }
 
-    fn new(kind: BrakeKind) -> (BrakeEntry, Release) {
-        (Control::default().brake(kind), Control::default().release(kind))
+    fn new(kind: BrakeKind) -> Stored {
+        Stored { kind, entry: Control::default().brake(kind), release: Control::default().release(kind) }
     }
 
-    /// Returns whether the brake holds, and whether that is news.
-    fn look(entry: &mut BrakeEntry, release: &Release, hold: Option<Span>, s: i64) -> (bool, bool) {
-        let decision = trouble(BrakeKind::Missing, hold, 5).decide(entry, release, at(s));
-        *entry = decision.entry.unwrap_or_else(|| entry.clone());
-        (decision.hold == Hold::Held, decision.news)
+    fn ids(ids: impl IntoIterator<Item = usize>) -> Vec<String> {
+        ids.into_iter().map(|n| format!("i-{n}")).collect()
+    }
+
+    impl Stored {
+        fn brake<'a>(&self, source: &'a str, s: i64) -> Brake<'a> {
+            Brake::new(self.kind, source, self.entry.clone(), self.release.clone(), at(s))
+        }
+
+        fn store(&mut self, change: BrakeChange) {
+            self.entry = change.entry.map_or_else(|| self.entry.clone(), |(_, after)| after);
+            self.release = change.release.map_or_else(|| self.release.clone(), |(_, after)| after);
+        }
+
+        /// What may go, what is held by the entry afterwards, and whether that is news.
+        fn look(&mut self, source: &str, hold: Option<Span>, seen: Vec<String>, s: i64) -> (Vec<String>, u64, bool) {
+            let why = Reason::ManyUnlisted { unlisted: seen.len(), up: 6 };
+            let trouble = Trouble { hold, ids: seen.clone(), not_before: None, why };
+            let decision = self.brake(source, s).decide(trouble);
+            self.store(decision.change);
+            let free = seen.into_iter().filter(|id| decision.let_go.frees(id)).collect();
+            (free, self.entry.held().unwrap(), decision.news)
+        }
+
+        fn give(&mut self, s: i64) {
+            self.release = self.release.given(&self.entry, None, AN_HOUR, at(s));
+        }
     }
 
     #[test]
     fn a_brake_lets_go_after_its_time_and_does_not_hold_the_same_trouble_again() {
-        let (mut entry, none) = new(BrakeKind::Missing);
-        assert_eq!(look(&mut entry, &none, HOLD, 0), (true, true));
-        assert_eq!(look(&mut entry, &none, HOLD, 299), (true, false));
-        assert_eq!(look(&mut entry, &none, HOLD, 300), (false, false));
-        assert_eq!(look(&mut entry, &none, HOLD, 899), (false, false), "the same trouble");
-        assert_eq!(look(&mut entry, &none, HOLD, 1499), (true, true), "another trouble");
+        let mut brake = new(BrakeKind::Missing);
+        let mut look = |s| brake.look("a", HOLD, ids(0..5), s);
+        assert_eq!(look(0), (vec![], 5, true));
+        assert_eq!(look(299), (vec![], 5, false));
+        assert_eq!(look(300), (ids(0..5), 0, false));
+        assert_eq!(look(899), (ids(0..5), 0, false), "the same trouble");
+        assert_eq!(look(1499), (vec![], 5, true), "another trouble");
     }
 
     #[test]
     fn a_brake_also_ends_when_runs_are_rare() {
-        let (mut entry, none) = new(BrakeKind::Missing);
-        let held: Vec<bool> = (0..4).map(|n| look(&mut entry, &none, HOLD, n * 299).0).collect();
+        let mut brake = new(BrakeKind::Missing);
+        let held: Vec<bool> = (0..4).map(|n| brake.look("a", HOLD, ids(0..5), n * 299).0.is_empty()).collect();
         assert_eq!(held, [true, true, false, false]);
     }
 
     #[test]
-    fn a_release_also_works_when_reports_are_rare() {
-        let (mut entry, none) = new(BrakeKind::Handles);
-        let mut look = |release: &Release, s: i64| {
-            let decision = trouble(BrakeKind::Handles, None, 20).decide(&entry, release, at(s));
-            entry = decision.entry.unwrap_or_else(|| new(BrakeKind::Handles).0);
-            decision.hold
-        };
-        let release = none.given(None, Span::from_s(86_300), at(100));
-        assert_eq!([look(&none, 0), look(&release, 3600)], [Hold::Held, Hold::Free]);
-        assert_eq!(entry.held(), Some(0), "nothing is held");
-        // When the release has ended, the brake holds again. That is news, although the trouble is the same.
-        let decision = trouble(BrakeKind::Handles, None, 20).decide(&entry, &none, at(7200));
-        assert!(decision.hold == Hold::Held && decision.news);
-        assert_eq!(decision.entry.unwrap().held(), Some(20));
+    fn a_release_lets_go_what_was_held_and_nothing_else_and_once() {
+        let mut brake = new(BrakeKind::Orphans);
+        assert_eq!(brake.look("a", None, ids(0..5), 0), (vec![], 5, true));
+        brake.give(10);
+        assert_eq!(brake.look("a", None, ids(0..12), 60), (ids(0..5), 7, false), "seven more came meanwhile");
+        // The release is used up: the same ones are held when they come back.
+        assert!(!brake.release.applies(at(60)));
+        assert_eq!(brake.look("a", None, ids(0..12), 120), (vec![], 12, false));
+        // Two of seven are not many, but five of the same trouble were let go.
+        let few = Unbraked { number: 3, share: 0.0 };
+        assert!(brake.brake("a", 180).is_unusual(2, 2, few));
+        assert!(!brake.brake("a", 180).is_unusual(0, 0, few));
+        assert!(!brake.brake("a", 720).is_unusual(2, 2, few), "another trouble");
+        assert!(brake.brake("a", 720).is_unusual(4, 4, few));
     }
 
     #[test]
-    fn a_release_is_only_for_a_trouble_that_began_before_it() {
-        let (mut entry, none) = new(BrakeKind::Missing);
-        let early = none.given(None, Span::from_s(601), at(-1));
-        assert_eq!(look(&mut entry, &early, None, 0), (true, true), "held since later");
-        assert_eq!(look(&mut entry, &none, None, 500), (true, false), "there is no other end");
-        let release = none.given(None, Span::from_s(599), at(1));
-        assert_eq!(look(&mut entry, &release, None, 520), (false, false));
-        let (mut entry, before) = (new(BrakeKind::Missing).0, new(BrakeKind::Missing).0);
-        assert_eq!(look(&mut entry, &release, None, 0), (false, false), "released before it was held");
-        assert_eq!(entry, before);
+    fn each_source_is_released_by_itself() {
+        let mut brake = new(BrakeKind::Handles);
+        brake.look("a", None, ids(0..3), 0);
+        brake.give(10);
+        assert_eq!(brake.look("b", None, ids(0..3), 20), (vec![], 6, true), "the ids of another node");
+        assert_eq!(brake.look("a", None, ids(0..3), 3600), (ids(0..3), 3, false), "reports may be rare");
+        assert_eq!(brake.entry.ids().collect::<Vec<_>>(), [("b", "i-0"), ("b", "i-1"), ("b", "i-2")]);
+    }
+
+    #[test]
+    fn a_brake_ends_with_its_trouble_and_so_does_the_release() {
+        let mut brake = new(BrakeKind::Handles);
+        brake.look("a", None, ids(0..30), 0);
+        brake.look("b", None, ids(0..4), 0);
+        brake.give(10);
+        brake.store(brake.brake("a", 30).calm());
+        assert_eq!((brake.entry.held(), brake.entry.holds_back(at(30))), (Some(4), true));
+        assert!(brake.brake("a", 60).calm().is_empty(), "nothing more to store");
+        assert_eq!(brake.look("a", None, ids(0..30), 90), (vec![], 34, true), "what was released is over");
+        brake.store(brake.brake("b", 100).ends());
+        brake.store(brake.brake("a", 100).calm());
+        assert!(!brake.entry.holds_back(at(100)) && !brake.release.applies(at(100)));
+    }
+
+    #[test]
+    fn a_wrong_clock_holds_nothing_for_ever() {
+        let mut brake = new(BrakeKind::Missing);
+        brake.look("a", HOLD, ids(0..5), 1_000_000);
+        assert_eq!(brake.look("a", HOLD, ids(0..5), 0), (vec![], 5, true));
+        assert_eq!(brake.look("a", HOLD, ids(0..5), 300).0, ids(0..5));
+        // The trouble is over when the clock is right again.
+        let mut brake = new(BrakeKind::Missing);
+        brake.look("a", HOLD, ids(0..5), 1_000_000);
+        brake.store(brake.brake("a", 0).calm());
+        assert!(!brake.entry.holds_back(at(0)));
+    }
+
+    #[test]
+    fn an_entry_of_older_code_counts_for_every_source() {
+        let mut brake = new(BrakeKind::Missing);
+        let row =
+            crate::control::EntryRow { since_at: Some(at(0)), until_at: Some(at(600)), ..brake.entry.row().clone() };
+        brake.entry = BrakeEntry::from_row(row);
+        assert_eq!(brake.look("a", HOLD, ids(0..5), 300), (ids(0..5), 0, false));
+    }
+
+    #[test]
+    fn more_ids_than_fit_into_a_row_are_released_in_parts() {
+        let mut brake = new(BrakeKind::Orphans);
+        let all: Vec<String> = (0..5000).map(|n| format!("i-{n:017}")).collect();
+        brake.look("a", None, all.clone(), 0);
+        let shown = brake.entry.ids().count();
+        assert!((2000..4000).contains(&shown) && brake.entry.held() == Some(5000), "{shown}");
+        brake.give(10);
+        assert_eq!(brake.look("a", None, all.clone(), 60).0, all[..shown]);
+        assert_eq!(brake.look("a", None, all[shown..].to_vec(), 120).1, (5000 - shown) as u64);
     }
 }

@@ -8,12 +8,13 @@ mod entries;
 mod key;
 
 pub use entries::{
-    Backoff, BadRequest, BrakeEntry, Entry, EntryChange, EntryRow, FailedStarts, IngestSummary, LastRun, NotAllowed,
-    QueuePlace, Quota, Release, Shortage,
+    Backoff, BadRequest, BrakeEntry, BrakePart, Entry, EntryChange, EntryRow, FailedStarts, IngestSummary, LastRun,
+    NotAllowed, QueuePlace, Quota, Release, Shortage,
 };
 pub use key::ControlKey;
 pub(crate) use key::offering_key;
 
+use crate::brake::Brake;
 use crate::node::{Offering, Version};
 use crate::policy::Policy;
 use crate::time::{Span, Time};
@@ -271,6 +272,11 @@ impl Control {
     /// Failed starts in a row.
     pub fn failed_starts(&self) -> FailedStarts {
         self.entry(&ControlKey::FailedStarts)
+    }
+
+    /// A brake, as the function or node of this name sees it.
+    pub fn brake_of<'a>(&self, kind: BrakeKind, source: &'a str, now: Time) -> Brake<'a> {
+        Brake::new(kind, source, self.brake(kind), self.release(kind), now)
     }
 
     /// What a brake holds back.

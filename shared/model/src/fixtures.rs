@@ -6,9 +6,11 @@
 #![allow(clippy::unwrap_used, reason = "test material")]
 
 use crate::cloud::{Instance, InstanceState, NODE_TAG};
+use crate::control::{BrakePart, ControlKey, EntryRow};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::time::{Span, Time};
 use crate::*;
+use std::collections::BTreeMap;
 use ulid::Ulid;
 
 /// `s` seconds after the moment at which the tests begin.
@@ -99,4 +101,18 @@ pub fn job(n: u32) -> Job {
     let mut job = Job::submit(job_id(n), needs, at(0)).unwrap();
     job.summary.version = Version(1);
     job
+}
+
+/// The entry of a brake that holds these ids of one source since a time, and for ten minutes.
+pub fn held(kind: BrakeKind, source: &str, ids: Vec<String>, since_at: Time) -> EntryRow {
+    let until_at = since_at + Span::from_s(600);
+    let count = ids.len() as u64;
+    EntryRow {
+        since_at: Some(since_at),
+        until_at: Some(until_at),
+        count: Some(count),
+        message: Some("many".into()),
+        parts: BTreeMap::from([(source.to_owned(), BrakePart { ids, count, let_go: 0, since_at, until_at })]),
+        ..EntryRow::new(&ControlKey::Brake(kind))
+    }
 }

@@ -307,6 +307,8 @@ reasons! {
     HeldFor "held_for" { why: Box<Reason>, left: Span, kind: BrakeKind } = "{why}; held for {left} more, or until `nodekeeper release {kind}`";
     /// A brake holds back until an operator releases it.
     Held "held" { why: Box<Reason>, kind: BrakeKind } = "{why}; held until `nodekeeper release {kind}`";
+    /// What a brake held back is no longer there.
+    TroubleOver "trouble_over" { kind: BrakeKind } = "the brake {kind} holds nothing any more";
     /// A brake let go.
     NoLongerHeld "no_longer_held" { why: Box<Reason> } = "{why}; no longer held";
 

@@ -19,6 +19,7 @@ use async_trait::async_trait;
 use futures::{FutureExt, StreamExt};
 use model::ActionName;
 use model::action::{Describe, Planned, Telling};
+use model::brake::BrakeChange;
 use model::control::RunRow;
 use model::events::{Event, Subject};
 use model::functions::Function;
@@ -26,7 +27,7 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use store::Store;
+use store::{Store, WriteError};
 use tokio::time::Instant;
 
 /// How many events are written together at most.
@@ -246,6 +247,29 @@ impl<'a> Run<'a> {
             }
         });
         (ActionAnswer::new(row, outcome, error), event)
+    }
+
+    /// Stores what a brake holds.
+    pub async fn hold_back(&self, change: &BrakeChange) -> Result<(), WriteError> {
+        match &change.entry {
+            Some((before, after)) => self.store.write_entry(before, after).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the releases that this run has carried out. If it left an action to the next run, the next run still needs them.
+    pub async fn use_releases(&self, changes: impl Iterator<Item = &BrakeChange>, answers: &[(usize, ActionAnswer)]) {
+        if answers.iter().any(|(_, answer)| answer.outcome == Outcome::Left) {
+            return;
+        }
+        for (before, after) in changes.filter_map(|change| change.release.as_ref()) {
+            // A conflict is fine: an operator has given a new release, or another run has used this one up.
+            if let Err(error) = self.store.write_entry(before, after).await
+                && !error.is_conflict()
+            {
+                tracing::warn!(%error, "a release was not ended: it ends by itself");
+            }
+        }
     }
 
     /// Ends the run: sorts the answers in the order of the plan, and writes the run's row for the watchdog and

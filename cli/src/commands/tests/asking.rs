@@ -156,7 +156,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     for line in [
         "WRONG  heartbeat-ingest             no heartbeat was ever accepted, and 1 node in use: check",
         "WRONG  bad_request#small            EC2 refuses to launch size small: told: correct the policy",
-        "WRONG  brake#missing                held back: told: look at `nodekeeper plan`, then wait or `nodekeeper release missing`",
+        "WRONG  brake#missing                held back: told: `nodekeeper release missing --show` lists it; wait, or `nodekeeper release missing`",
         "note   shortage#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",
         "note   cluster                      warned 1 min ago: instance i-9 has no node",
     ] {

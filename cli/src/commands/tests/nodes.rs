@@ -2,7 +2,7 @@
 
 use super::*;
 use model::BrakeKind;
-use model::control::Release;
+use model::control::{BrakeEntry, Entry, Release};
 
 #[tokio::test]
 async fn intents_change_the_record_and_not_its_pulse() {
@@ -118,7 +118,7 @@ async fn a_handle_that_is_being_destroyed_cannot_be_kept() {
 }
 
 #[tokio::test]
-async fn a_release_frees_what_is_held_now_and_ends() {
+async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
     let mut world = World::with_policy().await;
     let mut instances = Vec::new();
     for slot in 0..4 {
@@ -136,21 +136,40 @@ async fn a_release_frees_what_is_held_now_and_ends() {
     let held = |plan: &str| plan.contains("hold_back");
     let plan = world.run(&["plan"]).await.done();
     assert!(held(&plan) && plan.contains("nodekeeper release leases"), "{plan}");
-    let brake = EntryRow {
-        since_at: Some(at(900)),
-        until_at: Some(at(1900)),
-        message: Some("all silent".into()),
-        ..EntryRow::new(&ControlKey::Brake(BrakeKind::Leases))
+    let node = |slot| fixtures::node_id(slot).to_string();
+    let put = async |world: &World, slots: std::ops::Range<u32>| {
+        let ids = slots.map(node).collect();
+        let before: BrakeEntry = world.store().entry(&ControlKey::Brake(BrakeKind::Leases)).await.unwrap();
+        let row = fixtures::held(BrakeKind::Leases, "poll-and-scale", ids, at(900));
+        let row = EntryRow { version: before.row().version, ..row };
+        world.store().write_entry(&before, &BrakeEntry::from_row(row)).await.unwrap();
     };
-    world.put_entry(brake).await;
-    let (said, changed) = world.changes(&["release", "leases"]).await;
-    assert_eq!(said.done(), "the next run carries out what the brake leases holds back (all silent)\n");
+    put(&world, 0..2).await;
+    let (said, changed) = world.changes(&["release", "leases", "--show"]).await;
+    let shown = said.done();
+    assert!(shown.starts_with("the brake leases holds 2 (many):\n") && changed.is_empty(), "{shown}");
+    assert!(shown.contains(&node(0)) && shown.contains(&node(1)), "{shown}");
+    // What was shown is released, and nothing else.
+    let digest = shown.trim_end().rsplit(' ').next().unwrap().trim_end_matches('`').to_owned();
+    put(&world, 0..3).await;
+    let (said, changed) = world.changes(&["release", "leases", "--shown", &digest]).await;
+    assert!(said.error().contains("something else now than what was listed"));
+    assert_eq!(changed, Vec::<String>::new());
+    put(&world, 0..2).await;
+    let (said, changed) = world.changes(&["release", "leases", "--shown", &digest]).await;
+    let said = said.done();
+    assert!(said.starts_with("the next run carries out what the brake leases holds back (many): 2 in all\n"), "{said}");
     assert_eq!(changed, ["control/release#leases", "events/cluster/release"]);
     let key = ControlKey::Release(BrakeKind::Leases);
     let release: Release = world.store().entry(&key).await.unwrap();
     assert_eq!((release.since_at(), release.until_at()), (Some(at(1000)), Some(at(4600))));
     let plan = world.run(&["plan"]).await.done();
-    assert!(plan.contains("no longer held") && plan.contains("mark_down"), "{plan}");
-    world.now = at(1060);
-    assert_eq!(world.changes(&["release", "leases"]).await.1, ["control/release#leases", "events/cluster/release"]);
+    let down: Vec<&str> = plan.lines().filter(|line| line.contains("mark_down")).collect();
+    assert_eq!(down.len(), 2, "{plan}");
+    assert!(down.iter().all(|line| line.contains("slot#0") || line.contains("slot#1")), "{plan}");
+    // Nothing is held: there is nothing to release.
+    world.now = at(1500);
+    let (said, changed) = world.changes(&["release", "leases"]).await;
+    assert_eq!(said.done(), "the brake leases holds nothing: there is nothing to release\n");
+    assert_eq!(changed, Vec::<String>::new());
 }

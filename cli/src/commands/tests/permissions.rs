@@ -95,6 +95,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
     let queued = world.put_job(2).await;
+    world.put_entry(fixtures::held(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
     let dir = tempfile::tempdir().unwrap();
     let policy = file(&dir, "p.toml", &POLICY.replace("max = 4", "max = 3"));
     let (job, queued, alloc) =

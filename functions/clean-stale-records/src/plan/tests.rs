@@ -58,7 +58,7 @@ fn an_unusual_share_of_stale_records_waits_but_not_nodes_that_are_shutting_down(
         let planned = plan(&given.seen, at(8000));
         let rows: Vec<_> = planned.answer().actions.iter().map(|a| format!("{} {}", a.action, a.subject)).collect();
         let entry = planned.actions.into_iter().find_map(|a| match a.action {
-            Action::HoldBack(_, entry) => Some(entry),
+            Action::HoldBack(change) => change.entry.map(|(_, after)| after),
             _ => None,
         });
         (rows, entry)

@@ -16,7 +16,7 @@ mod telling;
 
 pub use reading::confirm;
 
-use crate::plan::{Action, Plan, Planned};
+use crate::plan::{Action, Note, Plan, Planned};
 use acting::Acting;
 use async_trait::async_trait;
 use model::NodeStatus;
@@ -46,6 +46,11 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
     }
     let calls = calls::calls(&acting, launches);
     answers.extend(acting.run.calls_at_once(&acting, calls, AT_ONCE).await);
+    let brakes = plan.actions.iter().filter_map(|planned| match &planned.action {
+        Action::HoldBack { note: Note::Brake(change), .. } => Some(change.as_ref()),
+        _ => None,
+    });
+    acting.run.use_releases(brakes, &answers).await;
     acting.tell_news(plan).await;
     acting.note_queue_place(plan).await;
     let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();

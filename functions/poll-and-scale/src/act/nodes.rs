@@ -97,9 +97,7 @@ impl Acting<'_> {
                 let record = self.record(*node_id)?;
                 self.write_node(&record, &record.note_unlisted(*since, now)?, Vec::new()).await?;
             }
-            Note::Brake(kind, after) => {
-                self.run.store.write_entry(&self.run.seen.control.brake(*kind), after).await?;
-            }
+            Note::Brake(change) => self.run.hold_back(change).await?,
         }
         Ok(())
     }

@@ -4,12 +4,12 @@
 //! Does not: decide (the stages do) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
-use model::control::BrakeEntry;
+use model::brake::BrakeChange;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::node::Seen;
 use model::time::Time;
-use model::{ActionName, BrakeKind, Offering};
+use model::{ActionName, Offering};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,8 +137,8 @@ pub enum Note {
     Nothing,
     /// Since when the node's instance is unlisted; `None`: EC2 lists it again.
     Unlisted(NodeId, Option<Time>),
-    /// The entry of a brake.
-    Brake(BrakeKind, BrakeEntry),
+    /// What changes about a brake.
+    Brake(Box<BrakeChange>),
 }
 
 impl Describe for Action {

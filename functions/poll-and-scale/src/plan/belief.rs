@@ -24,7 +24,7 @@ use super::actions::{Action, Note};
 use super::brakes;
 use super::view::View;
 use model::action::Telling;
-use model::brake::{Hold, Trouble};
+use model::brake::{LetGo, Trouble, Unbraked};
 use model::events::Subject;
 use model::ids::NodeId;
 use model::reason::Reason;
@@ -103,7 +103,12 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         has_witness: fleet.nodes > 0,
         proven_at: proven_at(view, &fleet),
     };
-    view.belief = if fleet.open.is_empty() { belief } else { judge(view, plan, &fleet, belief) };
+    view.belief = if fleet.open.is_empty() {
+        brakes::calm(plan, &brakes::of(view, BrakeKind::Leases));
+        belief
+    } else {
+        judge(view, plan, &fleet, belief)
+    };
 }
 
 fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
@@ -113,7 +118,7 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
         .filter_map(|(record, life)| Some((life, record.contact().filter(|_| record.status().is_some())?)))
         .collect();
     let lease = policy.lease(contacts.len() as u64);
-    let began_at = view.seen.control.brake(BrakeKind::Leases).began_at(view.now);
+    let began_at = brakes::of(view, BrakeKind::Leases).began_at();
     let mut fleet = Fleet {
         nodes: 0,
         earlier: 0,
@@ -174,10 +179,21 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief
     let there = fleet.nodes + fleet.leaving;
     let several = there > floor || there >= floor.max(2);
     let all = several && fleet.fell_silent == fleet.nodes;
-    let many = fleet.fell_silent > floor && fleet.fell_silent as f64 > policy.brake_fraction * fleet.earlier as f64;
+    let unbraked = Unbraked { number: floor as u64, share: policy.brake_fraction };
+    let brake = brakes::of(view, BrakeKind::Leases);
+    let many = brake.is_unusual(fleet.fell_silent, fleet.earlier, unbraked);
     let ids = |open: &[Silent<'_>]| open.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();
-    if (all || many) && brake(view, plan, fleet, all) == Hold::Held {
-        belief.doubted = ids(&fleet.open);
+    let let_go = if all || many {
+        braked(view, plan, fleet, all)
+    } else {
+        brakes::calm(plan, &brake);
+        LetGo::All
+    };
+    if let LetGo::Only(_) = let_go {
+        let is_released = |s: &&Silent<'_>| let_go.frees(&s.node_id.to_string());
+        let (released, held): (Vec<_>, Vec<_>) = fleet.open.iter().partition(is_released);
+        belief.silent.extend(released.iter().map(|s| s.node_id));
+        belief.doubted = held.iter().map(|s| s.node_id).collect();
     } else if all {
         let most = (policy.brake_fraction * fleet.open.len() as f64).ceil().max(1.0) as usize;
         let (now, later) = fleet.open.split_at(most.min(fleet.open.len()));
@@ -200,7 +216,7 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief
 }
 
 /// The brake `leases`.
-fn brake(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, all: bool) -> Hold {
+fn braked(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, all: bool) -> LetGo {
     let policy = &view.seen.policy.heartbeat;
     let (hold_s, not_before, why) = if all {
         // All are silent since the last heartbeat of the fleet at the earliest. An older entry is about an outage that
@@ -210,5 +226,6 @@ fn brake(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, all: bool) -> Hold
         (policy.brake_hold_s, None, Reason::ManyExpired { expired: fleet.fell_silent, leases: fleet.earlier })
     };
     let hold = Some(Span::from_s(hold_s));
-    brakes::decide(view, plan, Trouble { kind: BrakeKind::Leases, hold, count: fleet.open.len(), not_before, why })
+    let ids = fleet.open.iter().map(|s| s.node_id.to_string()).collect();
+    brakes::decide(plan, &brakes::of(view, BrakeKind::Leases), Trouble { hold, ids, not_before, why })
 }

@@ -6,20 +6,39 @@
 use super::Plan;
 use super::actions::{Action, Note};
 use super::view::View;
+use model::BrakeKind;
 use model::action::Telling;
-use model::brake::{Hold, Trouble};
+use model::brake::{Brake, BrakeChange, LetGo, Trouble};
 use model::events::Subject;
+use model::functions::POLL_AND_SCALE;
+use model::reason::Reason;
 
-/// Decides whether a brake holds, and adds the decision to the plan together with the entry to store.
-pub(super) fn decide(view: &View<'_>, plan: &mut Plan, trouble: Trouble) -> Hold {
-    let (control, kind) = (&view.seen.control, trouble.kind);
-    let decision = trouble.decide(&control.brake(kind), &control.release(kind), view.now);
-    if decision.hold == Hold::Held {
+/// A brake as this function sees it.
+pub(super) fn of(view: &View<'_>, kind: BrakeKind) -> Brake<'static> {
+    view.seen.control.brake_of(kind, POLL_AND_SCALE.name, view.now)
+}
+
+/// Decides what a brake lets go, and adds the decision to the plan together with the entry to store.
+pub(super) fn decide(plan: &mut Plan, brake: &Brake<'_>, trouble: Trouble) -> LetGo {
+    let decision = brake.decide(trouble);
+    if decision.let_go != LetGo::All {
         plan.explained.limits(&decision.reason);
     }
-    if let Some(entry) = decision.entry {
-        let action = Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(kind, entry) };
-        plan.tell(action, decision.reason, Telling::of_news(decision.news));
+    store(plan, decision.change, decision.reason, decision.news);
+    decision.let_go
+}
+
+/// Nothing is unusual: the brake's entry says so from now on.
+pub(super) fn calm(plan: &mut Plan, brake: &Brake<'_>) {
+    let change = brake.calm();
+    let reason = Reason::TroubleOver { kind: change.kind };
+    let is_news = change.entry.is_some();
+    store(plan, change, reason, is_news);
+}
+
+fn store(plan: &mut Plan, change: BrakeChange, reason: Reason, is_news: bool) {
+    if !change.is_empty() {
+        let action = Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(Box::new(change)) };
+        plan.tell(action, reason, Telling::of_news(is_news));
     }
-    decision.hold
 }

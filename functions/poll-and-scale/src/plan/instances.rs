@@ -11,7 +11,7 @@ use super::actions::{Action, Note};
 use super::brakes;
 use super::view::{View, is_live};
 use model::action::Telling;
-use model::brake::{Hold, Trouble};
+use model::brake::{LetGo, Trouble, Unbraked};
 use model::cloud::{Instance, InstanceState};
 use model::events::Subject;
 use model::reason::Reason;
@@ -197,9 +197,10 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             _ => {}
         }
     }
-    let hold = brake(view, plan, &gone.iter().map(|(record, ..)| *record).collect::<Vec<_>>());
+    let let_go =
+        brake(view, plan, gone.iter().filter(|(record, ..)| is_up(record)).map(|(_, life, ..)| *life).collect());
     for (record, life, instance_id, since) in gone {
-        if hold == Hold::Held && is_up(record) {
+        if is_up(record) && !let_go.frees(&life.node_id.to_string()) {
             view.hold(life.node_id);
             continue;
         }
@@ -229,17 +230,19 @@ fn is_up(record: &NodeRecord) -> bool {
 /// The brake `missing`: if the instances of an unusual share of the nodes are unlisted at once, it is more likely that
 /// EC2's list is wrong than that all these instances are gone. Only the nodes that existed when the trouble
 /// began count for the share: later launches would make the share look smaller.
-fn brake(view: &View<'_>, plan: &mut Plan, gone: &[&NodeRecord]) -> Hold {
+fn brake(view: &View<'_>, plan: &mut Plan, gone: Vec<&Life>) -> LetGo {
     let policy = &view.seen.policy.stale;
-    let began_at = view.seen.control.brake(BrakeKind::Missing).began_at(view.now);
+    let brake = brakes::of(view, BrakeKind::Missing);
+    let began_at = brake.began_at();
     let was_there = |life: &Life| life.assigned_at <= began_at;
     let up = view.lives().filter(|(record, life)| is_up(record) && was_there(life)).count();
-    let count = gone.iter().filter(|record| is_up(record)).count();
-    let unusual = count as f64 > policy.brake_fraction * up as f64 && count > policy.brake_min as usize;
-    if !unusual {
-        return Hold::Free;
+    let unbraked = Unbraked { number: policy.brake_min.into(), share: policy.brake_fraction };
+    if !brake.is_unusual(gone.len(), up, unbraked) {
+        brakes::calm(plan, &brake);
+        return LetGo::All;
     }
-    let why = Reason::ManyUnlisted { unlisted: count, up };
+    let why = Reason::ManyUnlisted { unlisted: gone.len(), up };
+    let ids = gone.iter().map(|life| life.node_id.to_string()).collect();
     let hold = Some(Span::from_s(policy.brake_hold_s));
-    brakes::decide(view, plan, Trouble { kind: BrakeKind::Missing, hold, count, not_before: None, why })
+    brakes::decide(plan, &brake, Trouble { hold, ids, not_before: None, why })
 }

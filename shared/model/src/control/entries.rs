@@ -7,6 +7,7 @@ use super::ControlKey;
 use crate::node::Version;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The row of an entry that ends. All of these entries share this format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +38,32 @@ pub struct EntryRow {
     /// The reason, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// For a brake: what each source holds. For a release: what it releases of each source. A source is the name of a
+    /// function, or the id of a node whose reports are held.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, BrakePart>,
 }
+
+/// What a brake holds of one source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrakePart {
+    /// The ids of the nodes, instances or handles that are held. If there are too many for one row, only the first ones.
+    #[serde(default)]
+    pub ids: Vec<String>,
+    /// How many are held.
+    #[serde(default)]
+    pub count: u64,
+    /// How many of the same trouble a release has let go.
+    #[serde(default)]
+    pub let_go: u64,
+    /// Since when the source sees the trouble.
+    pub since_at: Time,
+    /// Until when the trouble is remembered.
+    pub until_at: Time,
+}
+
+/// The most bytes of ids in one row. DynamoDB's limit for a row is 400 KB, and each KB costs a write unit.
+const MAX_ID_BYTES: usize = 64_000;
 
 pub(super) const fn unwritten() -> Version {
     Version::UNWRITTEN
@@ -56,6 +82,7 @@ impl EntryRow {
             count: None,
             policy_version: None,
             message: None,
+            parts: BTreeMap::new(),
         }
     }
 
@@ -175,30 +202,84 @@ impl BrakeEntry {
         self.0.applies(now) && self.0.count != Some(0)
     }
 
-    /// When the trouble began that the brake knows of; `now` if it knows of none.
-    pub fn began_at(&self, now: Time) -> Time {
-        self.since_at().filter(|_| self.applies(now)).unwrap_or(now)
+    /// What is held: each source, with its ids.
+    pub fn ids(&self) -> impl Iterator<Item = (&str, &str)> {
+        let parts = self.0.parts.iter();
+        parts.flat_map(|(source, part)| part.ids.iter().map(move |id| (source.as_str(), id.as_str())))
     }
 
-    /// The entry after another look. `since` is when the trouble began, `held` is how many the brake holds back, and
-    /// the entry is kept until `until`.
+    /// The sources that the entry names.
+    pub fn sources(&self) -> impl Iterator<Item = &str> {
+        self.0.parts.keys().map(String::as_str)
+    }
+
+    /// What the brake holds of this source. An entry without sources was written by older code, and is about every source.
+    ///
+    /// A time that cannot be is from a wrong clock, which must not hold anything for ever: a part then counts as unknown.
+    pub(crate) fn part(&self, source: &str, memory: Span, now: Time) -> Option<BrakePart> {
+        let (part, latest) = if self.0.parts.is_empty() {
+            let (since_at, until_at) = self.0.since_at.zip(self.0.until_at)?;
+            let count = self.0.count.unwrap_or(1);
+            (BrakePart { ids: Vec::new(), count, let_go: 0, since_at, until_at }, until_at)
+        } else {
+            let part = self.0.parts.get(source)?.clone();
+            // With one source, its times are those of the row.
+            let since_at = self.0.since_at.filter(|_| self.0.parts.len() == 1).unwrap_or(part.since_at);
+            (BrakePart { since_at, ..part }, now + memory)
+        };
+        (part.since_at <= now && now < part.until_at && part.until_at <= latest).then_some(part)
+    }
+
+    /// The entry with this part of a source; `None` removes the source. Parts whose time is over are removed too.
     #[must_use]
-    pub fn looked_at(&self, since: Time, until: Time, held: u64, reason: &str) -> Self {
+    pub(crate) fn with(&self, source: &str, part: Option<BrakePart>, message: Option<String>, now: Time) -> Self {
+        let mut parts = self.0.parts.clone();
+        parts.retain(|other, part| other != source && now < part.until_at);
+        if let Some(mut part) = part {
+            let bytes = |part: &BrakePart| part.ids.iter().map(|id| id.len() + 3).sum::<usize>();
+            let mut room = MAX_ID_BYTES.saturating_sub(parts.values().map(bytes).sum());
+            let fits = part.ids.iter().take_while(|id| {
+                let left = room.checked_sub(id.len() + 3);
+                room = left.unwrap_or(0);
+                left.is_some()
+            });
+            let fits = fits.count();
+            part.ids.truncate(fits);
+            parts.insert(source.to_owned(), part);
+        }
         Self(EntryRow {
-            since_at: Some(since),
-            until_at: Some(until),
-            count: Some(held),
-            message: Some(reason.to_owned()),
+            since_at: parts.values().map(|p| p.since_at).min(),
+            until_at: Some(parts.values().map(|p| p.until_at).max().unwrap_or(now)),
+            count: Some(parts.values().map(|p| p.count).sum()),
+            message: message.or_else(|| self.0.message.clone()),
+            parts,
             ..self.0.clone()
         })
     }
 }
 
 impl Release {
-    /// A release that is given now and lasts for `keep`.
+    /// A release that is given now, of what this brake holds by its entry. It lasts for `keep`.
     #[must_use]
-    pub fn given(&self, message: Option<String>, keep: Span, now: Time) -> Self {
-        Self(EntryRow { since_at: Some(now), until_at: Some(now + keep), message, ..self.0.clone() })
+    pub fn given(&self, held: &BrakeEntry, message: Option<String>, keep: Span, now: Time) -> Self {
+        let mut parts = held.0.parts.clone();
+        parts.retain(|_, part| part.count > 0 && now < part.until_at);
+        let count = Some(parts.values().map(|p| p.ids.len() as u64).sum());
+        Self(EntryRow { since_at: Some(now), until_at: Some(now + keep), message, count, parts, ..self.0.clone() })
+    }
+
+    /// The ids of this source that are released.
+    pub(crate) fn ids(&self, source: &str) -> &[String] {
+        self.0.parts.get(source).map_or(&[], |part| &part.ids)
+    }
+
+    /// The release after it was used for this source. `None` if it releases nothing of this source.
+    pub(crate) fn used(&self, source: &str, now: Time) -> Option<Self> {
+        let mut parts = self.0.parts.clone();
+        parts.remove(source)?;
+        let until_at = if parts.is_empty() { Some(now) } else { self.0.until_at };
+        let count = Some(parts.values().map(|p| p.ids.len() as u64).sum());
+        Some(Self(EntryRow { until_at, count, parts, ..self.0.clone() }))
     }
 }
 

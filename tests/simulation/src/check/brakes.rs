@@ -5,17 +5,23 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use crate::ec2::Real;
-use model::control::ControlKey;
+use model::BrakeKind;
+use model::control::{ControlKey, EntryRow};
+use model::ids::NodeId;
 use model::policy::Policy;
 use model::time::{Span, Time};
-use store::{Item, Row, Table, control_key};
+use store::{Item, Row, Table, control_key, to_json};
 
 /// How many things may have come or gone between a run's observation and its actions.
 pub(super) const MOVED: usize = 3;
 
-/// The settings of a brake: the number and the share above which it holds back, and for how long.
+/// The settings of a brake: the number and the share above which it holds back, and for how long. And what is taken away.
 struct Brake {
     name: &'static str,
+    /// Whose part of the brake's entry is about what is taken away.
+    source: String,
+    /// The id of what is taken away.
+    id: String,
     floor: usize,
     fraction: f64,
     /// `None`: until an operator releases it.
@@ -25,28 +31,24 @@ struct Brake {
 /// How long the brake `leases` has held.
 struct Blackout {
     since: Option<Time>,
-    /// Whether an operator released the brake.
+    /// Whether an operator released the node.
     released: bool,
     /// Whether `heartbeat.blackout_s` has passed.
     waited: bool,
 }
 
-/// Whether a brake's entry was still valid when the run read it.
-fn is_recent(row: &Row, now: Time) -> bool {
-    time(row, "until_at").is_some_and(|until| now < until + RUN)
+/// A row of the control table as the functions read it.
+fn entry(row: &Row) -> Option<EntryRow> {
+    serde_json::from_value(to_json(row)).ok()
 }
 
-/// Whether an operator released what the brake has held since `since`. (The release may have ended after the run read
-/// it.)
-fn is_released(release: Option<&Row>, since: Option<Time>, now: Time) -> bool {
-    let Some(release) = release else { return false };
-    let holds = time(release, "until_at").is_some_and(|until| now < until + RUN);
-    holds && time(release, "since_at").zip(since).is_some_and(|(said, since)| said + SLACK >= since)
-}
-
-/// The operator's release of a brake.
-fn release<'m>(model: &'m Model, name: &str) -> Option<&'m Row> {
-    model.get(&control_key(&ControlKey::Release(name.parse().ok()?)))
+/// Whether a node's report changed only what the entry says of this node. It may remove what has expired.
+pub(super) fn only_its_own_part(node: NodeId, change: &Change) -> bool {
+    let unwritten = EntryRow::new(&ControlKey::Brake(BrakeKind::Handles));
+    let rows = [&change.before, &change.after].map(|row| row.as_ref().and_then(entry));
+    let [before, after] = rows.map(|row| row.unwrap_or_else(|| unwritten.clone()));
+    let is_foreign = |source: &&String| **source != node.to_string();
+    after.parts.keys().filter(is_foreign).all(|source| before.parts.get(source) == after.parts.get(source))
 }
 
 /// Whether a lease expired before the run began.
@@ -68,11 +70,10 @@ impl Check {
         let (Some(before), after) = (change.before.as_deref(), change.after.as_deref()) else { return };
         let Some(policy) = self.present_policy() else { return };
         match (&caller.kind, change.table) {
-            (Kind::Run(_), Table::Control) => {
-                if let (Some(name), Some(row)) =
-                    (text(before, "key").and_then(|k| k.strip_prefix("brake#")), &change.before)
-                {
-                    lock(&self.seen).brakes.insert(name.to_owned(), (caller.number, self.core.now(), row.clone()));
+            (_, Table::Control) => {
+                let key = text(before, "key").filter(|key| key.starts_with("brake#") || key.starts_with("release#"));
+                if let (Some(key), Some(row)) = (key, &change.before) {
+                    lock(&self.seen).brakes.insert(key.to_owned(), (caller.number, self.core.now(), row.clone()));
                 }
             }
             (Kind::Run(_), Table::Nodes) => self.node_brakes(caller, model, &policy, before, after),
@@ -90,7 +91,9 @@ impl Check {
                     let all = rows.filter(|r| node_id(r) == Some(*node) && text(r, "state") != Some("gone")).count();
                     let sweep = &policy.sweep;
                     let floor = sweep.cap_min as usize;
-                    let brake = Brake { name: "handles", floor, fraction: sweep.cap_fraction, hold_s: None };
+                    let (source, id) = (node.to_string(), text(before, "handle").unwrap_or_default().to_owned());
+                    let brake =
+                        Brake { name: "handles", source, id, floor, fraction: sweep.cap_fraction, hold_s: None };
                     // Handles that were dropped are not counted in `all`.
                     self.invariant_an_unusual_share_waits(caller, model, &brake, all);
                 }
@@ -110,7 +113,8 @@ impl Check {
             let beat = &policy.heartbeat;
             let hold_s = Some(beat.brake_hold_s.min(beat.blackout_s));
             let floor = beat.brake_min as usize;
-            let brake = Brake { name: "leases", floor, fraction: beat.brake_fraction, hold_s };
+            let brake =
+                Brake { name: "leases", floor, fraction: beat.brake_fraction, hold_s, ..taken_by(caller, before) };
             self.invariant_an_unusual_share_waits(caller, model, &brake, all);
             self.invariant_when_all_are_silent_few_go_at_a_time(caller, model, policy, before);
             self.invariant_silence_is_believed_only_with_proof(caller, model, policy, before);
@@ -125,7 +129,7 @@ impl Check {
             let lately = |r: &Item| time(r, "modified_at").is_some_and(|at| self.core.now().since(at) < RUN);
             let was_up = |r: &Item| up(r) || (text(r, "state") == Some("shutting_down") && lately(r));
             // Nodes that were launched since the brake began to hold do not make the share smaller.
-            let since = self.held_since(caller, model, "missing");
+            let since = self.held_since(caller, model, "missing", &source_of(caller));
             let was_there =
                 |r: &Item| since.is_none_or(|since| time(r, "assigned_at").is_none_or(|at| at <= since + SLACK));
             let all = model.rows(Table::Nodes).filter(|r| was_up(r) && was_there(r)).count();
@@ -136,7 +140,8 @@ impl Check {
             let stale = &policy.stale;
             let floor = stale.brake_min as usize;
             let hold_s = Some(stale.brake_hold_s);
-            let brake = Brake { name: "missing", floor, fraction: stale.brake_fraction, hold_s };
+            let brake =
+                Brake { name: "missing", floor, fraction: stale.brake_fraction, hold_s, ..taken_by(caller, before) };
             self.invariant_an_unusual_share_waits(caller, model, &brake, all);
         }
     }
@@ -159,7 +164,7 @@ impl Check {
         if !silent || all <= beat.brake_min as usize + MOVED {
             return;
         }
-        let Blackout { since, released, waited } = self.blackout(caller, model, policy);
+        let Blackout { since, released, waited } = self.blackout(caller, model, policy, before);
         let most = (beat.brake_fraction * all as f64).ceil() as usize + MOVED;
         self.core.count("all were silent, and some went");
         let right = released || (waited && taken <= most);
@@ -189,7 +194,7 @@ impl Check {
         if heard_at.is_some_and(|at| at + SLACK > due) {
             return;
         }
-        let Blackout { released, waited, .. } = self.blackout(caller, model, policy);
+        let Blackout { released, waited, .. } = self.blackout(caller, model, policy, before);
         self.core.count("a silence was believed without proof");
         if !waited && !released {
             let what = format!("{} believes it, heard at {heard_at:?}, due at {due:?}: {before:?}", caller.name());
@@ -197,56 +202,112 @@ impl Check {
         }
     }
 
-    fn blackout(&self, caller: &Caller, model: &Model, policy: &Policy) -> Blackout {
+    fn blackout(&self, caller: &Caller, model: &Model, policy: &Policy, before: &Item) -> Blackout {
         let now = self.core.now();
-        let since = self.held_since(caller, model, "leases");
+        let Brake { source, id, .. } = taken_by(caller, before);
+        let since = self.held_since(caller, model, "leases", &source);
         let hold = Span::from_s(policy.heartbeat.blackout_s);
         Blackout {
             since,
-            released: is_released(release(model, "leases"), since, now),
+            released: self.is_released(caller, model, "leases", &source, &id),
             waited: since.is_some_and(|since| now.since(since) + SLACK >= hold),
         }
     }
 
-    /// Since when a brake holds, as its entry says. An expired entry does not count. (Another run may have written the
-    /// entry after this run read it. Then the earlier row counts too.)
-    fn held_since(&self, caller: &Caller, model: &Model, name: &str) -> Option<Time> {
-        let now = self.core.now();
+    /// A brake's entry or release: the row as it is, and the row before, if somebody else has changed it since the caller
+    /// began. The caller may have read either.
+    fn rows(&self, caller: &Caller, model: &Model, key: &ControlKey) -> Vec<EntryRow> {
         let seen = lock(&self.seen);
-        let earlier = seen.brakes.get(name).filter(|(by, at, _)| *by != caller.number && *at >= caller.began());
-        let rows = model
-            .get(&control_key(&ControlKey::Brake(name.parse().ok()?)))
-            .into_iter()
-            .chain(earlier.map(|(.., row)| row));
-        rows.filter(|r| is_recent(r, now)).filter_map(|r| time(r, "since_at")).min()
+        let earlier = seen.brakes.get(&key.to_string());
+        let earlier = earlier.filter(|(by, at, _)| *by != caller.number && *at >= caller.began());
+        let rows = model.get(&control_key(key)).into_iter().chain(earlier.map(|(.., row)| row));
+        rows.filter_map(entry).collect()
+    }
+
+    /// Since when a brake holds something of this source, as its entry says. An expired entry does not count.
+    fn held_since(&self, caller: &Caller, model: &Model, name: &str, source: &str) -> Option<Time> {
+        let now = self.core.now();
+        let rows = self.rows(caller, model, &ControlKey::Brake(name.parse().ok()?));
+        let parts = rows.iter().filter_map(|row| row.parts.get(source));
+        parts.filter(|part| now < part.until_at + RUN).map(|part| part.since_at).min()
+    }
+
+    /// Whether an operator has released this id of this source.
+    fn is_released(&self, caller: &Caller, model: &Model, name: &str, source: &str, id: &str) -> bool {
+        let Ok(kind) = name.parse() else { return false };
+        let now = self.core.now();
+        let rows = self.rows(caller, model, &ControlKey::Release(kind));
+        let holds = |row: &&EntryRow| row.until_at.is_some_and(|until| now < until + RUN);
+        let mut parts = rows.iter().filter(holds).filter_map(|row| row.parts.get(source));
+        parts.any(|part| part.ids.iter().any(|released| released == id))
     }
 
     /// Called when an orphan is about to be terminated.
     pub(super) fn orphan(&self, caller: &Caller, real: &Real) {
         let (Some(policy), Some(model)) = (self.present_policy(), self.model.get()) else { return };
         if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && real.is_up() {
-            let brake =
-                Brake { name: "orphans", floor: policy.stale.orphan_brake_min as usize, fraction: 0.0, hold_s: None };
+            let (source, id) = (source_of(caller), real.instance.instance_id.clone());
+            let floor = policy.stale.orphan_brake_min as usize;
+            let brake = Brake { name: "orphans", source, id, floor, fraction: 0.0, hold_s: None };
             self.invariant_an_unusual_share_waits(caller, &lock(model), &brake, 0);
         }
     }
 
-    /// More than the brake's number and share are taken away only after the brake has held for its time, or after
-    /// an operator released it. `left` is how many still exist.
+    /// More than the brake's number and share are taken away only after the brake has held for its time, or if an
+    /// operator released them by name. `left` is how many still exist.
     fn invariant_an_unusual_share_waits(&self, caller: &Caller, model: &Model, brake: &Brake, left: usize) {
         let taken = caller.takes(brake.name);
         let all = left + taken + MOVED;
+        let now = self.core.now();
+        let since = self.held_since(caller, model, brake.name, &brake.source);
+        let released = self.is_released(caller, model, brake.name, &brake.source, &brake.id);
+        let waited = since.zip(brake.hold_s).is_some_and(|(since, s)| now.since(since) + SLACK >= Span::from_s(s));
+        if released {
+            self.core.count("a brake was released");
+        }
+        if !released && !waited {
+            self.invariant_what_a_brake_holds_stays(caller, model, brake);
+        }
         if taken <= brake.floor + MOVED || taken as f64 <= brake.fraction * all as f64 {
             return;
         }
-        let now = self.core.now();
-        let since = self.held_since(caller, model, brake.name);
-        let released = is_released(release(model, brake.name), since, now);
-        let waited = since.zip(brake.hold_s).is_some_and(|(since, s)| now.since(since) + SLACK >= Span::from_s(s));
-        self.core.count(if waited { "a brake let go by itself" } else { "a brake was released" });
+        if waited {
+            self.core.count("a brake let go by itself");
+        }
         if !released && !waited {
-            let what = format!("{} takes {taken} of {all} ({})", caller.name(), brake.name);
+            let what = format!("{} takes {taken} of {all} ({}): {}", caller.name(), brake.name, brake.id);
             self.broken("invariant_an_unusual_share_waits", what);
         }
     }
+
+    /// What a run or report has written into a brake's entry, it does not take away. A release lets go what it names, and
+    /// nothing else.
+    fn invariant_what_a_brake_holds_stays(&self, caller: &Caller, model: &Model, brake: &Brake) {
+        let Ok(kind) = brake.name.parse() else { return };
+        let key = ControlKey::Brake(kind);
+        if lock(&self.seen).brakes.get(&key.to_string()).is_none_or(|(by, ..)| *by != caller.number) {
+            return;
+        }
+        let row = model.get(&control_key(&key)).and_then(entry);
+        let held = row.as_ref().and_then(|row| row.parts.get(&brake.source));
+        if held.is_some_and(|part| part.ids.contains(&brake.id)) {
+            let what = format!("{} takes {} although its own entry holds it", caller.name(), brake.id);
+            self.broken("invariant_what_a_brake_holds_stays", what);
+        }
+    }
+}
+
+/// Whose part of a brake is about what this caller takes away.
+fn source_of(caller: &Caller) -> String {
+    match &caller.kind {
+        Kind::Run(function) => (*function).to_owned(),
+        Kind::Node { node, .. } => node.to_string(),
+        Kind::Operator => String::new(),
+    }
+}
+
+/// The part of a brake that holds this node, and its id there. The settings are not filled in.
+fn taken_by(caller: &Caller, record: &Item) -> Brake {
+    let (source, id) = (source_of(caller), node_id(record).map(|id| id.to_string()).unwrap_or_default());
+    Brake { name: "", source, id, floor: 0, fraction: 0.0, hold_s: None }
 }

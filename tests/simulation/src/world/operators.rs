@@ -4,7 +4,7 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::database::Backup;
-use model::control::{ControlKey, PolicyRow, Release};
+use model::control::{BrakeEntry, ControlKey, PolicyRow, Release};
 use model::ids::JobId;
 use model::policy::Policy;
 use model::time::Span;
@@ -216,7 +216,11 @@ impl World {
         let now = self.core.now();
         for kind in kinds {
             let Ok(before) = self.store.entry::<Release>(&ControlKey::Release(*kind)).await else { continue };
-            let after = before.given(None, Span::from_s(600), now);
+            let Ok(held) = self.store.entry::<BrakeEntry>(&ControlKey::Brake(*kind)).await else { continue };
+            if !held.holds_back(now) {
+                continue;
+            }
+            let after = before.given(&held, None, Span::from_s(600), now);
             let _ = self.store.write_entry(&before, &after).await;
         }
     }

@@ -5,7 +5,6 @@
 //! those heartbeats and the runs before have written.
 
 use super::*;
-use model::BrakeKind;
 use model::chance::Chance;
 use model::control::{ControlKey, Entry, EntryRow, IngestSummary};
 use model::policy::LONGEST_JITTER;
@@ -135,8 +134,8 @@ impl Lab {
         for planned in plan(&seen, now).actions {
             let row = planned.row();
             match &planned.action {
-                Action::HoldBack { note: crate::plan::Note::Brake(_, entry), .. } => {
-                    self.given.seen.control.put(entry.row().clone());
+                Action::HoldBack { note: crate::plan::Note::Brake(change), .. } => {
+                    change.entry.iter().for_each(|(_, after)| self.given.seen.control.put(after.row().clone()));
                 }
                 Action::HoldBack { note: crate::plan::Note::Unlisted(node_id, since), .. } => {
                     self.change(*node_id, |record| record.note_unlisted(*since, now).unwrap());
@@ -239,11 +238,13 @@ fn a_brake_on_absence_is_not_released_by_launches_in_place_of_what_it_holds() {
     assert_eq!(given.actions(at(2000)), ["hold_back cluster"]);
     // Even if others were launched meanwhile, the share is of the eight.
     let held = plan(&given.seen, at(2000));
-    let Some(Action::HoldBack { note: crate::plan::Note::Brake(BrakeKind::Missing, entry), .. }) =
+    let Some(Action::HoldBack { note: crate::plan::Note::Brake(change), .. }) =
         held.actions.first().map(|p| p.action.clone())
     else {
         panic!("{:?}", held.actions)
     };
+    let (_, entry) = change.entry.unwrap();
+    assert_eq!(entry.ids().count(), 8);
     given.seen.control.put(entry.row().clone());
     for n in 8..24 {
         let mut record = fixtures::bound(n);
