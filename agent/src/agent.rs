@@ -22,6 +22,7 @@ use crate::sweep::Sweeper;
 use crate::watch;
 use model::wire::{LaunchFile, NodeFile};
 use std::path::PathBuf;
+use std::sync::Arc;
 use tokio::process::Command;
 
 /// Why the agent cannot start.
@@ -96,7 +97,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let mut runner = Runner::new(settings, &data_dir);
     let handles = HandleStore::new(&data_dir, args.runtime);
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
-    let state = NodeState::new(Node::new(identity, durable), data_dir);
+    let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
     // Before the first heartbeat, so that the control plane places nothing on a node that takes no work.
     guard::note(&state, guard.refusal().await);
     // Runs one round first, so that the first report lists the allocs that are on the machine.

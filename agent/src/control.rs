@@ -135,6 +135,9 @@ async fn send_heartbeat(
             Err(error) => tracing::warn!(%error, "the new token cannot be saved: the old one is used"),
         }
     }
+    if answer.report_handles {
+        state.handles_changed.notify_one();
+    }
     if registered {
         tracing::info!(incarnation = answer.incarnation, status = %answer.status, "registered");
         state.handles_changed.notify_one();

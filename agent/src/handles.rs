@@ -21,6 +21,17 @@ use std::path::{Path, PathBuf};
 /// The prefix of the handle of a cache.
 const CACHE_PREFIX: &str = "cache:";
 
+/// The prefix of the directory of a cache that is being removed. Directories whose names begin with a dot are not listed.
+const TAKEN_PREFIX: &str = ".gone-";
+
+/// A cache that no longer has its name, and is to be removed.
+#[derive(Debug)]
+pub struct TakenCache {
+    name: String,
+    label: String,
+    taken: PathBuf,
+}
+
 /// What a handle names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandleTarget {
@@ -68,7 +79,7 @@ impl HandleStore {
         let mut found = BTreeMap::new();
         let mut complete = true;
         let mut add = |handle: String, kind, label| {
-            found.entry(handle.clone()).or_insert(ReportedHandle { handle, kind, label });
+            found.entry(handle.clone()).or_insert(ReportedHandle { handle, kind, label, parent: None });
         };
         let results = [
             self.each_alloc(|name, label| add(name, HandleKind::Container, label)),
@@ -130,19 +141,63 @@ impl HandleStore {
                 })
                 .await
             }
-            HandleTarget::Cache(name) => {
-                let (dir, file) = (self.caches.join(name), self.cache_labels.join(name));
-                let label = label.to_owned();
-                blocking(move || {
-                    let found = read_label(&file);
-                    if dir.exists() && found.as_ref() != Some(&label) {
-                        return Err(relabelled(&dir.display(), found.as_deref()));
-                    }
-                    absent_is_fine(fs::remove_dir_all(&dir)).and_then(|()| absent_is_fine(fs::remove_file(&file)))
-                })
-                .await
-            }
+            HandleTarget::Cache(name) => match self.take_cache(name, label)? {
+                Some(taken) => self.remove_taken(taken).await,
+                None => Ok(()),
+            },
             HandleTarget::Container(name) => self.remove_container(name, label).await,
+        }
+    }
+
+    /// Takes a cache away from its name in one step, if it still has this label. An alloc that comes later gets a new cache,
+    /// and the old one is removed beside it. `None` if there is no such cache.
+    pub fn take_cache(&self, name: &str, label: &str) -> io::Result<Option<TakenCache>> {
+        let (dir, file) = (self.caches.join(name), self.cache_labels.join(name));
+        if !dir.exists() {
+            absent_is_fine(fs::remove_file(&file))?;
+            return Ok(None);
+        }
+        let found = read_label(&file);
+        if found.as_deref() != Some(label) {
+            return Err(relabelled(&dir.display(), found.as_deref()));
+        }
+        let taken = self.caches.join(format!("{TAKEN_PREFIX}{name}"));
+        // What is left of the last time. It is removed here, so that the name is free.
+        absent_is_fine(fs::remove_dir_all(&taken))?;
+        fs::rename(&dir, &taken)?;
+        absent_is_fine(fs::remove_file(&file))?;
+        Ok(Some(TakenCache { name: name.to_owned(), label: label.to_owned(), taken }))
+    }
+
+    /// Removes a cache that was taken away. If that fails, the cache gets its name back, if the name is still free.
+    pub async fn remove_taken(&self, cache: TakenCache) -> io::Result<()> {
+        let (caches, labels) = (self.caches.clone(), self.cache_labels.clone());
+        blocking(move || {
+            let TakenCache { name, label, taken } = cache;
+            absent_is_fine(fs::remove_dir_all(&taken)).inspect_err(|_| {
+                let dir = caches.join(&name);
+                if !dir.exists() && fs::write(labels.join(&name), label).is_ok() {
+                    let _ = fs::rename(&taken, dir);
+                }
+            })
+        })
+        .await
+    }
+
+    /// Removes what an agent that was killed has taken away and not removed.
+    pub async fn remove_leftovers(&self) {
+        let caches = self.caches.clone();
+        let removed = blocking(move || {
+            for entry in fs::read_dir(caches)? {
+                let entry = entry?;
+                if entry.file_name().to_string_lossy().starts_with(TAKEN_PREFIX) {
+                    absent_is_fine(fs::remove_dir_all(entry.path()))?;
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = removed.await {
+            tracing::warn!(%error, "cannot remove what is left of a cache");
         }
     }
 

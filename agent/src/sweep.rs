@@ -9,11 +9,12 @@ use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient, next_call};
 use crate::handles::{HandleStore, HandleTarget};
 use crate::node_state::NodeState;
-use crate::protocol::Node;
+use crate::protocol::{HandleRound, Node};
 use crate::runner::Runner;
 use model::chance::Chance;
 use model::wire::{ErrorCode, HandleReportAnswer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,11 +28,15 @@ const CHANGE_DELAY: Duration = Duration::from_millis(500);
 /// The wait before the next attempt while the node is not registered.
 const UNREGISTERED_DELAY: Duration = Duration::from_secs(60);
 
-/// The handles that were reported, each with its label.
-type Reported = BTreeMap<String, Option<String>>;
+/// How many handles one part of a report has at most.
+const PART: usize = 1000;
 
-/// What was reported, and the answer.
-type ReportedAndAnswer = (Reported, HandleReportAnswer);
+/// After this time, the handles are reported once more although nothing asked for it. A table that was restored from a
+/// backup may not know what this node knows.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(3600);
+
+/// After so many parts in a row that were not answered, the rest waits for the next report.
+const MAX_FAILED_PARTS: u32 = 3;
 
 /// Reports handles and destroys them.
 #[derive(Debug)]
@@ -51,6 +56,22 @@ struct ReportHistory {
     failures: u32,
     /// Whether the log already says that handles wait for an operator.
     held_logged: bool,
+    /// The time between two looks at the handles, from the last answer.
+    next: Duration,
+    /// When the last report was sent.
+    reported_at: Option<Instant>,
+}
+
+/// How one report went.
+enum Reported {
+    /// All parts were answered. The next look is due after this time.
+    Answered(Duration),
+    /// Exactly these handles are settled: there was nothing to send.
+    Settled,
+    /// The node is not registered.
+    NotRegistered,
+    /// One part or all were not answered.
+    Failed(CallError),
 }
 
 impl ReportHistory {
@@ -71,13 +92,18 @@ impl Sweeper {
     }
 
     /// Reports until the node is gone.
-    pub async fn run(&self, state: &NodeState, client: &ControlPlaneClient, url: &str) {
+    pub async fn run(&self, state: &Arc<NodeState>, client: &ControlPlaneClient, url: &str) {
+        self.handles.remove_leftovers().await;
         let mut history = ReportHistory::default();
         loop {
-            let wait = match self.report(state, client, url).await {
-                Ok(None) => UNREGISTERED_DELAY,
-                Ok(Some((reported, answer))) => self.apply(state, &reported, &answer, &mut history).await,
-                Err(error) => match report_failed(state, &error, &mut history) {
+            let wait = match self.report(state, client, url, &mut history).await {
+                Reported::NotRegistered => UNREGISTERED_DELAY,
+                Reported::Settled => history.next,
+                Reported::Answered(wait) => {
+                    history.failures = 0;
+                    wait
+                }
+                Reported::Failed(error) => match report_failed(state, &error, &mut history) {
                     ControlFlow::Continue(wait) => wait,
                     ControlFlow::Break(()) => return,
                 },
@@ -90,46 +116,84 @@ impl Sweeper {
         }
     }
 
-    /// Lists and reports the handles. `None` while the node is not registered.
+    /// Lists the handles, and reports them in parts unless they are settled. What an answer names is destroyed before the
+    /// next part is sent. A part that is not answered keeps no other part from being sent.
     async fn report(
         &self,
-        state: &NodeState,
+        state: &Arc<NodeState>,
         client: &ControlPlaneClient,
         url: &str,
-    ) -> Result<Option<ReportedAndAnswer>, CallError> {
+        history: &mut ReportHistory,
+    ) -> Reported {
         let as_of = state.read(|n| n.durable.as_of);
         let list = self.handles.list().await;
-        let reported = list.handles.iter().map(|h| (h.handle.clone(), h.label.clone())).collect();
-        let report = state.update(|n| n.handle_report(as_of, list));
-        match report.map_err(|e| CallError::Failed { what: e.to_string(), retry_after: None })? {
-            None => Ok(None),
-            Some(report) => client.post(url, "handles", &report).await.map(|answer| Some((reported, answer))),
+        if history.reported_at.is_some_and(|at| at.elapsed() >= AT_LEAST_EVERY) {
+            state.update_or_log(Node::report_handles_again);
+        }
+        if state.read(|n| n.durable.incarnation.is_none()) {
+            return Reported::NotRegistered;
+        }
+        let Some(mut round) = state.read(|n| n.handle_round(as_of, list, PART)) else { return Reported::Settled };
+        history.reported_at = Some(Instant::now());
+        let (mut wait, mut failed, mut failed_parts) = (None, None, 0);
+        while failed_parts < MAX_FAILED_PARTS {
+            let report = match state.update(|n| n.handle_report(&mut round)) {
+                Ok(Some(report)) => report,
+                Ok(None) => break,
+                Err(e) => return Reported::Failed(CallError::Failed { what: e.to_string(), retry_after: None }),
+            };
+            match client.post(url, "handles", &report).await {
+                Ok(answer) => {
+                    failed_parts = 0;
+                    round.answered(&answer);
+                    let next = self.apply(state, &round, &answer, history).await;
+                    wait = Some(wait.map_or(next, |wait: Duration| wait.min(next)));
+                }
+                Err(error) => {
+                    failed_parts += 1;
+                    round.failed();
+                    let ends = matches!(
+                        error.code(),
+                        Some(ErrorCode::Gone | ErrorCode::WrongIncarnation | ErrorCode::NotReady)
+                    );
+                    failed = Some(error);
+                    if ends {
+                        break;
+                    }
+                }
+            }
+        }
+        match failed {
+            Some(error) => Reported::Failed(error),
+            None => {
+                state.update_or_log(|n| n.end_handle_round(&round));
+                Reported::Answered(wait.unwrap_or(UNREGISTERED_DELAY))
+            }
         }
     }
 
     /// Destroys the handles that the answer names, and returns the wait before the next report.
     async fn apply(
         &self,
-        state: &NodeState,
-        reported: &Reported,
+        state: &Arc<NodeState>,
+        round: &HandleRound,
         answer: &HandleReportAnswer,
         history: &mut ReportHistory,
     ) -> Duration {
-        history.failures = 0;
         history.log_held_handles(answer);
         // A handle that was not reported does not exist here, so it is no reason for an early report. One without a label
         // is not this agent's.
-        let label_of = |handle: &String| reported.get(handle)?.clone();
+        let label_of = |handle: &String| round.reported(handle)?.label.clone();
         let to_destroy = answer.destroy.iter().filter_map(|handle| Some((handle, label_of(handle)?)));
         let destroyed = self.destroy_all(state, to_destroy).await;
         let next = next_call(answer.next_report_s);
-        history.due_at = Some(Instant::now() + next);
+        (history.next, history.due_at) = (next, Some(Instant::now() + next));
         // An early report shows what was destroyed, and its answer may name more.
-        if destroyed > 0 { next.min(CHANGE_DELAY) } else { next }
+        if destroyed > 0 || answer.left > 0 { next.min(CHANGE_DELAY) } else { next }
     }
 
     /// Destroys these handles, except those in use. Returns how many were destroyed.
-    async fn destroy_all(&self, state: &NodeState, handles: impl Iterator<Item = (&String, String)>) -> usize {
+    async fn destroy_all(&self, state: &Arc<NodeState>, handles: impl Iterator<Item = (&String, String)>) -> usize {
         let semaphore = Arc::new(Semaphore::new(self.max_at_a_time));
         let mut tasks = JoinSet::new();
         for (handle, label) in handles {
@@ -138,8 +202,8 @@ impl Sweeper {
                 continue;
             };
             let in_progress = lock(&self.in_progress).contains(handle);
-            if !in_progress && self.may_destroy(state, &target) {
-                tasks.spawn(self.destroy_one(handle.clone(), target, label, semaphore.clone()));
+            if !in_progress && state.read(|n| may_destroy(&self.handles, n, &target)) {
+                tasks.spawn(self.destroy_one(state.clone(), handle.clone(), target, label, semaphore.clone()));
             }
         }
         tasks.join_all().await.into_iter().filter(|destroyed| *destroyed).count()
@@ -147,6 +211,7 @@ impl Sweeper {
 
     fn destroy_one(
         &self,
+        state: Arc<NodeState>,
         handle: String,
         target: HandleTarget,
         label: String,
@@ -160,7 +225,7 @@ impl Sweeper {
             // Runs as a separate task. If the task hangs, we stop waiting, but the handle stays in progress, so the
             // destroy is not started again.
             let work = tokio::spawn(async move {
-                let result = handles.destroy(&target, &label).await;
+                let result = destroy(&handles, &state, &target, &label).await;
                 lock(&in_progress).remove(&name);
                 result
             });
@@ -175,17 +240,26 @@ impl Sweeper {
             false
         }
     }
+}
 
-    fn may_destroy(&self, state: &NodeState, target: &HandleTarget) -> bool {
-        match target {
-            HandleTarget::Alloc(id) => {
-                !state.read(|n| n.durable.allocs.contains_key(id)) && !Runner::is_running(&self.handles.allocs, *id)
-            }
-            HandleTarget::Cache(name) => {
-                state.read(|n| n.durable.allocs.values().all(|alloc| !alloc.order.caches.contains(name)))
-            }
-            HandleTarget::Container(_) => true,
-        }
+/// Whether no alloc uses it.
+fn may_destroy(handles: &HandleStore, node: &Node, target: &HandleTarget) -> bool {
+    match target {
+        HandleTarget::Alloc(id) => !node.durable.allocs.contains_key(id) && !Runner::is_running(&handles.allocs, *id),
+        HandleTarget::Cache(name) => node.durable.allocs.values().all(|alloc| !alloc.order.caches.contains(name)),
+        HandleTarget::Container(_) => true,
+    }
+}
+
+/// Destroys one handle. A cache is taken away from its name while no order can come: an alloc that comes later gets a new
+/// cache of that name, however long the removal of the old one takes.
+async fn destroy(handles: &HandleStore, state: &NodeState, target: &HandleTarget, label: &str) -> io::Result<()> {
+    let HandleTarget::Cache(name) = target else { return handles.destroy(target, label).await };
+    let taken = state
+        .read(|node| if may_destroy(handles, node, target) { handles.take_cache(name, label) } else { Ok(None) })?;
+    match taken {
+        Some(taken) => handles.remove_taken(taken).await,
+        None => Ok(()),
     }
 }
 

@@ -14,6 +14,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// How many handles one part of a report has at most.
+const PART: usize = 100;
+
 pub struct Node {
     pub file: NodeFile,
     pub protocol: Protocol,
@@ -115,23 +118,30 @@ impl Node {
         let as_of = self.protocol.durable.as_of;
         let label = Some(self.file.node_id.to_string());
         let handles = self.handles.iter().map(|h| ReportedHandle {
+            parent: None,
             handle: h.clone(),
             kind: if h.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
             label: self.relabelled.get(h).cloned().unwrap_or_else(|| label.clone()),
         });
         let list = HandleList { handles: handles.collect(), complete: true };
-        let Some(report) = self.protocol.handle_report(as_of, list) else { return };
-        let event = http(&self.path("handles"), token.as_deref(), &report);
-        let Some(reply) = switch.guard(sweep.handle(event, clock)).await else { return };
-        let Reply::Http(response) = reply.unwrap() else { panic!("a report was taken for the schedule") };
-        if let Ok(HandleReportAnswer { destroy, conflicts, .. }) = read(&response) {
-            self.conflicts = conflicts;
-            for handle in destroy {
+        let Some(mut round) = self.protocol.handle_round(as_of, list, PART) else { return };
+        while let Some(report) = self.protocol.handle_report(&mut round) {
+            let event = http(&self.path("handles"), token.as_deref(), &report);
+            let Some(reply) = switch.guard(sweep.handle(event, clock)).await else { return };
+            let Reply::Http(response) = reply.unwrap() else { panic!("a report was taken for the schedule") };
+            let Ok(answer) = read::<HandleReportAnswer>(&response) else {
+                round.failed();
+                continue;
+            };
+            round.answered(&answer);
+            self.conflicts = answer.conflicts;
+            for handle in answer.destroy {
                 let running = handle.parse().is_ok_and(|id| self.protocol.unfinished().contains(&id));
                 assert!(!running, "told to destroy {handle}, which runs");
                 self.handles.remove(&handle);
             }
         }
+        self.protocol.end_handle_round(&round);
     }
 
     /// Running allocs end in the next round. New allocs start.

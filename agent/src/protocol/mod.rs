@@ -3,6 +3,7 @@
 //! ```text
 //! durable   what must survive the agent
 //! orders    how a list of orders changes the durable part
+//! handles   reports of handles, and their parts
 //! node      heartbeats, reports, and what is to be done on the machine
 //! ```
 //!
@@ -14,10 +15,12 @@
 //! Does not: decide when to call; the loops in `control` and `sweep` do.
 
 mod durable;
+mod handles;
 mod node;
 pub mod orders;
 
 pub use durable::{Durable, LocalAlloc};
+pub use handles::{HandleRound, SettledHandles};
 pub use node::{Ended, HandleList, Identity, Node, Seen, Work, tail};
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! Does not: start or stop anything, or save itself.
 
 use crate::protocol::durable::{Durable, LocalAlloc};
+use crate::protocol::handles::{HandleRound, SettledHandles};
 use crate::protocol::orders::{self, Applied};
 use model::ClientStatus;
 use model::ids::AllocId;
@@ -99,6 +100,8 @@ pub struct Node {
     pub interrupt_at: Option<Time>,
     /// Why the node takes no work; `None` if it does.
     pub refuses: Option<String>,
+    /// The handles as the control plane last settled them; `None` if a report is due.
+    settled_handles: Option<SettledHandles>,
     seen: BTreeMap<AllocId, Seen>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
@@ -116,6 +119,7 @@ impl Node {
             busy: None,
             interrupt_at: None,
             refuses: None,
+            settled_handles: None,
             seen: BTreeMap::new(),
             delivered: BTreeMap::new(),
             complete_due: true,
@@ -135,6 +139,7 @@ impl Node {
             interrupt_at: self.interrupt_at,
             refuses: self.refuses.clone(),
             uptime_ms: None,
+            handles: self.settled_handles.as_ref().map(|settled| settled.text.clone()),
         }
     }
 
@@ -147,6 +152,7 @@ impl Node {
             self.durable.wiped_at = self.durable.wiped_at.min(answer.seq);
         }
         self.complete_due |= answer.must_report;
+        self.settled_handles.take_if(|_| answer.report_handles);
         // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
         // accepted.
         self.in_flight.take_if(|report| answer.must_report && report.as_of < answer.seq);
@@ -157,6 +163,7 @@ impl Node {
     /// Forgets the registration. Running allocs go on.
     pub fn register_anew(&mut self) {
         self.durable.register_anew();
+        self.settled_handles = None;
         self.in_flight = None;
         self.delivered.clear();
         self.complete_due = true;
@@ -322,13 +329,29 @@ impl Node {
         }
     }
 
-    /// A report of these handles, which were listed after `as_of` was read. `None` while the node is not registered.
-    /// [`Node::durable`] must be saved before the report is sent.
-    pub fn handle_report(&mut self, as_of: u64, list: HandleList) -> Option<HandleReport> {
-        let HandleList { handles, complete } = list;
+    /// A report of these handles, which were listed after `as_of` was read, in parts of at most `most` handles. `None` if the
+    /// control plane has nothing to do about exactly these.
+    pub fn handle_round(&self, as_of: u64, list: HandleList, most: usize) -> Option<HandleRound> {
+        HandleRound::new(as_of, list, most, self.settled_handles.as_ref())
+    }
+
+    /// The next part of a report. `None` if every part was sent, or while the node is not registered. [`Node::durable`] must
+    /// be saved before the part is sent.
+    pub fn handle_report(&mut self, round: &mut HandleRound) -> Option<HandleReport> {
         let incarnation = self.durable.incarnation.clone()?;
-        self.durable.handle_report_no += 1;
-        Some(HandleReport { incarnation, report_no: self.durable.handle_report_no, as_of, complete, handles })
+        let report = round.next(incarnation, self.durable.handle_report_no.saturating_add(1))?;
+        self.durable.handle_report_no = report.report_no;
+        Some(report)
+    }
+
+    /// Remembers what a report has settled.
+    pub fn end_handle_round(&mut self, round: &HandleRound) {
+        self.settled_handles = round.settled();
+    }
+
+    /// Makes a report of handles due, also if they have not changed.
+    pub fn report_handles_again(&mut self) {
+        self.settled_handles = None;
     }
 
     /// Forgets every dropped alloc that has ended.

@@ -13,6 +13,7 @@ fn node() -> Node {
 
 fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
     HeartbeatAnswer {
+        report_handles: false,
         status: NodeStatus::Ready,
         incarnation: "inc-1".into(),
         seq,

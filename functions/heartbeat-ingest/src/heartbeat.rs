@@ -146,6 +146,9 @@ impl Ingest {
         if heartbeat.incarnation.is_some() && heartbeat.as_of > life.seq {
             return Err(wrong_incarnation("the agent knows more than the table, which was restored from a backup"));
         }
+        // An order about a handle raises `seq`, and any other change of what is settled changes the text.
+        let is_settled = |said: &String| contact.settled.as_ref() == Some(said) && is_of(said, life.seq);
+        let report_handles = heartbeat.handles.as_ref().is_some_and(|said| !is_settled(said));
         let allocs = if heartbeat.as_of < life.seq { self.orders(life).await? } else { None };
         Ok(HeartbeatAnswer {
             status: contact.status,
@@ -154,6 +157,7 @@ impl Ingest {
             next_heartbeat_s: beat.next_s(life.allocs.len()),
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
+            report_handles,
             token: proven.next_token().map(str::to_owned),
             allocs,
         })
@@ -170,6 +174,11 @@ impl Ingest {
             Err(WriteError::Db(e)) => Err(internal(e)),
         }
     }
+}
+
+/// Whether this is what a report of handles settled at this `seq`.
+fn is_of(settled: &str, seq: u64) -> bool {
+    settled.split_once('#').is_some_and(|(at, _)| at == seq.to_string())
 }
 
 /// Whether the record already has a newer heartbeat of the same boot. A heartbeat that the network delivers minutes late

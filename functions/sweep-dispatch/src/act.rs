@@ -4,33 +4,88 @@
 //! Does not: retry (the next run does) or contain the loop (`runtime::run` does).
 
 use crate::actions::Action;
+use crate::batches::{TOGETHER, marks};
 use crate::plan::Plan;
 use async_trait::async_trait;
 use model::action::Planned;
+use model::ids::NodeId;
 use model::time::Time;
 use model::{Handle, NodeRecord};
 use runtime::answer::{ActError, ActionAnswer, Outcome};
-use runtime::run::{Perform, Run};
-use store::{Store, WriteError, change, change_handle, delete_handle, unchanged};
+use runtime::run::{Numbered, Perform, PerformTogether, Run};
+use std::collections::BTreeMap;
+use store::{Store, WriteError, change_handle, delete_handle, unchanged};
 
 struct Acting<'a>(Run<'a>);
 
-/// Carries out the plan, one action after the other.
+/// How many actions run at the same time.
+const AT_ONCE: usize = 8;
+
+/// Carries out the plan. The marks of one node are made together.
 pub(crate) async fn act(run: Run<'_>, plan: &Plan) -> Vec<ActionAnswer> {
     let acting = Acting(run);
-    let answers = acting.0.one_by_one(&acting, &plan.actions).await;
+    let numbered = plan.actions.iter().enumerate();
+    let (marks, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
+        numbered.partition(|(_, p)| matches!(p.action, Action::MarkDestroying(_)));
+    let mut by_node = BTreeMap::<NodeId, Vec<Numbered<'_, Action>>>::new();
+    for (n, planned) in marks {
+        if let Action::MarkDestroying(handle) = &planned.action {
+            by_node.entry(handle.node_id).or_default().push((n, planned));
+        }
+    }
+    let calls = by_node.into_values().flat_map(|marks| marks.chunks(TOGETHER).map(<[_]>::to_vec).collect::<Vec<_>>());
+    let mut answers = acting.0.calls_at_once(&acting, calls.collect(), AT_ONCE).await;
+    answers.extend(acting.0.at_once(&acting, others, AT_ONCE).await);
+    let brakes = plan.actions.iter().filter_map(|planned| match &planned.action {
+        Action::EndBrake(change) => Some(change.as_ref()),
+        _ => None,
+    });
+    acting.0.use_releases(brakes, &answers).await;
     acting.0.finish(answers, None).await
 }
 
 #[async_trait]
+impl PerformTogether<Action> for Acting<'_> {
+    async fn perform_together(&self, planned: &[&Planned<Action>]) -> Vec<(Outcome, Option<String>)> {
+        let handles: Vec<&Handle> = planned
+            .iter()
+            .filter_map(|p| match &p.action {
+                Action::MarkDestroying(handle) => Some(handle),
+                _ => None,
+            })
+            .collect();
+        match self.mark(&handles).await {
+            Ok(()) => return planned.iter().map(|_| (Outcome::Done, None)).collect(),
+            // One of the rows has changed: the others are marked alone.
+            Err(e) if handles.len() > 1 && e.outcome().0 == Outcome::Conflict => {}
+            Err(e) => return planned.iter().map(|_| e.outcome()).collect(),
+        }
+        let mut outcomes = Vec::with_capacity(handles.len());
+        for handle in handles {
+            outcomes.push(self.mark(&[handle]).await.map_or_else(|e| e.outcome(), |()| (Outcome::Done, None)));
+        }
+        outcomes
+    }
+}
+
+impl Acting<'_> {
+    /// Marks these handles of one node.
+    async fn mark(&self, handles: &[&Handle]) -> Result<(), ActError> {
+        let (store, lanes) = (self.0.store, &self.0.lanes);
+        let Some(first) = handles.first() else { return Ok(()) };
+        let record = lanes.record_of(first.node_id).ok_or(ActError::CONFLICT)?;
+        lanes.wrote(mark(store, &record, handles, self.0.now()).await?);
+        Ok(())
+    }
+}
+
+#[async_trait]
 impl Perform<Action> for Acting<'_> {
-    async fn perform(&self, planned: &Planned<Action>, now: Time) -> Result<Outcome, ActError> {
+    async fn perform(&self, planned: &Planned<Action>, _: Time) -> Result<Outcome, ActError> {
         let (store, lanes) = (self.0.store, &self.0.lanes);
         match &planned.action {
-            Action::MarkDestroying(handle) => {
-                let record = lanes.record_of(handle.node_id).ok_or(ActError::CONFLICT)?;
-                lanes.wrote(mark(store, &record, handle, now).await?);
-            }
+            Action::MarkDestroying(handle) => self.mark(&[handle]).await?,
+            Action::EndBrake(change) => self.0.hold_back(change).await?,
             Action::LookLater(before, after) => {
                 // The node's record says whether the alloc is live, so it must be unchanged: if the alloc has just
                 // ended, the next look at its handle must not be delayed.
@@ -48,17 +103,15 @@ impl Perform<Action> for Acting<'_> {
     }
 }
 
-/// Marks a handle for destruction and raises the node's `seq`, in one transaction, so that the `as_of` of a later
-/// report shows whether that report knows of the order.
+/// Marks handles of one node for destruction and raises the node's `seq`, in one transaction, so that the `as_of` of a
+/// later report shows whether that report knows of the order. At most [`TOGETHER`] handles.
 pub(crate) async fn mark(
     store: &Store,
     record: &NodeRecord,
-    handle: &Handle,
+    handles: &[&Handle],
     now: Time,
 ) -> Result<NodeRecord, WriteError> {
-    let told = record.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
-    let (write, told) = change(Some(record), &told);
-    let seq = told.life().map_or(0, |l| l.seq);
-    store.transact(&[write, change_handle(handle, &handle.marked(seq, now))]).await?;
+    let (told, writes) = marks(record, handles, now)?;
+    store.transact(&writes).await?;
     Ok(told)
 }

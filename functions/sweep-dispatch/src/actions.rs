@@ -4,6 +4,7 @@
 //! Does not: decide (`plan` does) or carry anything out (`act` does).
 
 use model::action::{About, Describe};
+use model::brake::BrakeChange;
 use model::events::Subject;
 use model::{ActionName, Handle};
 
@@ -20,6 +21,8 @@ pub enum Action {
     Purge(Handle),
     /// Tell a person.
     Warn(Subject),
+    /// A brake held handles of a node that is no more: its entry no longer names them.
+    EndBrake(Box<BrakeChange>),
 }
 
 impl Describe for Action {
@@ -30,6 +33,7 @@ impl Describe for Action {
             Self::ForgetHandle(_) => ActionName::ForgetHandle,
             Self::Purge(_) => ActionName::Purge,
             Self::Warn(_) => ActionName::Warn,
+            Self::EndBrake(_) => ActionName::HoldBack,
         }
     }
 
@@ -37,6 +41,7 @@ impl Describe for Action {
         let handle = match self {
             Self::MarkDestroying(h) | Self::LookLater(h, _) | Self::ForgetHandle(h) | Self::Purge(h) => h,
             Self::Warn(subject) => return About::Said(subject.clone()),
+            Self::EndBrake(_) => return About::Said(Subject::Cluster),
         };
         About::Handle { node_id: handle.node_id, handle: handle.handle.clone(), alloc_id: handle.alloc_id }
     }

@@ -10,8 +10,10 @@
 
 mod act;
 mod actions;
+mod batches;
 mod plan;
 mod report;
+mod verdict;
 
 pub use actions::Action;
 pub use plan::{Plan, plan};
@@ -60,7 +62,7 @@ impl Sweep {
     /// Answers an event. An HTTP event is a report of a node; any other event starts a scheduled run.
     pub async fn handle(&self, event: Value, clock: RunClock) -> Result<Reply, ObserveError> {
         if let Some(request) = Request::from_event(&event) {
-            return Ok(Reply::Http(answer(self.report(&request, clock.now()).await)));
+            return Ok(Reply::Http(answer(self.report(&request, clock).await)));
         }
         tick(&self.store, &event, clock).await.map(Reply::Run)
     }

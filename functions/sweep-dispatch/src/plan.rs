@@ -11,7 +11,7 @@ use model::handle::{AllocFact, Due, NodeFact, WorkFact};
 use model::ids::{NodeId, Slot};
 use model::reason::Reason;
 use model::time::{Span, Time};
-use model::{Handle, NodeRecord, NodeState};
+use model::{BrakeKind, Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use runtime::watchdog;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +38,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, SWEEP_DISPATCH, now) {
         plan.tell(Action::Warn(subject), reason, Telling::Once(watchdog::ONCE));
     }
+    end_brakes(seen, &records, now, &mut plan);
     // Nobody knows which node holds a slot whose record was set aside, so nothing is decided about its handles.
     let is_known = |handle: &&Handle| !seen.aside.slots.contains(&handle.node_id.slot());
     for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known) {
@@ -51,6 +52,21 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
         }
     }
     plan
+}
+
+/// The brake `handles` holds nothing of a node that is no more. No report of such a node would say so.
+fn end_brakes(seen: &Observation, records: &BTreeMap<Slot, &NodeRecord>, now: Time, plan: &mut Plan) {
+    let (kind, entry) = (BrakeKind::Handles, seen.control.brake(BrakeKind::Handles));
+    let of = |source: &&str| source.split('#').next().and_then(|node| node.parse::<NodeId>().ok());
+    let mut over = entry.sources().filter(|source| {
+        let node_id = of(source);
+        node_id.is_some_and(|id| records.get(&id.slot()).is_some_and(|record| is_over(record, id)))
+    });
+    // One in each run: the change is made to the entry as it was read.
+    if let Some(source) = over.next() {
+        let change = seen.control.brake_of(kind, source, now).ends();
+        plan.add_quietly(Action::EndBrake(Box::new(change)), Reason::TroubleOver { kind });
+    }
 }
 
 fn node_fact(handle: &Handle, record: Option<&NodeRecord>, working: &BTreeSet<NodeId>) -> NodeFact {

@@ -2,68 +2,49 @@
 //! (`docs/rules.md#section-7`).
 //!
 //! Guarantees: a handle in a report is on the node; a handle that is not in a report counts as missing only if the
-//! report is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; if a report would take
-//! away an unusual share of the handles, these wait for an operator; a report that repeats the settled one costs one
-//! read and no write.
-//! Does not: contain the rule for one handle; `model::handle` does.
+//! report, or the part of it, is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; if a
+//! report would take away an unusual share of the handles, these wait for an operator; a report that repeats the settled
+//! one costs one read and no write; a request reads and writes a bounded number of rows, ends in time, and says what it
+//! left.
+//! Does not: judge the rows; `verdict` does, by the rule in `model::handle`.
 
 use crate::Sweep;
-use crate::act::mark;
+use crate::batches::Batches;
 use crate::plan::{A_DAY, is_over};
-use model::auth::hex;
+use crate::verdict::{OfNode, Verdict, judge, may_have_children, turn, without_parents};
 use model::brake::{Brake, Trouble, Unbraked};
 use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::{Event, Subject};
 use model::functions::SWEEP_DISPATCH;
-use model::handle::{Judgement, Readiness, ReportRules, Sighting};
-use model::ids::NodeId;
+use model::handle::{Readiness, ReportRules, cache_name};
+use model::ids::{AllocId, NodeId};
 use model::policy::Policy;
 use model::reason::Reason;
 use model::time::{Span, Time};
-use model::wire::{ErrorCode, HandleReport, HandleReportAnswer, ReportCounter, ReportedHandle};
-use model::{ActionName, BrakeKind, Handle, HandleState, NodeRecord, NodeStatus};
+use model::wire::{
+    ErrorCode, HandleReport, HandleReportAnswer, MAX_DIGEST_BYTES, ReportCounter, ReportPart, ReportedHandle,
+};
+use model::{ActionName, BrakeKind, Handle, HandleKind, HandleState, NodeRecord, NodeStatus};
+use runtime::clock::RunClock;
 use runtime::http::{Claim, Refusal, Request, report_of, reporting, standing, too_often};
-use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use store::{Listed, WriteError, change_handle, insert_handle, unchanged};
+use store::{Listed, WriteError};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
 
-/// The most handles without a row that one report adds. Each costs a transaction. The next report adds the next ones.
-const MAX_ADDED: usize = 200;
+/// The most rows that one request reads. If the range of the report has more, the answer says where to go on.
+const MAX_ROWS: usize = 5000;
 
 /// Of how many other nodes one report asks whether they are no more. The next handles wait until these are gone.
 const MAX_OWNERS: usize = 20;
 
+/// How many allocs of one node are read to learn which caches they name.
+const MAX_ALLOCS: usize = 1000;
+
 /// How often the entry of a brake is read and written before the report leaves it to the next one.
 const RACES: usize = 5;
-
-/// What a report changes, row by row.
-#[derive(Default)]
-struct Verdict<'a> {
-    /// Rows that change: each as read, and as it is written.
-    changed: Vec<(&'a Handle, Handle)>,
-    /// Handles that are destroyed: their rows become tombstones.
-    gone: Vec<&'a Handle>,
-    /// Handles that were missing for too long: their rows become tombstones, with an event.
-    dropped: Vec<&'a Handle>,
-    /// Handles with this node's label and without a row.
-    new_unknown: Vec<&'a ReportedHandle>,
-    /// Handles that two reports listed as unknown: they are marked.
-    twice_unknown: Vec<&'a Handle>,
-    /// Handles that were destroyed and are listed again: they are marked.
-    back: Vec<&'a Handle>,
-    /// Handles that are marked and still listed: the node is told to destroy them.
-    destroy: BTreeSet<String>,
-    /// Handles with the label of another node: the answer names them, and nobody destroys them.
-    conflicts: Vec<String>,
-    /// Whether a handle is missing and its missing time does not grow now, because an operator keeps it, for instance.
-    /// The time starts when the operator stops keeping it, and that does not raise `seq`. So this report must not become
-    /// the settled one.
-    still_missing: bool,
-}
 
 /// One report while it is applied.
 struct Applying<'a> {
@@ -74,11 +55,13 @@ struct Applying<'a> {
     skipped: BTreeSet<String>,
     node_id: NodeId,
     record: NodeRecord,
+    clock: RunClock,
     now: Time,
 }
 
 impl Sweep {
-    pub(crate) async fn report(&self, request: &Request, now: Time) -> Result<HandleReportAnswer, Refusal> {
+    pub(crate) async fn report(&self, request: &Request, clock: RunClock) -> Result<HandleReportAnswer, Refusal> {
+        let now = clock.now();
         let (node_id, _) = request.route(SWEEP_DISPATCH.routes)?;
         let proven = self.credentials.check(request, &self.cluster, node_id, now).await?;
         if !self.rate.allows(node_id, now) {
@@ -93,6 +76,9 @@ impl Sweep {
             let (bad, left_out) = (bad.len(), skipped.len());
             tracing::warn!(%node_id, bad, left_out, "entries of a report are not possible: they are left out");
         }
+        check(&report)?;
+        // What is outside the range of a part is another part's.
+        report.handles.retain(|h| report.part.as_ref().is_none_or(|part| part.contains(&h.handle)));
         let record = self.store.node(node_id.slot()).await.map_err(|e| failed(e.into()))?;
         let claim = Claim {
             incarnation: &report.incarnation,
@@ -102,34 +88,58 @@ impl Sweep {
         };
         let record = reporting(standing(record, node_id, &proven)?, node_id, claim)?;
         let seq = record.life().map_or(0, |l| l.seq);
-        let settled = format!("{seq}#{}", digest(&report.handles));
+        let digest = report.digest.clone().filter(|_| report.part.is_some());
+        let settled = format!("{seq}#{}", digest.unwrap_or_else(|| crate::verdict::digest(&report.handles)));
         let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
         if known && skipped.is_empty() && report.complete && report.as_of >= seq {
-            return Ok(self.answer(self.report_s.load(Ordering::Relaxed), seq));
+            let answer = self.answer(self.report_s.load(Ordering::Relaxed), seq);
+            return Ok(HandleReportAnswer { settled: Some(settled), ..answer });
         }
         let control = self.store.ingest_control().await.map_err(|e| failed(e.into()))?;
         let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
         self.report_s.store(policy.sweep.report_s, Ordering::Relaxed);
-        let applying = Applying { sweep: self, policy: &policy, report: &report, skipped, node_id, record, now };
+        let applying = Applying { sweep: self, policy: &policy, report: &report, skipped, node_id, record, clock, now };
         applying.apply(&settled).await.map_err(failed)
     }
 
     fn answer(&self, report_s: i64, seq: u64) -> HandleReportAnswer {
         let next_report_s = report_s as f64 * self.store.chance().between(1.0, 1.5);
-        let (destroy, conflicts) = (Vec::new(), Vec::new());
-        HandleReportAnswer { seq, destroy, more: false, conflicts, held: false, next_report_s }
+        HandleReportAnswer {
+            seq,
+            destroy: Vec::new(),
+            more: false,
+            conflicts: Vec::new(),
+            held: false,
+            next_report_s,
+            left: 0,
+            resume_after: None,
+            settled: None,
+        }
     }
 }
 
 impl Applying<'_> {
     async fn apply(mut self, settled: &str) -> Result<HandleReportAnswer, WriteError> {
-        let Listed { mut rows, unreadable } = self.sweep.store.handles_of(self.node_id).await?;
+        let (after, up_to) = match &self.report.part {
+            Some(part) => (part.after.as_deref(), part.up_to.as_deref()),
+            None => (None, None),
+        };
+        let read = self.sweep.store.handles_between(self.node_id, after, up_to, MAX_ROWS).await?;
+        let (Listed { mut rows, unreadable }, cut) = read;
         rows.retain(|row| !self.skipped.contains(&row.handle));
+        // A handle whose row cannot be read seems to have none. It is left alone.
+        let aside: BTreeSet<&str> = unreadable.iter().filter_map(|row| row.text("handle")).collect();
+        let is_looked_at = |h: &&ReportedHandle| {
+            !aside.contains(h.handle.as_str()) && cut.as_deref().is_none_or(|cut| h.handle.as_str() <= cut)
+        };
+        let handles: Vec<ReportedHandle> = self.report.handles.iter().filter(is_looked_at).cloned().collect();
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
-        let over = self.labels_of_the_dead().await?;
-        // (A handle whose row cannot be read seems to have none. It is not added, because its row is there.)
-        let mut verdict = judge(&rows, self.report, self.node_id, &over, self.rules(readiness), self.now);
+        let over = self.labels_of_the_dead(&handles).await?;
+        let allocs = self.record.life().map(|life| life.allocs.clone()).unwrap_or_default();
+        let used_caches = self.used_caches(&handles, &rows, &allocs).await?;
+        let node = OfNode { node_id: self.node_id, over: &over, allocs: &allocs, used_caches: &used_caches };
+        let mut verdict = judge(&rows, &handles, self.report.complete, &node, self.rules(readiness), self.now);
         self.tell_conflicts(&verdict.conflicts).await;
         let (is_held, release) = self.brake(&mut verdict, &rows).await?;
         // A report that is partial, or older than the record, must not become the settled one.
@@ -139,26 +149,84 @@ impl Applying<'_> {
             && verdict.is_quiet(&rows)
             && self.skipped.is_empty()
             && unreadable.is_empty()
+            && cut.is_none()
             && !is_held;
-        self.note_number(quiet.then_some(settled)).await?;
-        self.write_rows(&verdict).await?;
-        self.mark_rows(&mut verdict).await?;
-        if let Some((before, after)) = release {
+        let settled = if quiet { self.settles(settled) } else { None };
+        self.note_number(settled.as_deref()).await?;
+        let mut batches = Batches::new(&self.sweep.store, self.record.clone(), self.clock, self.policy, self.now);
+        batches.write(&verdict).await?;
+        for dropped in &verdict.dropped {
+            let reason = Reason::MissingTooLong { handle: dropped.handle.clone() };
+            self.tell(ActionName::ForgetHandle, &reason).await;
+        }
+        let marked: Vec<&Handle> = verdict.twice_unknown.iter().chain(&verdict.back).copied().collect();
+        verdict.destroy.extend(batches.mark(&marked).await?);
+        let left = batches.left();
+        self.record = batches.record();
+        if let Some((before, after)) = release.filter(|_| left == 0) {
             ignore_race(self.sweep.store.write_entry(&before, &after).await.map(drop))?;
         }
+        let destroy = self.in_order(std::mem::take(&mut verdict.destroy), &rows).await?;
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
         let most = self.policy.sweep.max_in_flight as usize;
-        answer.more = verdict.destroy.len() > most;
-        answer.destroy = turn(&verdict.destroy, self.report.report_no, most);
+        answer.more = destroy.len() > most;
+        answer.destroy = turn(&destroy, self.report.report_no, most);
         answer.conflicts = verdict.conflicts;
         answer.held = is_held;
+        answer.left = left;
+        answer.resume_after = cut;
+        answer.settled = settled.filter(|settled| !settled.contains('>'));
         Ok(answer)
     }
 
+    /// What to note as settled after a report, or a part of one, that changes nothing. A report of several parts is settled
+    /// when each of them in turn was so, at the same `seq` and with the same digest.
+    fn settles(&self, whole: &str) -> Option<String> {
+        let Some(ReportPart { no, of, .. }) = self.report.part else { return Some(whole.to_owned()) };
+        let before = self.record.contact().and_then(|c| c.settled.as_deref());
+        let follows = no == 1 || before == Some(format!("{whole}>{}", no.saturating_sub(1)).as_str());
+        follows.then(|| if no == of { whole.to_owned() } else { format!("{whole}>{no}") })
+    }
+
+    /// The caches that live allocs of the node name. Allocs are read only if the report lists a cache whose row does not
+    /// say that it is in use.
+    async fn used_caches(
+        &self,
+        handles: &[ReportedHandle],
+        rows: &[Handle],
+        allocs: &BTreeSet<AllocId>,
+    ) -> Result<BTreeSet<String>, WriteError> {
+        let is_in_use = |row: &&Handle| matches!(row.state, HandleState::Creating | HandleState::Live);
+        let in_use: BTreeSet<&str> = rows.iter().filter(is_in_use).map(|row| row.handle.as_str()).collect();
+        let mut caches = handles.iter().filter(|h| cache_name(&h.handle).is_some());
+        if caches.all(|h| in_use.contains(h.handle.as_str())) {
+            return Ok(BTreeSet::new());
+        }
+        self.caches_of(allocs.iter().copied()).await
+    }
+
+    async fn caches_of(&self, allocs: impl Iterator<Item = AllocId>) -> Result<BTreeSet<String>, WriteError> {
+        let allocs = self.sweep.store.allocs_listed(allocs.take(MAX_ALLOCS)).await?.rows;
+        Ok(allocs.into_iter().flat_map(|alloc| alloc.work.caches).collect())
+    }
+
+    /// The handles that may be destroyed now: parents wait for their children, and a cache waits for the containers of the
+    /// allocs that name it.
+    async fn in_order(&self, destroy: BTreeSet<String>, rows: &[Handle]) -> Result<BTreeSet<String>, WriteError> {
+        if !may_have_children(&destroy, rows) {
+            return Ok(destroy);
+        }
+        // The children may be in another part of the report.
+        let (listed, _) = self.sweep.store.handles_between(self.node_id, None, None, MAX_ROWS).await?;
+        let is_there = |row: &&Handle| row.state != HandleState::Gone && row.kind == HandleKind::Container;
+        let caches = self.caches_of(listed.rows.iter().filter(is_there).filter_map(|row| row.alloc_id)).await?;
+        Ok(without_parents(destroy, &listed.rows, &caches))
+    }
+
     /// The labels in the report of other nodes whose lives are certainly over. Nobody else will destroy what carries them.
-    async fn labels_of_the_dead(&self) -> Result<BTreeSet<String>, WriteError> {
-        let labels: BTreeSet<&str> = self.report.handles.iter().filter_map(|h| h.label.as_deref()).collect();
+    async fn labels_of_the_dead(&self, handles: &[ReportedHandle]) -> Result<BTreeSet<String>, WriteError> {
+        let labels: BTreeSet<&str> = handles.iter().filter_map(|h| h.label.as_deref()).collect();
         let own = self.node_id.to_string();
         let others = labels.into_iter().filter(|label| *label != own).filter_map(|label| label.parse::<NodeId>().ok());
         let mut over = BTreeSet::new();
@@ -189,7 +257,9 @@ impl Applying<'_> {
         ReportRules {
             readiness,
             report_no: self.report.report_no,
+            is_repeat: self.record.contact().is_some_and(|c| c.handle_report_no == self.report.report_no),
             as_of: self.report.as_of,
+            seq: self.record.life().map_or(0, |l| l.seq),
             report: Span::from_s(policy.report_s),
             missing_grace: Span::from_s(policy.missing_grace_s),
             cache_unused: Span::from_s(policy.cache_unused_s),
@@ -212,39 +282,6 @@ impl Applying<'_> {
         if repeats { Ok(()) } else { Err(WriteError::CONFLICT) }
     }
 
-    async fn write_rows(&self, verdict: &Verdict<'_>) -> Result<(), WriteError> {
-        let store = &self.sweep.store;
-        for (before, after) in &verdict.changed {
-            ignore_race(store.apply(&change_handle(before, after)).await)?;
-        }
-        for row in verdict.gone.iter().chain(&verdict.dropped) {
-            ignore_race(store.apply(&change_handle(row, &row.buried(self.now))).await)?;
-        }
-        for dropped in &verdict.dropped {
-            let reason = Reason::MissingTooLong { handle: dropped.handle.clone() };
-            self.tell(ActionName::ForgetHandle, &reason).await;
-        }
-        for found in verdict.new_unknown.iter().take(MAX_ADDED) {
-            let row = Handle::unknown(self.node_id, found, self.report.report_no, self.now);
-            // The record must still be that of this node.
-            ignore_race(store.transact(&[unchanged(&self.record), insert_handle(&row)]).await)?;
-        }
-        Ok(())
-    }
-
-    async fn mark_rows(&mut self, verdict: &mut Verdict<'_>) -> Result<(), WriteError> {
-        for row in verdict.twice_unknown.iter().chain(&verdict.back) {
-            match mark(&self.sweep.store, &self.record, row, self.now).await {
-                Ok(told) => {
-                    self.record = told;
-                    verdict.destroy.insert(row.handle.clone());
-                }
-                Err(e) => ignore_race(Err(e))?,
-            }
-        }
-        Ok(())
-    }
-
     /// The brake `handles`: handles that the report would destroy as unknown, or drop as missing, wait for an operator
     /// if they are an unusual share of all handles of the node. Returns whether some wait, or whether the brake's entry is
     /// not up to date: then the next report must not be taken for a settled one. And the release that this report uses up,
@@ -259,7 +296,10 @@ impl Applying<'_> {
         let ids: Vec<String> = unusual.map(|row| row.handle.clone()).collect();
         let all = rows.iter().filter(|r| r.state != HandleState::Gone).count();
         let unbraked = Unbraked { number: policy.cap_min.into(), share: policy.cap_fraction };
-        let (kind, source) = (BrakeKind::Handles, self.node_id.to_string());
+        let kind = BrakeKind::Handles;
+        // Each part of a report is judged by itself.
+        let part = self.report.part.as_ref().map(|part| format!("#{}", part.no)).unwrap_or_default();
+        let source = format!("{}{part}", self.node_id);
         let why = Reason::ManyHandles { node_id: self.node_id, unusual: ids.len(), all };
         // The entry is one row for all nodes, so the reports of several nodes may change it at the same time.
         for _ in 0..RACES {
@@ -300,93 +340,28 @@ impl Applying<'_> {
     }
 }
 
-impl Verdict<'_> {
-    /// Whether nothing is pending, so that the rows need not be read if the same report comes again.
-    fn is_quiet(&self, rows: &[Handle]) -> bool {
-        let settled = |r: &Handle| matches!(r.state, HandleState::Live | HandleState::Gone);
-        rows.iter().all(settled)
-            && !self.still_missing
-            && self.changed.is_empty()
-            && self.dropped.is_empty()
-            && self.new_unknown.is_empty()
-            && self.back.is_empty()
-            && self.conflicts.is_empty()
+/// Whether the part and the digest are possible.
+fn check(report: &HandleReport) -> Result<(), Refusal> {
+    let bad = |message: String| Err(Refusal::new(ErrorCode::BadRequest, message));
+    if let Some(ReportPart { no, of, .. }) = report.part
+        && !(1..=of).contains(&no)
+    {
+        return bad(format!("part.no must be 1 to part.of, which is {of}"));
     }
-}
-
-/// What the report does to each row, and the handles that have no row. Pure.
-fn judge<'a>(
-    rows: &'a [Handle],
-    report: &'a HandleReport,
-    node_id: NodeId,
-    over: &BTreeSet<String>,
-    rules: ReportRules,
-    now: Time,
-) -> Verdict<'a> {
-    let mut verdict = Verdict::default();
-    let own = node_id.to_string();
-    let is_ours = |label: &String| *label == own || over.contains(label);
-    let (mut appeared, mut missing) = (Vec::new(), Vec::new());
-    let listed: BTreeMap<&str, &ReportedHandle> = report.handles.iter().map(|h| (h.handle.as_str(), h)).collect();
-    for row in rows {
-        let found = listed.get(row.handle.as_str());
-        // The label decides, also where there is a row. A handle without a label, or with another node's, is there, so it is
-        // not missing, and nobody destroys it.
-        if let Some(found) = found.filter(|found| !found.label.as_ref().is_some_and(is_ours)) {
-            verdict.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
-            continue;
+    let is_plain = |digest: &String| {
+        (1..=MAX_DIGEST_BYTES).contains(&digest.len()) && digest.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    match &report.digest {
+        Some(digest) if !is_plain(digest) => {
+            bad(format!("digest must have 1 to {MAX_DIGEST_BYTES} letters and digits"))
         }
-        let sighting = if found.is_some() {
-            Sighting::Listed
-        } else if report.complete && report.as_of >= row.seq {
-            Sighting::NotListed
-        } else {
-            Sighting::Unproven
-        };
-        match row.reported(sighting, rules, now) {
-            Judgement::Unchanged => {}
-            Judgement::Appeared(after) => appeared.push((row, after)),
-            Judgement::Missing(after) => missing.push((row, after)),
-            Judgement::StillMissing => verdict.still_missing = true,
-            Judgement::Dropped => verdict.dropped.push(row),
-            Judgement::Gone => verdict.gone.push(row),
-            Judgement::TwiceUnknown => verdict.twice_unknown.push(row),
-            Judgement::Back => verdict.back.push(row),
-            Judgement::ToDestroy => _ = verdict.destroy.insert(row.handle.clone()),
-        }
+        None if report.part.is_some() => bad("a report in parts needs a digest of all handles".into()),
+        _ => Ok(()),
     }
-    appeared.append(&mut missing);
-    verdict.changed = appeared;
-    let known: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
-    for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
-        match &handle.label {
-            Some(label) if is_ours(label) => verdict.new_unknown.push(handle),
-            // A cloned disk or a moved volume: the answer names the handle, and it stays while its node lives.
-            Some(_) => verdict.conflicts.push(handle.handle.clone()),
-            None => {}
-        }
-    }
-    verdict
-}
-
-/// At most `most` handles to destroy. Each report begins with other handles, so that a handle that cannot be destroyed
-/// does not block the rest.
-fn turn(destroy: &BTreeSet<String>, report_no: u64, most: usize) -> Vec<String> {
-    let turn = usize::try_from(report_no).unwrap_or(0).wrapping_mul(most);
-    let first = turn.checked_rem(destroy.len()).unwrap_or(0);
-    let (before, from) = (destroy.iter().take(first), destroy.iter().skip(first));
-    from.chain(before).take(most).cloned().collect()
-}
-
-fn digest(handles: &[ReportedHandle]) -> String {
-    let mut sorted: Vec<&ReportedHandle> = handles.iter().collect();
-    sorted.sort_unstable();
-    let json = serde_json::to_vec(&sorted).unwrap_or_default();
-    hex(Sha256::digest(json).get(..8).unwrap_or_default())
 }
 
 /// Ignores a lost race: somebody else changed the row, and the next report is judged against the new row.
-fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {
+pub(crate) fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {
     match result {
         Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(()),
         other => other,

@@ -101,6 +101,10 @@ pub enum Readiness {
 pub struct ReportRules {
     pub readiness: Readiness,
     pub report_no: u64,
+    /// Whether the same report came before. It changes nothing a second time.
+    pub is_repeat: bool,
+    /// The `seq` of the node.
+    pub seq: u64,
     /// The highest `seq` that the agent had applied before it began to list.
     pub as_of: u64,
     /// The time between two reports, by the policy.
@@ -217,6 +221,14 @@ impl Handle {
         Self { unknown_report_no: Some(report_no), ..Self::new(node_id, handle, found.kind, state, 0, now + DAY) }
     }
 
+    /// The row of a handle that a live alloc uses: of its container, or of a cache that it names.
+    #[must_use]
+    pub fn used(&self, alloc_id: Option<AllocId>, seq: u64, now: Time) -> Self {
+        let (state, alloc_id) = (HandleState::Live, alloc_id.or(self.alloc_id));
+        let row = Self { state, alloc_id, seq, due_at: now + DAY, deadline_at: None, ..self.clone() };
+        Self { unknown_report_no: None, expires_at: None, ..row }.not_missing()
+    }
+
     /// The row marked for destruction. `seq` is the number of the order to destroy.
     pub fn marked(&self, seq: u64, now: Time) -> Self {
         Self { state: HandleState::Destroying, seq, due_at: now + DAY, deadline_at: None, ..self.clone() }.not_missing()
@@ -257,7 +269,7 @@ impl Handle {
     /// grows by no more than twice the usual time between reports: in the rest of the gap, the node was silent or not
     /// ready.
     fn missing(&self, rules: ReportRules, now: Time) -> Judgement {
-        if self.keep {
+        if self.keep || (rules.is_repeat && self.missing_seen_at.is_some()) {
             return Judgement::StillMissing;
         }
         let usual_ms = rules.report.as_ms().saturating_mul(2);
@@ -313,6 +325,10 @@ impl Handle {
             (HandleState::Gone, _) => Due::Forget(Reason::Destroyed {}),
             (HandleState::Destroying, _) => tomorrow(Reason::WaitsForReport {}),
             (HandleState::Unknown, _) => tomorrow(Reason::NobodyOrdered {}),
+            // The node never listed it, although its alloc is live. If the node lists it after all, it is live again.
+            (HandleState::Creating, Some(_)) if self.deadline_at.is_some_and(|by| by <= now) => {
+                Due::Mark(Reason::NeverAppeared {})
+            }
             (HandleState::Creating | HandleState::Live, Some(_)) if alloc == AllocFact::Live => {
                 tomorrow(Reason::AllocLive {})
             }
@@ -324,8 +340,11 @@ impl Handle {
         }
     }
 
-    /// The row stays for a day. If the node's record does not come back by then, DynamoDB deletes the row.
+    /// The row stays for a day. If the node's record does not come back by then, the row is deleted.
     fn orphaned(&self, now: Time) -> Due {
+        if self.expires_at.is_some_and(|at| at <= now.as_epoch_s()) {
+            return Due::Purge(Reason::RecordMissing {});
+        }
         let expires_at = self.expires_at.or_else(|| Some((now + DAY).as_epoch_s()));
         let due_at = now + Span::from_s(MAX_DUE_S / 2);
         Due::Later(Box::new(Self { expires_at, due_at, ..self.clone() }), Reason::RecordMissing {})
@@ -346,6 +365,11 @@ impl Handle {
     }
 }
 
+/// The cache whose volume this handle is; `None` if it is something else.
+pub fn cache_name(handle: &str) -> Option<&str> {
+    handle.strip_prefix("cache:")
+}
+
 /// The name of a cache's volume on its node.
 pub fn cache_handle(cache: &str) -> String {
     format!("cache:{cache}")
@@ -359,6 +383,8 @@ mod tests {
     const RULES: ReportRules = ReportRules {
         readiness: Readiness::Ready,
         report_no: 9,
+        is_repeat: false,
+        seq: 5,
         as_of: 5,
         report: Span::from_s(30),
         missing_grace: Span::from_s(100),

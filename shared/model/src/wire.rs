@@ -100,6 +100,9 @@ pub struct Heartbeat {
     /// one boot. A heartbeat that the network delivers late must not replace what a newer heartbeat said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uptime_ms: Option<u64>,
+    /// What the last report of handles was answered with as `settled`, if the handles have not changed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handles: Option<String>,
 }
 
 /// The answer to a heartbeat.
@@ -117,6 +120,9 @@ pub struct HeartbeatAnswer {
     pub intent: Intent,
     /// Whether a complete alloc report is due now.
     pub must_report: bool,
+    /// Whether a report of handles is due now, although the agent's handles have not changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub report_handles: bool,
     /// The token to use from now on, if it is another one than that of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
@@ -241,9 +247,43 @@ pub struct HandleReport {
     pub report_no: u64,
     /// The highest `seq` that the agent had durably applied **before** it began to list.
     pub as_of: u64,
-    /// Whether every handle on the node is listed.
+    /// Whether every handle on the node, or of this part, is listed.
     pub complete: bool,
+    /// The part of the node's handles that this report is about; `None`: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<ReportPart>,
+    /// The agent's own digest of all handles on the node, at most [`MAX_DIGEST_BYTES`] long. `None`: the function makes
+    /// one of the handles of this report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
     pub handles: Vec<ReportedHandle>,
+}
+
+/// The longest digest of a node's handles, in bytes.
+pub const MAX_DIGEST_BYTES: usize = 64;
+
+/// One part of a report of handles: the handles whose names are in this range, in the order of their bytes. What is in the
+/// range and not in the part is not on the node. So each part is judged by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportPart {
+    /// The number of this part, from 1 on.
+    pub no: u32,
+    /// How many parts the report has.
+    pub of: u32,
+    /// The range begins behind this name; `None`: with the first name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// The range ends with this name; `None`: with the last name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<String>,
+}
+
+impl ReportPart {
+    /// Whether a name is in the range.
+    pub fn contains(&self, handle: &str) -> bool {
+        self.after.as_deref().is_none_or(|after| handle > after)
+            && self.up_to.as_deref().is_none_or(|up_to| handle <= up_to)
+    }
 }
 
 /// One container or volume that exists on the node.
@@ -256,6 +296,9 @@ pub struct ReportedHandle {
     /// The node id that was written on the container or volume when it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// The handle that must be destroyed after this one: for example the volume that this one was cloned from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
 }
 
 /// The answer to a handle report.
@@ -273,6 +316,21 @@ pub struct HandleReportAnswer {
     pub held: bool,
     /// When to report again, in seconds, jitter included.
     pub next_report_s: f64,
+    /// How many changes this request left to the next reports, because it must end in time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left: u64,
+    /// The function has looked only at the names up to this one. The agent reports the rest of the range at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_after: Option<String>,
+    /// There is nothing to do about the handles on the node. The agent sends this text with its heartbeats, and reports
+    /// again only after the handles have changed, or after a heartbeat is answered with `report_handles`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The body of every answer that is not a success.

@@ -33,7 +33,8 @@ impl fmt::Display for Unreadable {
 }
 
 impl Unreadable {
-    fn text(&self, name: &str) -> Option<&str> {
+    /// The text of an attribute that is a string or a number.
+    pub fn text(&self, name: &str) -> Option<&str> {
         match self.row.get(name)? {
             AttributeValue::S(text) | AttributeValue::N(text) => Some(text),
             _ => None,

@@ -5,7 +5,7 @@
 //! (`docs/rules.md#R3`).
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
-use crate::db::{Answer, Db, DbError, Query, Row, Scan, Segment, WriteError};
+use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError};
 use crate::listed::Listed;
 use crate::rows::{
     self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, job_key, n, node_key, s, to_json,
@@ -202,6 +202,40 @@ impl Store {
             limit: None,
         })
         .await
+    }
+
+    /// At most `most` handles of a node whose names are behind `after` and at most `up_to`, in the order of their names.
+    /// Read consistently. The second value is the last name that was read, if there may be more.
+    pub async fn handles_between(
+        &self,
+        node: NodeId,
+        after: Option<&str>,
+        up_to: Option<&str>,
+        most: usize,
+    ) -> Result<(Listed<Handle>, Option<String>), DbError> {
+        let query = Query {
+            table: Table::Handles,
+            index: None,
+            hash: s(node),
+            range_at_most: up_to.map(s),
+            newest_first: false,
+            limit: None,
+        };
+        let (mut listed, mut count) = (Listed::default(), 0);
+        // A list may begin behind a row that does not exist.
+        let mut from = after.map(|after| PageKey::from([("node_id".into(), s(node)), ("handle".into(), s(after))]));
+        loop {
+            let page = self.db.query(&query, from).await?;
+            count += page.items.len();
+            page.items.iter().for_each(|row| listed.add(Table::Handles, row));
+            let last = page.items.last().and_then(|row| row.get("handle")?.as_s().ok().cloned());
+            from = page.next;
+            match (&from, last) {
+                (None, _) => return Ok((listed, None)),
+                (Some(_), Some(last)) if count >= most => return Ok((listed, Some(last))),
+                (Some(_), _) => {}
+            }
+        }
     }
 
     /// One handle, read consistently.

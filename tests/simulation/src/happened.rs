@@ -103,6 +103,7 @@ pub const ACTIONS: &[(&str, ActionName)] = &[
     ("clean-stale-records", ActionName::Warn),
     ("clean-stale-records", ActionName::HoldBack),
     ("sweep-dispatch", ActionName::Warn),
+    ("sweep-dispatch", ActionName::HoldBack),
     ("sweep-dispatch", ActionName::MarkDestroying),
     ("sweep-dispatch", ActionName::LookLater),
     ("sweep-dispatch", ActionName::ForgetHandle),

@@ -67,6 +67,8 @@ pub struct Machine {
     heartbeat_at: Time,
     report_at: Time,
     handles_at: Time,
+    /// When a report of handles was last sent.
+    reported_handles_at: Time,
     mishap_at: Time,
 }
 
@@ -114,6 +116,7 @@ impl Machine {
             heartbeat_at: now,
             report_at: now,
             handles_at: now,
+            reported_handles_at: now,
             mishap_at: now,
         };
         let core = Arc::clone(core);

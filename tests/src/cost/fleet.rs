@@ -80,12 +80,22 @@ enum Due {
     Event,
 }
 
+/// After this time, the agent reports its handles although nothing asked for it.
+const AT_LEAST_EVERY_MS: i64 = 3_600_000;
+
+/// How many handles one part of a report has at most.
+const PART: usize = 1000;
+
 struct Node {
     file: NodeFile,
     protocol: Protocol,
     handles: BTreeSet<String>,
     /// When the next handle report is due.
     handles_at: i64,
+    /// When a report was last sent.
+    reported_at: Option<i64>,
+    /// The time between two looks at the handles.
+    look_ms: i64,
 }
 
 pub struct Fleet {
@@ -213,7 +223,8 @@ impl Fleet {
             let identity = Identity { instance_id: instance_id.clone(), address: Some("10.0.123.234".into()) };
             let boot_id = "123e4567-e89b-12d3-a456-426614174000".to_owned();
             let protocol = Protocol::new(identity, Durable::new(file.node_id, boot_id));
-            let node = Node { file, protocol, handles: BTreeSet::new(), handles_at: 0 };
+            let node =
+                Node { file, protocol, handles: BTreeSet::new(), handles_at: 0, reported_at: None, look_ms: 30_000 };
             self.due.insert((self.ms() + BOOT_S * 1000, Due::Beat(instance_id.clone())));
             self.nodes.insert(instance_id, node);
         }
@@ -360,16 +371,33 @@ impl Fleet {
 
     async fn report_handles(&mut self, id: &str, node: &mut Node) {
         let label = Some(node.file.node_id.to_string());
-        let listed =
-            |h: &String| ReportedHandle { handle: h.clone(), kind: HandleKind::Container, label: label.clone() };
+        let listed = |h: &String| ReportedHandle {
+            handle: h.clone(),
+            kind: HandleKind::Container,
+            label: label.clone(),
+            parent: None,
+        };
         let list = HandleList { handles: node.handles.iter().map(listed).collect(), complete: true };
-        let Some(report) = node.protocol.handle_report(node.protocol.durable.as_of, list) else { return };
+        // The agent reports what has changed once an hour, and otherwise only looks at its handles.
+        let hour = node.reported_at.is_some_and(|at| self.ms() - at >= AT_LEAST_EVERY_MS);
+        if hour {
+            node.protocol.report_handles_again();
+        }
+        let Some(mut round) = node.protocol.handle_round(node.protocol.durable.as_of, list, PART) else {
+            self.report_handles_in(id, node, node.look_ms);
+            return;
+        };
+        node.reported_at = Some(self.ms());
+        let Some(report) = node.protocol.handle_report(&mut round) else { return };
         let event = Self::post(node, "handles", &report);
         let Reply::Http(response) = self.sweep.0.handle(event, self.clock()).await.unwrap() else { panic!("a run") };
         self.note(Kind::HandleReport, self.sweep.1.take());
         let answer: HandleReportAnswer = good(&response);
         let destroyed = answer.destroy.iter().filter(|h| node.handles.remove(*h)).count();
+        round.answered(&answer);
+        node.protocol.end_handle_round(&round);
         let next_ms = (answer.next_report_s * 1000.0) as i64;
+        node.look_ms = next_ms;
         self.report_handles_in(id, node, if destroyed > 0 { next_ms.min(CHANGE_MS) } else { next_ms });
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn only_its_own_part(node: NodeId, change: &Change) -> bool {
     let unwritten = EntryRow::new(&ControlKey::Brake(BrakeKind::Handles));
     let rows = [&change.before, &change.after].map(|row| row.as_ref().and_then(entry));
     let [before, after] = rows.map(|row| row.unwrap_or_else(|| unwritten.clone()));
-    let is_foreign = |source: &&String| **source != node.to_string();
+    let is_foreign = |source: &&String| source.split('#').next() != Some(node.to_string().as_str());
     after.parts.keys().filter(is_foreign).all(|source| before.parts.get(source) == after.parts.get(source))
 }
 
@@ -91,7 +91,7 @@ impl Check {
                     let all = rows.filter(|r| node_id(r) == Some(*node) && text(r, "state") != Some("gone")).count();
                     let sweep = &policy.sweep;
                     let floor = sweep.cap_min as usize;
-                    let (source, id) = (node.to_string(), text(before, "handle").unwrap_or_default().to_owned());
+                    let (source, id) = (source_of(caller), text(before, "handle").unwrap_or_default().to_owned());
                     let brake =
                         Brake { name: "handles", source, id, floor, fraction: sweep.cap_fraction, hold_s: None };
                     // Handles that were dropped are not counted in `all`.
@@ -301,7 +301,11 @@ impl Check {
 fn source_of(caller: &Caller) -> String {
     match &caller.kind {
         Kind::Run(function) => (*function).to_owned(),
-        Kind::Node { node, .. } => node.to_string(),
+        Kind::Node { node, body, .. } => {
+            let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+            let part = report.pointer("/part/no").map(|no| format!("#{no}")).unwrap_or_default();
+            format!("{node}{part}")
+        }
         Kind::Operator => String::new(),
     }
 }

@@ -60,8 +60,12 @@ impl Check {
         let unknown = matches!(text(before, "state"), Some("unknown" | "gone"));
         let forgotten = unknown && node_id(before).is_none_or(|node| self.forgets_life(node));
         let alloc = alloc.filter(|a| node_id(a) == node_id(before) && !forgotten);
+        // What never appeared by its deadline is marked, and is live again if it appears after all.
+        let is_late = text(before, "state") == Some("creating")
+            && time(before, "deadline_at").is_some_and(|by| by <= self.core.now() + SLACK);
         if let Some(alloc) = alloc
             && !is_final(alloc)
+            && !is_late
         {
             self.broken(rule, format!("{before:?} belongs to {alloc:?}"));
         }
@@ -71,14 +75,15 @@ impl Check {
             && let Some(record) = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node))
         {
             let is_used = |id: &AllocId| model.get(&alloc_key(*id)).is_some_and(|r| !is_final(r) && uses(r, cache));
-            if let Some(user) = set(record).iter().find(|id| is_used(id)) {
+            if let Some(user) = set(record).iter().find(|id| is_used(id) && !is_late) {
                 self.broken(rule, format!("{before:?} is used by {user}"));
             }
         }
         self.invariant_an_unused_cache_is_kept_for_a_while(model, before);
         // The handle of a failed alloc is kept for some time, so that people can look at it. (The handles may be
-        // restored to another moment.)
+        // restored to another moment. What was destroyed before is not kept a second time.)
         if let Some(alloc) = alloc.filter(|a| !self.forgets(time(a, "placed_at")))
+            && text(before, "state") != Some("gone")
             && text(alloc, "client") == Some("failed")
             && let Some(policy) = self.present_policy()
         {
@@ -192,6 +197,12 @@ impl Check {
     fn invariant_rows_go_only_with_their_lives(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), None) = (before, after) else { return };
         let Some(node) = node_id(before) else { return };
+        // The row of a node whose record did not come back for a day.
+        if count(before, "expires_at").saturating_mul(1000) <= self.core.now().as_ms()
+            && count(before, "expires_at") > 0
+        {
+            return;
+        }
         let last = |r: &Item| node_id(r).or_else(|| text(r, "last_node_id").and_then(|n| n.parse().ok()));
         let known = model.get(&node_key(node.slot())).and_then(|r| last(r));
         if known.is_none_or(|known: NodeId| known.ulid() < node.ulid()) {

@@ -6,12 +6,16 @@ use model::HandleKind;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{
-    AllocReportAnswer, AllocUpdate, ErrorCode, HandleReportAnswer, Heartbeat, HeartbeatAnswer, ReportedHandle,
+    AllocReportAnswer, AllocUpdate, ErrorCode, HandleReport, HandleReportAnswer, Heartbeat, HeartbeatAnswer,
+    ReportedHandle,
 };
-use nodekeeper_agent::protocol::HandleList;
+use nodekeeper_agent::protocol::{HandleList, HandleRound};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+
+/// After this time, the handles are reported once more although nothing asked for it, as the agent does.
+const AT_LEAST_EVERY: Span = Span::from_s(3600);
 
 enum Answer<T> {
     Told(T),
@@ -85,6 +89,9 @@ impl Machine {
                 ground.answered_at = Some(self.core.now());
                 ground.said_busy = beat.busy == Some(true);
                 drop(ground);
+                if answer.report_handles {
+                    self.handles_at = self.handles_at.min(self.later(0, 2));
+                }
                 if registered || answer.must_report {
                     self.report_at = self.core.now();
                     self.handles_at = self.handles_at.min(self.later(0, 2));
@@ -161,6 +168,7 @@ impl Machine {
                 handle: handle.clone(),
                 kind: if handle.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
                 label: label.clone(),
+                parent: None,
             })
             .collect();
         let partial = self.core.happens(Fault::ListingPartial);
@@ -170,14 +178,36 @@ impl Machine {
         let labels: BTreeMap<String, String> =
             listed.iter().filter_map(|h| Some((h.handle.clone(), h.label.clone()?))).collect();
         let list = HandleList { handles: listed, complete: !partial };
-        let Some(report) = self.protocol.handle_report(as_of, list) else {
-            self.handles_at = self.later(30, 60);
-            return;
-        };
-        self.save();
-        match self.post::<HandleReportAnswer>("handles", &report).await {
+        let hour = self.core.now().since(self.reported_handles_at) >= AT_LEAST_EVERY;
+        if hour {
+            self.protocol.report_handles_again();
+        }
+        self.handles_at = self.later(30, 60);
+        // Parts are small, so that few handles make several.
+        let most = usize::try_from(self.core.between(1, 8)).unwrap_or(8);
+        let Some(mut round) = self.protocol.handle_round(as_of, list, most) else { return };
+        self.reported_handles_at = self.core.now();
+        while let Some(report) = self.protocol.handle_report(&mut round) {
+            self.save();
+            if !self.report_part(&mut round, &report, &labels).await {
+                return;
+            }
+        }
+        self.protocol.end_handle_round(&round);
+    }
+
+    /// Reports one part. Returns whether the next part may be reported.
+    async fn report_part(
+        &mut self,
+        round: &mut HandleRound,
+        report: &HandleReport,
+        labels: &BTreeMap<String, String>,
+    ) -> bool {
+        match self.post::<HandleReportAnswer>("handles", report).await {
             Answer::Told(answer) => {
-                self.handles_at = self.core.now() + Span::from_ms((answer.next_report_s * 1000.0) as i64);
+                round.answered(&answer);
+                let next = self.core.now() + Span::from_ms((answer.next_report_s * 1000.0) as i64);
+                self.handles_at = self.handles_at.min(next);
                 let mut destroyed = false;
                 for handle in &answer.destroy {
                     // As the agent does: only what still has the label that was reported.
@@ -186,9 +216,10 @@ impl Machine {
                         destroyed |= self.destroy(handle);
                     }
                 }
-                if destroyed {
+                if destroyed || answer.left > 0 {
                     self.handles_at = self.handles_at.min(self.later(0, 1));
                 }
+                return true;
             }
             Answer::Refused(ErrorCode::WrongIncarnation) => {
                 self.protocol.register_anew();
@@ -196,8 +227,15 @@ impl Machine {
                 self.heartbeat_at = self.core.now();
                 self.handles_at = self.later(5, 20);
             }
-            Answer::Refused(_) | Answer::Nothing => self.handles_at = self.later(5, 30),
+            Answer::Refused(_) => self.handles_at = self.later(5, 30),
+            // One part that is not answered keeps no other part from being sent.
+            Answer::Nothing => {
+                round.failed();
+                self.handles_at = self.later(5, 30);
+                return true;
+            }
         }
+        false
     }
 
     fn destroy(&mut self, handle: &str) -> bool {

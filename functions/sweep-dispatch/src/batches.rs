@@ -1,0 +1,153 @@
+//! The writes of one report, many at a time.
+//!
+//! Guarantees: no write begins when little time is left; at most [`MAX_WRITES`] rows of each kind are written; what was not
+//! written is counted, and the next report does it.
+//! Does not: decide what is written.
+
+use crate::act::mark;
+use crate::report::ignore_race;
+use crate::verdict::Verdict;
+use futures::StreamExt;
+use model::policy::Policy;
+use model::time::Time;
+use model::{Handle, NodeRecord};
+use runtime::clock::RunClock;
+use store::{Store, Write, WriteError, change, change_handle, insert_handle, unchanged};
+
+/// The most rows of one kind that one request writes.
+const MAX_WRITES: usize = 2000;
+
+/// How many writes of single rows run at the same time.
+const AT_ONCE: usize = 8;
+
+/// How many rows one transaction writes besides the node's record. DynamoDB takes 100 writes.
+pub(crate) const TOGETHER: usize = 99;
+
+/// The writes of one report.
+pub(crate) struct Batches<'a> {
+    store: &'a Store,
+    record: NodeRecord,
+    clock: RunClock,
+    reserve_ms: u64,
+    now: Time,
+    left: u64,
+}
+
+impl<'a> Batches<'a> {
+    pub(crate) fn new(store: &'a Store, record: NodeRecord, clock: RunClock, policy: &Policy, now: Time) -> Self {
+        Self { store, record, clock, reserve_ms: policy.watchdog.reserve_ms, now, left: 0 }
+    }
+
+    /// How many rows were not written.
+    pub(crate) const fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The node's record after the writes.
+    pub(crate) fn record(self) -> NodeRecord {
+        self.record
+    }
+
+    fn may_begin(&self) -> bool {
+        self.clock.has_left(self.reserve_ms)
+    }
+
+    /// Writes what changes, and the new rows.
+    pub(crate) async fn write(&mut self, verdict: &Verdict<'_>) -> Result<(), WriteError> {
+        let changed = verdict.changed.iter().map(|(before, after)| change_handle(before, after));
+        let buried = verdict.gone.iter().chain(&verdict.dropped).map(|row| change_handle(row, &row.buried(self.now)));
+        let writes: Vec<Write> = changed.chain(buried).collect();
+        self.one_by_one(writes).await?;
+        self.insert(&verdict.new).await
+    }
+
+    /// Single conditional writes, several at the same time. A lost race is fine: the next report judges the new row.
+    async fn one_by_one(&mut self, writes: Vec<Write>) -> Result<(), WriteError> {
+        let most = writes.len().min(MAX_WRITES);
+        let mut left = writes.len().saturating_sub(most);
+        let (store, may_begin) = (self.store, || self.may_begin());
+        let work = writes.into_iter().take(most).map(|write| async move {
+            if may_begin() { ignore_race(store.apply(&write).await).map(|()| true) } else { Ok(false) }
+        });
+        let mut results = futures::stream::iter(work.collect::<Vec<_>>()).buffer_unordered(AT_ONCE);
+        while let Some(written) = results.next().await {
+            left += usize::from(!written?);
+        }
+        drop(results);
+        self.left = self.left.saturating_add(left as u64);
+        Ok(())
+    }
+
+    /// New rows. The record must still be that of this node.
+    async fn insert(&mut self, rows: &[Handle]) -> Result<(), WriteError> {
+        self.left = self.left.saturating_add(rows.len().saturating_sub(MAX_WRITES) as u64);
+        let rows = rows.get(..MAX_WRITES).unwrap_or(rows);
+        for chunk in rows.chunks(TOGETHER) {
+            if !self.may_begin() {
+                self.left = self.left.saturating_add(chunk.len() as u64);
+                continue;
+            }
+            let writes: Vec<Write> =
+                std::iter::once(unchanged(&self.record)).chain(chunk.iter().map(insert_handle)).collect();
+            match self.store.transact(&writes).await {
+                Ok(()) => {}
+                // One of the rows exists now, or the record has changed.
+                Err(WriteError::Conflict(_) | WriteError::Contended) => {
+                    for row in chunk {
+                        let writes = [unchanged(&self.record), insert_handle(row)];
+                        if self.may_begin() {
+                            ignore_race(self.store.transact(&writes).await)?;
+                        }
+                    }
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks these rows. Returns the names of those that were marked.
+    pub(crate) async fn mark(&mut self, rows: &[&Handle]) -> Result<Vec<String>, WriteError> {
+        let mut marked = Vec::new();
+        self.left = self.left.saturating_add(rows.len().saturating_sub(MAX_WRITES) as u64);
+        let rows = rows.get(..MAX_WRITES).unwrap_or(rows);
+        for chunk in rows.chunks(TOGETHER) {
+            if !self.may_begin() {
+                self.left = self.left.saturating_add(chunk.len() as u64);
+                continue;
+            }
+            match mark(self.store, &self.record, chunk, self.now).await {
+                Ok(told) => {
+                    self.record = told;
+                    marked.extend(chunk.iter().map(|row| row.handle.clone()));
+                }
+                Err(WriteError::Conflict(_) | WriteError::Contended) => {
+                    for row in chunk.iter().filter(|_| self.clock.has_left(self.reserve_ms)) {
+                        match mark(self.store, &self.record, &[row], self.now).await {
+                            Ok(told) => {
+                                self.record = told;
+                                marked.push(row.handle.clone());
+                            }
+                            Err(e) => ignore_race(Err(e))?,
+                        }
+                    }
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(marked)
+    }
+}
+
+/// The writes that mark these handles of one node together with its record.
+pub(crate) fn marks(
+    record: &NodeRecord,
+    handles: &[&Handle],
+    now: Time,
+) -> Result<(NodeRecord, Vec<Write>), WriteError> {
+    let told = record.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
+    let (write, told) = change(Some(record), &told);
+    let seq = told.life().map_or(0, |l| l.seq);
+    let writes = handles.iter().map(|handle| change_handle(handle, &handle.marked(seq, now)));
+    Ok((told, std::iter::once(write).chain(writes).collect()))
+}

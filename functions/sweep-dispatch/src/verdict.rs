@@ -1,0 +1,235 @@
+//! What one report says about the handles of a node, row by row. Pure.
+//!
+//! Guarantees: only names in the range of the report are judged; the label decides, also where there is a row; what a live
+//! alloc of the node uses is never destroyed; a handle is destroyed after those that name it as their parent.
+//! Does not: contain the rule for one handle (`model::handle` does), or read or write anything.
+
+use model::auth::hex;
+use model::handle::{Judgement, ReportRules, Sighting, cache_name};
+use model::ids::{AllocId, NodeId};
+use model::time::Time;
+use model::wire::ReportedHandle;
+use model::{Handle, HandleKind, HandleState};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many steps the search for a circle of parents goes.
+const MAX_PARENTS: usize = 64;
+
+/// What a report changes, row by row.
+#[derive(Default)]
+pub(crate) struct Verdict<'a> {
+    /// Rows that change: each as read, and as it is written.
+    pub(crate) changed: Vec<(&'a Handle, Handle)>,
+    /// Handles that are destroyed: their rows become tombstones.
+    pub(crate) gone: Vec<&'a Handle>,
+    /// Handles that were missing for too long: their rows become tombstones, with an event.
+    pub(crate) dropped: Vec<&'a Handle>,
+    /// Handles with this node's label and without a row: the rows to make. What a live alloc uses gets a live row, and
+    /// anything else an unknown one.
+    pub(crate) new: Vec<Handle>,
+    /// Handles that two reports listed as unknown: they are marked.
+    pub(crate) twice_unknown: Vec<&'a Handle>,
+    /// Handles that were destroyed and are listed again: they are marked.
+    pub(crate) back: Vec<&'a Handle>,
+    /// Handles that are marked and still listed: the node is told to destroy them.
+    pub(crate) destroy: BTreeSet<String>,
+    /// Handles with the label of another node: the answer names them, and nobody destroys them.
+    pub(crate) conflicts: Vec<String>,
+    /// Whether a handle is missing and its missing time does not grow now, because an operator keeps it, for instance.
+    /// The time starts when the operator stops keeping it, and that does not raise `seq`. So this report must not become
+    /// the settled one.
+    still_missing: bool,
+}
+
+/// What is known of the node beside its handles.
+pub(crate) struct OfNode<'a> {
+    pub(crate) node_id: NodeId,
+    /// The labels of other nodes whose lives are over: nobody else destroys what carries them.
+    pub(crate) over: &'a BTreeSet<String>,
+    /// The live allocs of the node.
+    pub(crate) allocs: &'a BTreeSet<AllocId>,
+    /// The caches that these allocs name.
+    pub(crate) used_caches: &'a BTreeSet<String>,
+}
+
+impl OfNode<'_> {
+    fn is_ours(&self, label: &str) -> bool {
+        label == self.node_id.to_string() || self.over.contains(label)
+    }
+
+    /// The live alloc that a handle belongs to, if its name says so.
+    fn alloc_of(&self, handle: &str) -> Option<AllocId> {
+        handle.parse().ok().filter(|id| self.allocs.contains(id))
+    }
+
+    fn is_used(&self, handle: &str) -> bool {
+        self.alloc_of(handle).is_some() || cache_name(handle).is_some_and(|cache| self.used_caches.contains(cache))
+    }
+}
+
+impl Verdict<'_> {
+    /// Whether nothing is pending, so that the rows need not be read if the same report comes again.
+    pub(crate) fn is_quiet(&self, rows: &[Handle]) -> bool {
+        let settled = |r: &Handle| matches!(r.state, HandleState::Live | HandleState::Gone);
+        rows.iter().all(settled)
+            && !self.still_missing
+            && self.changed.is_empty()
+            && self.dropped.is_empty()
+            && self.new.is_empty()
+            && self.back.is_empty()
+            && self.conflicts.is_empty()
+    }
+}
+
+/// What a report does to each row, and the rows to make. `is_whole`: what is not listed is not on the node.
+pub(crate) fn judge<'a>(
+    rows: &'a [Handle],
+    handles: &[ReportedHandle],
+    is_whole: bool,
+    node: &OfNode<'_>,
+    rules: ReportRules,
+    now: Time,
+) -> Verdict<'a> {
+    let mut verdict = Verdict::default();
+    let (mut appeared, mut missing) = (Vec::new(), Vec::new());
+    let listed: BTreeMap<&str, &ReportedHandle> = handles.iter().map(|h| (h.handle.as_str(), h)).collect();
+    for row in rows {
+        let found = listed.get(row.handle.as_str());
+        // The label decides, also where there is a row. A handle without a label, or with another node's, is there, so it is
+        // not missing, and nobody destroys it.
+        if let Some(found) = found.filter(|found| !found.label.as_deref().is_some_and(|label| node.is_ours(label))) {
+            verdict.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
+            continue;
+        }
+        if found.is_some()
+            && node.is_used(&row.handle)
+            && !matches!(row.state, HandleState::Live | HandleState::Creating)
+        {
+            // A live alloc uses it. The row was marked because the handle appeared late, or it is from a restored table.
+            appeared.push((row, row.used(node.alloc_of(&row.handle), rules.seq, now)));
+            continue;
+        }
+        let sighting = if found.is_some() {
+            Sighting::Listed
+        } else if is_whole && rules.as_of >= row.seq {
+            Sighting::NotListed
+        } else {
+            Sighting::Unproven
+        };
+        match row.reported(sighting, rules, now) {
+            Judgement::Unchanged => {}
+            Judgement::Appeared(after) => appeared.push((row, after)),
+            Judgement::Missing(after) => missing.push((row, after)),
+            Judgement::StillMissing => verdict.still_missing = true,
+            Judgement::Dropped => verdict.dropped.push(row),
+            Judgement::Gone => verdict.gone.push(row),
+            Judgement::TwiceUnknown => verdict.twice_unknown.push(row),
+            Judgement::Back => verdict.back.push(row),
+            Judgement::ToDestroy => _ = verdict.destroy.insert(row.handle.clone()),
+        }
+    }
+    for (_, after) in &mut appeared {
+        after.parent = listed.get(after.handle.as_str()).and_then(|h| h.parent.clone()).or(after.parent.take());
+    }
+    appeared.append(&mut missing);
+    verdict.changed = appeared;
+    let known: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
+    for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
+        match &handle.label {
+            Some(label) if node.is_ours(label) => {
+                let row = Handle::unknown(node.node_id, handle, rules.report_no, now);
+                let is_used = node.is_used(&handle.handle);
+                let row = if is_used { row.used(node.alloc_of(&handle.handle), rules.seq, now) } else { row };
+                verdict.new.push(row);
+            }
+            // A cloned disk or a moved volume: the answer names the handle, and it stays while its node lives.
+            Some(_) => verdict.conflicts.push(handle.handle.clone()),
+            None => {}
+        }
+    }
+    verdict
+}
+
+/// Without the handles that must wait: those that a handle names as its parent that is still there, and the caches that
+/// one of these allocs names, whose containers are still there. `rows` are all handles of the node.
+pub(crate) fn without_parents(
+    destroy: BTreeSet<String>,
+    rows: &[Handle],
+    caches: &BTreeSet<String>,
+) -> BTreeSet<String> {
+    let parents: BTreeMap<&str, &str> = rows
+        .iter()
+        .filter(|row| row.state != HandleState::Gone)
+        .filter_map(|row| Some((row.handle.as_str(), row.parent.as_deref()?)))
+        .collect();
+    let has_child = |handle: &str| {
+        let children = parents.iter().filter(|(_, parent)| **parent == handle).map(|(child, _)| *child);
+        // Handles that are each other's parents would wait for ever.
+        children.into_iter().any(|child| !is_above(&parents, child, handle))
+    };
+    let waits = |handle: &String| has_child(handle) || cache_name(handle).is_some_and(|cache| caches.contains(cache));
+    destroy.into_iter().filter(|handle| !waits(handle)).collect()
+}
+
+/// Whether `above` is among the parents of `handle`, its parents' parents and so on.
+fn is_above(parents: &BTreeMap<&str, &str>, above: &str, handle: &str) -> bool {
+    let chain = std::iter::successors(Some(handle), |handle| parents.get(handle).copied());
+    chain.take(MAX_PARENTS).skip(1).any(|parent| parent == above)
+}
+
+/// Whether any of these may have children: only volumes have.
+pub(crate) fn may_have_children(destroy: &BTreeSet<String>, rows: &[Handle]) -> bool {
+    rows.iter().any(|row| row.kind == HandleKind::Volume && destroy.contains(&row.handle))
+}
+
+/// At most `most` handles to destroy. Each report begins with other handles, so that a handle that cannot be destroyed
+/// does not block the rest.
+pub(crate) fn turn(destroy: &BTreeSet<String>, report_no: u64, most: usize) -> Vec<String> {
+    let turn = usize::try_from(report_no).unwrap_or(0).wrapping_mul(most);
+    let first = turn.checked_rem(destroy.len()).unwrap_or(0);
+    let (before, from) = (destroy.iter().take(first), destroy.iter().skip(first));
+    from.chain(before).take(most).cloned().collect()
+}
+
+/// A digest of these handles, in any order.
+pub(crate) fn digest(handles: &[ReportedHandle]) -> String {
+    let mut sorted: Vec<&ReportedHandle> = handles.iter().collect();
+    sorted.sort_unstable();
+    let json = serde_json::to_vec(&sorted).unwrap_or_default();
+    hex(Sha256::digest(json).get(..8).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fixtures::{self, at};
+
+    fn row(handle: &str, parent: Option<&str>, state: HandleState) -> Handle {
+        let row = Handle::new(fixtures::node_id(1), handle.into(), HandleKind::Volume, state, 5, at(1));
+        Handle { parent: parent.map(str::to_owned), ..row }
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn rh33_a_parent_is_destroyed_after_its_children() {
+        let rows = [
+            row("a", None, HandleState::Destroying),
+            row("b", Some("a"), HandleState::Destroying),
+            row("c", Some("b"), HandleState::Live),
+            row("d", None, HandleState::Destroying),
+        ];
+        let none = BTreeSet::new();
+        assert_eq!(without_parents(set(&["a", "b", "d"]), &rows, &none), set(&["d"]));
+        let mut gone = rows.clone();
+        gone[2].state = HandleState::Gone;
+        assert_eq!(without_parents(set(&["a", "b", "d"]), &gone, &none), set(&["b", "d"]));
+        // Each other's parents do not wait.
+        let circle = [row("a", Some("b"), HandleState::Destroying), row("b", Some("a"), HandleState::Destroying)];
+        assert_eq!(without_parents(set(&["a", "b"]), &circle, &none), set(&["a", "b"]));
+        assert_eq!(without_parents(set(&["cache:x", "cache:y"]), &[], &set(&["x"])), set(&["cache:y"]));
+    }
+}
