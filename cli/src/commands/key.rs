@@ -3,7 +3,7 @@
 //! Guarantees: a rotation locks out no node: it is refused while a node uses an older key than the current one, and while a
 //! function may still launch nodes with an older key. Two rotations at once store one key. No key is printed.
 //! Does not: reach the functions or the nodes. The functions read the secret again by themselves, and give each node a
-//! token of the new key with its next heartbeat (`docs/rules.md#section-12`).
+//! token of the new key with its next heartbeat (`docs/rules.md#section-11`).
 
 use super::operate::{BY_OPERATOR, retention, tell};
 use super::show::{self, several};

@@ -7,14 +7,14 @@
 use crate::actions::Action;
 use model::action::Telling;
 use model::functions::SWEEP_DISPATCH;
-use model::handle::{AllocFact, Due, NodeFact, WorkFact};
+use model::handle::{AllocFact, CacheFact, Due, NodeFact, cache_name};
 use model::ids::{NodeId, Slot};
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{BrakeKind, Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use runtime::watchdog;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use store::Table;
 
 /// A row that cannot be used, or a handle of another node, leaves one event in this time.
@@ -26,7 +26,6 @@ pub type Plan = model::action::Plan<Action>;
 /// Makes the plan. `now` is the time of the decision.
 pub fn plan(seen: &Observation, now: Time) -> Plan {
     let records: BTreeMap<Slot, &NodeRecord> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
-    let working: BTreeSet<NodeId> = seen.allocs.iter().map(|a| a.node_id).collect();
     let cache_unused = Span::from_s(seen.policy.sweep.cache_unused_s);
     let mut plan = Plan::default();
     // Only this function reads handles; poll-and-scale tells of all other rows.
@@ -44,7 +43,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known) {
         let record = records.get(&handle.node_id.slot()).copied();
         let handle = handle.clone();
-        match handle.due(node_fact(&handle, record, &working), cache_unused, now) {
+        match handle.due(node_fact(&handle, record, seen), cache_unused, now) {
             Due::Mark(reason) => plan.add(Action::MarkDestroying(handle), reason),
             Due::Later(after, reason) => plan.add_quietly(Action::LookLater(handle, after), reason),
             Due::Forget(reason) => plan.add_quietly(Action::ForgetHandle(handle), reason),
@@ -69,15 +68,16 @@ fn end_brakes(seen: &Observation, records: &BTreeMap<Slot, &NodeRecord>, now: Ti
     }
 }
 
-fn node_fact(handle: &Handle, record: Option<&NodeRecord>, working: &BTreeSet<NodeId>) -> NodeFact {
+fn node_fact(handle: &Handle, record: Option<&NodeRecord>, seen: &Observation) -> NodeFact {
     let Some(life) = record.and_then(NodeRecord::life).filter(|l| l.node_id == handle.node_id) else {
         return if record.is_some_and(|r| is_over(r, handle.node_id)) { NodeFact::Over } else { NodeFact::Lost };
     };
     let live = handle.alloc_id.is_some_and(|id| life.allocs.contains(&id));
-    let work = working.contains(&handle.node_id) || !life.allocs.is_empty();
+    let named = |cache| seen.used_caches.get(&handle.node_id).is_some_and(|named| named.contains(cache));
+    let used = seen.unclear.contains(&handle.node_id) || cache_name(&handle.handle).is_some_and(named);
     NodeFact::Lives {
         alloc: if live { AllocFact::Live } else { AllocFact::Ended },
-        work: if work { WorkFact::Some } else { WorkFact::None },
+        cache: if used { CacheFact::Named } else { CacheFact::Unused },
     }
 }
 

@@ -150,9 +150,8 @@ pub enum NodeFact {
     Lives {
         /// Whether the handle's alloc is live.
         alloc: AllocFact,
-        /// Whether any alloc on the node is live. Every live alloc counts, because the index does not show which
-        /// caches an alloc uses.
-        work: WorkFact,
+        /// Whether a live alloc of the node names the cache, if the handle is one.
+        cache: CacheFact,
     },
 }
 
@@ -165,13 +164,13 @@ pub enum AllocFact {
     Ended,
 }
 
-/// Whether a node has work.
+/// Whether a cache is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkFact {
-    /// At least one alloc on the node is live.
-    Some,
-    /// No alloc on the node is live.
-    None,
+pub enum CacheFact {
+    /// A live alloc of the node names it, or may do so.
+    Named,
+    /// No live alloc of the node names it.
+    Unused,
 }
 
 /// What becomes of a handle that is due.
@@ -232,6 +231,12 @@ impl Handle {
     /// The row marked for destruction. `seq` is the number of the order to destroy.
     pub fn marked(&self, seq: u64, now: Time) -> Self {
         Self { state: HandleState::Destroying, seq, due_at: now + DAY, deadline_at: None, ..self.clone() }.not_missing()
+    }
+
+    /// For how long its node has been told to destroy it, at least; zero if the node has not been told.
+    pub fn destroying_for(&self, now: Time) -> Span {
+        // A mark sets the next look a day ahead, and each look does so again.
+        if self.state == HandleState::Destroying { now.since(self.due_at - DAY) } else { Span::ZERO }
     }
 
     /// The row as a tombstone. If sweep-dispatch does not delete it, DynamoDB does two days later.
@@ -308,10 +313,10 @@ impl Handle {
 
     /// What becomes of the handle when it is due. `cache_unused` is how long a cache may be unused.
     pub fn due(&self, node: NodeFact, cache_unused: Span, now: Time) -> Due {
-        let (alloc, work) = match node {
+        let (alloc, cache) = match node {
             NodeFact::Over => return Due::Purge(Reason::NodeGone { node_id: self.node_id }),
             NodeFact::Lost => return self.orphaned(now),
-            NodeFact::Lives { alloc, work } => (alloc, work),
+            NodeFact::Lives { alloc, cache } => (alloc, cache),
         };
         let tomorrow = |reason| Due::Later(Box::new(Self { due_at: now + DAY, ..self.clone() }), reason);
         if self.state != HandleState::Gone && self.expires_at.is_some() {
@@ -334,7 +339,7 @@ impl Handle {
             }
             (HandleState::Creating | HandleState::Live, Some(alloc_id)) => Due::Mark(Reason::AllocEnded { alloc_id }),
             (HandleState::Creating | HandleState::Live, None) if self.kind == HandleKind::Volume => {
-                self.cache_due(work, cache_unused, now)
+                self.cache_due(cache, cache_unused, now)
             }
             (HandleState::Creating | HandleState::Live, None) => Due::Mark(Reason::BelongsToNoAlloc {}),
         }
@@ -350,13 +355,13 @@ impl Handle {
         Due::Later(Box::new(Self { expires_at, due_at, ..self.clone() }), Reason::RecordMissing {})
     }
 
-    fn cache_due(&self, work: WorkFact, unused: Span, now: Time) -> Due {
+    fn cache_due(&self, cache: CacheFact, unused: Span, now: Time) -> Due {
         let look = unused.min(DAY);
         let later = |deadline_at: Option<Time>, due_at: Time, reason| {
             Due::Later(Box::new(Self { due_at, deadline_at, ..self.clone() }), reason)
         };
         match self.deadline_at {
-            _ if work == WorkFact::Some => later(None, now + look, Reason::NodeHasWork {}),
+            _ if cache == CacheFact::Named => later(None, now + look, Reason::CacheInUse {}),
             Some(by) if now < by => later(Some(by), by.min(now + look), Reason::NotUnusedLongEnough {}),
             Some(_) if self.state == HandleState::Live => Due::Mark(Reason::CacheUnused { unused }),
             Some(_) => Due::Mark(Reason::NeverAppeared {}),
@@ -450,8 +455,8 @@ mod tests {
 
     #[test]
     fn a_cache_is_marked_only_after_it_was_unused_for_its_time() {
-        let idle = NodeFact::Lives { alloc: AllocFact::Ended, work: WorkFact::None };
-        let busy = NodeFact::Lives { alloc: AllocFact::Ended, work: WorkFact::Some };
+        let idle = NodeFact::Lives { alloc: AllocFact::Ended, cache: CacheFact::Unused };
+        let busy = NodeFact::Lives { alloc: AllocFact::Ended, cache: CacheFact::Named };
         let unused = Span::from_s(1000);
         let Due::Later(counted, Reason::UnusedFromNow {}) = handle(HandleState::Live).due(idle, unused, at(10)) else {
             panic!("the unused time did not start")
@@ -459,7 +464,7 @@ mod tests {
         assert_eq!(counted.deadline_at, Some(at(1010)));
         assert!(matches!(counted.due(idle, unused, at(1009)), Due::Later(_, Reason::NotUnusedLongEnough {})));
         assert_eq!(counted.due(idle, unused, at(1010)), Due::Mark(Reason::CacheUnused { unused }));
-        let Due::Later(used, Reason::NodeHasWork {}) = counted.due(busy, unused, at(1010)) else { panic!("marked") };
+        let Due::Later(used, Reason::CacheInUse {}) = counted.due(busy, unused, at(1010)) else { panic!("marked") };
         assert_eq!(used.deadline_at, None);
         assert!(matches!(counted.due(NodeFact::Over, unused, at(10)), Due::Purge(_)));
         assert!(matches!(counted.due(NodeFact::Lost, unused, at(10)), Due::Later(_, Reason::RecordMissing {})));

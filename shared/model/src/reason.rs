@@ -274,7 +274,7 @@ reasons! {
     /// The handle's alloc is final.
     AllocEnded "alloc_ended" { alloc_id: AllocId } = "{alloc_id} has ended";
     /// The node of a cache has live allocs.
-    NodeHasWork "node_has_work" {} = "its node has work";
+    CacheInUse "cache_in_use" {} = "an alloc of its node uses it";
     /// A cache was unused for as long as the policy allows.
     CacheUnused "cache_unused" { unused: Span } = "a cache unused for {unused}";
     /// A cache was not created before its deadline.

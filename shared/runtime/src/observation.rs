@@ -18,7 +18,7 @@ use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::Time;
-use model::{AllocSummary, Handle, JobSummary, Life, NodeRecord};
+use model::{AllocSummary, Handle, HandleKind, JobSummary, Life, NodeRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cmp::Reverse;
@@ -97,6 +97,8 @@ pub struct Observation {
     pub allocs: Vec<AllocSummary>,
     /// The handles that are due. Only sweep-dispatch reads them.
     pub handles: Vec<Handle>,
+    /// The caches that live allocs name, of the nodes that have a cache that is due. Only sweep-dispatch reads them.
+    pub used_caches: BTreeMap<NodeId, BTreeSet<String>>,
     /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
     pub unclear: BTreeSet<NodeId>,
     /// The rows that contradict the contract: no decision uses them.
@@ -117,6 +119,7 @@ impl Observation {
             queue: QueueRead::default(),
             allocs: Vec::new(),
             handles: Vec::new(),
+            used_caches: BTreeMap::new(),
             unclear: BTreeSet::new(),
             aside: SetAside::default(),
             control: Control::default(),
@@ -179,14 +182,39 @@ impl Observation {
         let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
         let segments = segments(is_large(&control, &policy));
-        let (handles, allocs) = try_join(store.handles_due(now), store.live_allocs_listed(segments)).await?;
+        let handles = store.handles_due(now).await?;
         let nodes = store.nodes_listed(segments).await?;
         let mut seen = Self { control, ..Self::empty(policy, policy_version, now) };
-        (seen.nodes, seen.allocs, seen.handles) = (nodes.rows, allocs.rows, handles.rows);
+        (seen.nodes, seen.handles) = (nodes.rows, handles.rows);
         seen.aside.unreadable(nodes.unreadable);
-        seen.aside.unreadable(allocs.unreadable);
         seen.aside.unreadable(handles.unreadable);
+        seen.read_caches(store).await?;
         Ok(seen.sorted_out())
+    }
+
+    /// Reads which caches the live allocs of a node name, for the nodes that have a cache that is due. The allocs are those
+    /// on the records. An alloc that is placed later changes the record, and then nothing about the cache is written.
+    async fn read_caches(&mut self, store: &Store) -> Result<(), ObserveError> {
+        let caches = self.handles.iter().filter(|h| h.kind == HandleKind::Volume && h.alloc_id.is_none());
+        let nodes: BTreeSet<NodeId> = caches.map(|h| h.node_id).collect();
+        let lives = self.nodes.iter().filter_map(NodeRecord::life).filter(|life| nodes.contains(&life.node_id));
+        let ids: Vec<AllocId> = lives.clone().flat_map(|life| life.allocs.iter().copied()).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let read = store.allocs_listed(ids).await?;
+        for alloc in read.rows {
+            let named = self.used_caches.entry(alloc.summary.node_id).or_default();
+            named.extend(alloc.work.caches);
+        }
+        // Nobody knows which caches an alloc names whose row cannot be read.
+        let unreadable: BTreeSet<AllocId> =
+            read.unreadable.iter().filter_map(|row| row.text("alloc_id")?.parse().ok()).collect();
+        let lives = self.nodes.iter().filter_map(NodeRecord::life);
+        let unclear = lives.filter(|life| !life.allocs.is_disjoint(&unreadable)).map(|life| life.node_id);
+        self.unclear.extend(unclear.collect::<Vec<_>>());
+        self.aside.unreadable(read.unreadable);
+        Ok(())
     }
 
     /// Reads some allocs again, by id: those on which the index and the sets `allocs` of the records and jobs differ.

@@ -276,6 +276,9 @@ async fn skip_spent_ids(
     Ok(())
 }
 
+/// After this time, a cache that its node was told to destroy, and still has, is taken back by an alloc that names it.
+const STUCK_AFTER: Span = Span::from_s(600);
+
 async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
     let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
     let deadline = now + keep.creating;
@@ -296,6 +299,10 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -
                 let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
                 let due_at = row.due_at.max(now + keep.creating);
                 change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
+            }
+            // Its node cannot destroy it. Otherwise the job would be placed here again and again.
+            Some(row) if row.destroying_for(now) >= STUCK_AFTER => {
+                change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
             }
             // The cache is being destroyed: the next run places the alloc.
             Some(_) => return Err(WriteError::CONFLICT),
