@@ -161,13 +161,21 @@ class Contract:
 
     tables: list[dict[str, Any]]
     functions: list[Function]
-    # The names of the metrics that the functions emit, and their namespace.
+    # The names of the metrics that each function emits, and their namespace.
     metrics: dict[str, Any]
 
     @staticmethod
     def read(document: dict[str, Any]) -> "Contract":
         rows = [Function(f["name"], f["period_s"], tuple(f["routes"])) for f in document["functions"]]
         return Contract(document["tables"], rows, document["metrics"])
+
+    def emits(self, namespace: str, name: str, dimensions: dict[str, str]) -> bool:
+        """Whether a function emits this metric, or Lambda does for a function."""
+        if namespace == "AWS/Lambda":
+            functions = [{"FunctionName": f"{CLUSTER}-{f.name}"} for f in self.functions]
+            return name in LAMBDA_METRICS and dimensions in functions
+        names = {f: n for f, n in self.metrics["names"].items() if dimensions == {"Cluster": CLUSTER, "Function": f}}
+        return namespace == self.metrics["namespace"] and any(name in n for n in names.values())
 
     def checked_functions(self) -> list[Function]:
         """The functions whose needs are known. `check_contract` reports the others."""
@@ -1049,7 +1057,6 @@ def check_schedule_group(resources: dict[str, Any], wanted: Function) -> Iterato
 
 def check_dashboard(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each graph shows a metric that something emits, and the dashboard shows all alarms."""
-    functions = [f.name for f in contract.functions]
     dashboards = list(of_type(resources, "AWS::CloudWatch::Dashboard").values())
     wanted = 0 if MODES[mode].get("HasDashboard") == "false" else 1
     if len(dashboards) != wanted:
@@ -1059,11 +1066,7 @@ def check_dashboard(resources: dict[str, Any], contract: Contract, mode: str) ->
         for properties in (w["properties"] for w in widgets if w["type"] == "metric"):
             for namespace, name, *dimensions in properties["metrics"]:
                 pairs = dict(zip(dimensions[::2], dimensions[1::2], strict=True))
-                ours = [{"Cluster": CLUSTER, "Function": f} for f in functions]
-                lambdas = [{"FunctionName": f"{CLUSTER}-{f}"} for f in functions]
-                known = {contract.metrics["namespace"]: (contract.metrics["names"], ours), "AWS/Lambda": (LAMBDA_METRICS, lambdas)}
-                names, emitted = known.get(namespace, ([], []))
-                if name not in names or pairs not in emitted:
+                if not contract.emits(namespace, name, pairs):
                     yield f"dashboard: {properties['title']}: nothing emits {namespace} {name} {pairs}"
         shown = {a for w in widgets if w["type"] == "alarm" for a in w["properties"]["alarms"]}
         account = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}"
