@@ -64,6 +64,7 @@ MODES = {
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
         "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123", "AlarmEmail": "a@example.org",
+        "NotReadyNodesAlarm": 5,
     },
 }  # fmt: skip
 
@@ -161,13 +162,21 @@ class Contract:
 
     tables: list[dict[str, Any]]
     functions: list[Function]
-    # The names of the metrics that the functions emit, and their namespace.
+    # The names of the metrics that each function emits, and their namespace.
     metrics: dict[str, Any]
 
     @staticmethod
     def read(document: dict[str, Any]) -> "Contract":
         rows = [Function(f["name"], f["period_s"], tuple(f["routes"])) for f in document["functions"]]
         return Contract(document["tables"], rows, document["metrics"])
+
+    def emits(self, namespace: str, name: str, dimensions: dict[str, str]) -> bool:
+        """Whether a function emits this metric, or Lambda does for a function."""
+        if namespace == "AWS/Lambda":
+            functions = [{"FunctionName": f"{CLUSTER}-{f.name}"} for f in self.functions]
+            return name in LAMBDA_METRICS and dimensions in functions
+        names = {f: n for f, n in self.metrics["names"].items() if dimensions == {"Cluster": CLUSTER, "Function": f}}
+        return namespace == self.metrics["namespace"] and any(name in n for n in names.values())
 
     def checked_functions(self) -> list[Function]:
         """The functions whose needs are known. `check_contract` reports the others."""
@@ -190,6 +199,7 @@ PARAMETERS = {
     "Architecture": ("arm64", {"AllowedValues": ["arm64", "x86_64"]}),
     "UrlConcurrency": (0, {"MinValue": 0, "MaxValue": 1000}),
     "RefusedRequestsAlarm": (1000, {"MinValue": 1}),
+    "NotReadyNodesAlarm": (0, {"MinValue": 0}),
     "DeletionProtection": ("true", {"AllowedValues": ["true", "false"]}),
     "LogLevel": ("info", {"AllowedValues": ["error", "warn", "info", "debug"]}),
     "HasDashboard": ("true", {"AllowedValues": ["true", "false"]}),
@@ -227,6 +237,33 @@ LAMBDA_METRICS = ("ConcurrentExecutions", "Errors", "Invocations", "Throttles", 
 
 # A function counts as silent after five missed periods, as in the policy's watchdog.multiplier.
 SILENT_PERIODS = 5
+
+
+@dataclass(frozen=True)
+class Sign:
+    """An alarm on a metric of a function's runs."""
+
+    alarm: str
+    function: str
+    metric: str
+    period_s: int
+    # It goes off when so many of the last so many periods are at the threshold or above.
+    periods: tuple[int, int]
+    threshold: int = 1
+
+
+# What is usual for a short time must not raise an alarm, and what a brake holds for five minutes must.
+SIGNS = {
+    "BrakesHeld": Sign("brakes-held", "poll-and-scale", "HeldByBrakes", 60, (2, 3)),
+    "InstancesAbsent": Sign("instances-absent", "poll-and-scale", "InstancesAbsent", 300, (3, 3)),
+    "InstanceListEmpty": Sign("instance-list-empty", "poll-and-scale", "InstanceListEmpty", 60, (2, 3)),
+    "StartsFail": Sign("starts-fail", "poll-and-scale", "FailedStarts", 300, (1, 1), 3),
+    "NodesNotReady": Sign("nodes-not-ready", "poll-and-scale", "NodesNotReady", 300, (6, 6)),
+    "RowsSetAside": Sign("rows-set-aside", "poll-and-scale", "RowsSetAside", 300, (2, 2)),
+    "HandleRowsSetAside": Sign("handle-rows-set-aside", "sweep-dispatch", "RowsSetAside", 300, (2, 2)),
+    "Orphans": Sign("orphans", "clean-stale-records", "Orphans", 300, (2, 3)),
+    "FunctionsOverdue": Sign("functions-overdue", "sweep-dispatch", "FunctionsOverdue", 300, (2, 2)),
+}
 
 
 # ---- Expand the template and work out its values -----------------------------------------------------------
@@ -969,9 +1006,12 @@ def check_secret(resources: dict[str, Any]) -> Iterator[str]:
 
 
 def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
-    """Errors, throttles, refusals and silence each have an alarm that can go off, and each alarm has a receiver."""
+    """Each alarm can go off, and has a receiver: on errors, throttles, refusals, silence, and what the runs found."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
-    expected = {}
+    expected = {name: sign_alarm(sign) for name, sign in SIGNS.items()}
+    # Nodes boot one after the other in a growing fleet, so the most that were not ready in a period say nothing.
+    threshold = MODES[mode].get("NotReadyNodesAlarm", 0)
+    expected["NodesNotReady"] |= {"Statistic": "Minimum", "ComparisonOperator": "GreaterThanThreshold", "Threshold": threshold}
     for wanted in contract.checked_functions():
         function = f"{CLUSTER}-{wanted.name}"
         expected[f"{wanted.logical_id}Errors"] = {"AlarmName": f"{function}-errors", **counts(function, "Errors", 2)}
@@ -996,11 +1036,36 @@ def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> It
         alarm, should = alarms.get(name, {}), expected.get(name, {})
         if alarm.get("AlarmActions") != topics:
             yield f"{name}: has no receiver; give AlarmActions"
+        if alarm.get("OKActions") != topics:
+            yield f"{name}: does not say when it is over; give OKActions"
         if not alarm.get("AlarmDescription"):
             yield f"{name}: does not say what it means; give AlarmDescription"
         for field in sorted((should.keys() | alarm.keys()) - {"AlarmActions", "AlarmDescription", "OKActions"}):
             if alarm.get(field) != should.get(field):
                 yield f"{name}: {field} is {alarm.get(field)}, must be {should.get(field)}"
+        if "MetricName" in alarm:
+            dimensions = {d["Name"]: d["Value"] for d in alarm.get("Dimensions", [])}
+            if not contract.emits(alarm.get("Namespace", ""), alarm["MetricName"], dimensions):
+                yield f"{name}: nothing emits {alarm.get('Namespace')} {alarm['MetricName']} {dimensions}"
+
+
+def sign_alarm(sign: Sign) -> dict[str, Any]:
+    """An alarm that goes off when runs have found something for so many periods."""
+    enough, of = sign.periods
+    return {
+        "AlarmName": f"{CLUSTER}-{sign.alarm}",
+        "Namespace": "nodekeeper",
+        "MetricName": sign.metric,
+        "Dimensions": [{"Name": "Cluster", "Value": CLUSTER}, {"Name": "Function", "Value": sign.function}],
+        "Statistic": "Maximum",
+        "Period": sign.period_s,
+        "EvaluationPeriods": of,
+        "DatapointsToAlarm": enough,
+        "Threshold": sign.threshold,
+        "ComparisonOperator": "GreaterThanOrEqualToThreshold",
+        # An idle cluster emits nothing. Silence has an alarm of its own.
+        "TreatMissingData": "notBreaching",
+    }
 
 
 def counts(function: str, metric: str, periods: int) -> dict[str, Any]:
@@ -1049,7 +1114,6 @@ def check_schedule_group(resources: dict[str, Any], wanted: Function) -> Iterato
 
 def check_dashboard(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each graph shows a metric that something emits, and the dashboard shows all alarms."""
-    functions = [f.name for f in contract.functions]
     dashboards = list(of_type(resources, "AWS::CloudWatch::Dashboard").values())
     wanted = 0 if MODES[mode].get("HasDashboard") == "false" else 1
     if len(dashboards) != wanted:
@@ -1059,11 +1123,7 @@ def check_dashboard(resources: dict[str, Any], contract: Contract, mode: str) ->
         for properties in (w["properties"] for w in widgets if w["type"] == "metric"):
             for namespace, name, *dimensions in properties["metrics"]:
                 pairs = dict(zip(dimensions[::2], dimensions[1::2], strict=True))
-                ours = [{"Cluster": CLUSTER, "Function": f} for f in functions]
-                lambdas = [{"FunctionName": f"{CLUSTER}-{f}"} for f in functions]
-                known = {contract.metrics["namespace"]: (contract.metrics["names"], ours), "AWS/Lambda": (LAMBDA_METRICS, lambdas)}
-                names, emitted = known.get(namespace, ([], []))
-                if name not in names or pairs not in emitted:
+                if not contract.emits(namespace, name, pairs):
                     yield f"dashboard: {properties['title']}: nothing emits {namespace} {name} {pairs}"
         shown = {a for w in widgets if w["type"] == "alarm" for a in w["properties"]["alarms"]}
         account = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}"

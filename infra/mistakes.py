@@ -174,6 +174,18 @@ MISTAKES = [
     Mistake("an alarm on another function", put("HeartbeatIngestErrors", "Dimensions", 0, "Value", value={"Ref": "SweepDispatch"}), "HeartbeatIngestErrors"),
     Mistake("an alarm that tells nobody", put("CleanStaleRecordsThrottles", "AlarmActions"), "has no receiver"),
     Mistake("no alarm for silence", drop("Resources", "CleanStaleRecordsSilent"), "CleanStaleRecordsSilent"),
+    Mistake("an alarm that does not say when it is over", put("PollAndScaleErrors", "OKActions"), "does not say when it is over"),
+    Mistake("no alarm for brakes", drop("Resources", "BrakesHeld"), "BrakesHeld"),
+    Mistake("an alarm on a metric that another function emits", put("Orphans", "Dimensions", 1, "Value", value="poll-and-scale"), "Orphans: nothing emits nodekeeper Orphans"),
+    Mistake("an alarm on a metric that nobody emits", put("FunctionsOverdue", "MetricName", value="OverdueFunctions"), "FunctionsOverdue: nothing emits nodekeeper OverdueFunctions"),
+    Mistake("an alarm on another cluster", put("RowsSetAside", "Dimensions", 0, "Value", value="other"), "RowsSetAside: nothing emits nodekeeper RowsSetAside"),
+    Mistake("an alarm that one run raises", put("InstanceListEmpty", "DatapointsToAlarm", value=1), "InstanceListEmpty: DatapointsToAlarm"),
+    Mistake("an idle cluster raises an alarm", put("InstancesAbsent", "TreatMissingData", value="breaching"), "InstancesAbsent: TreatMissingData"),
+    Mistake("an alarm that a sum raises", put("StartsFail", "Statistic", value="Sum"), "StartsFail: Statistic"),
+    Mistake("an alarm in every fleet that grows", put("NodesNotReady", "Statistic", value="Maximum"), "NodesNotReady: Statistic"),
+    Mistake("an alarm that no deployer can set", put("NodesNotReady", "Threshold", value=0), "NodesNotReady: Threshold"),
+    Mistake("an alarm that the dashboard does not show", lambda t: properties("Dashboard")(t).update(DashboardBody={"Fn::Sub": properties("Dashboard")(t)["DashboardBody"]["Fn::Sub"].replace('"${Orphans.Arn}",', "")}), "an alarm that it does not show"),
+    Mistake("a graph of another function's metric", lambda t: properties("Dashboard")(t).update(DashboardBody={"Fn::Sub": properties("Dashboard")(t)["DashboardBody"]["Fn::Sub"].replace('"FailedStarts", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"FailedStarts", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"')}), "nothing emits nodekeeper FailedStarts"),
     Mistake("no output for a URL", drop("Outputs", "HeartbeatUrl"), "output HeartbeatUrl"),
     # Only a linter sees these
     Mistake("a property that does not exist", put("NodesTable", "TimeToLive", value={"Enabled": True}), "E3002"),
@@ -194,6 +206,8 @@ CONTRACT_MISTAKES = [
     Mistake("a function that nothing runs", row("heartbeat-ingest", routes=[]), "neither a period nor a route"),
     Mistake("a function without a block", lambda c: c["functions"].append({"name": "new-one", "period_s": 60, "routes": []}), "function new-one"),
     Mistake("a block without a function", lambda c: c["functions"].pop(), "the table of functions does not"),
+    Mistake("a metric with an alarm that its function does not emit", lambda c: c["metrics"]["names"]["sweep-dispatch"].remove("RowsSetAside"), "HandleRowsSetAside: nothing emits"),
+    Mistake("metrics in another namespace", lambda c: c["metrics"].update(namespace="other"), "BrakesHeld: nothing emits nodekeeper"),
     Mistake("a definition beyond DynamoDB's limit", lambda c: widest_index(c)["projection"].update(attributes=[f"a{n}" for n in range(PROJECTED_BY_INDEX + 1)]), "at most 20"),
 ]  # fmt: skip
 
@@ -207,7 +221,6 @@ CHOSEN = [*MISTAKES, *CONTRACT_MISTAKES]
 # What a drawn mistake may change: the place in the template, and why no check is needed.
 HARMLESS = [
     (r"(^|\.)(Description|ConstraintDescription|AlarmDescription|GroupDescription|Sid|PolicyName)(\.Fn::Sub)?$", "a text for people"),
-    (r"\.OKActions", "a mail when an alarm ends: nothing depends on it"),
     (r"^(AWSTemplateFormatVersion|Description|Metadata)", "about the file, not the stack"),
 ]
 

@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests find binaries and emulators by the environment")]
 
 mod account;
+mod alarmed;
 mod attacks;
 mod bad_input;
 mod boot;

@@ -19,10 +19,8 @@ pub struct InitArgs {
 
 pub(super) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
     if args.print_contract {
-        let names = metrics::METRICS.iter().map(|(name, ..)| *name).chain([metrics::RUNS_FAILED]);
-        let metrics = json!({"namespace": metrics::NAMESPACE, "names": names.collect::<Vec<_>>()});
-        let tables = tables_json();
-        show::json(context.out, &json!({"tables": tables, "functions": functions::to_json(), "metrics": metrics}))?;
+        let (tables, functions, metrics) = (tables_json(), functions::to_json(), metrics::to_json());
+        show::json(context.out, &json!({"tables": tables, "functions": functions, "metrics": metrics}))?;
         return Ok(Outcome::Done);
     }
     let cluster = context.cluster().await?;

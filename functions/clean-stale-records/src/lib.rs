@@ -19,6 +19,7 @@ use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError};
 use runtime::run::Run;
+use runtime::unusual::Unusual;
 use runtime::watchdog;
 use serde_json::Value;
 use store::Store;
@@ -35,12 +36,15 @@ pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClo
 
 async fn run(store: &Store, cloud: &dyn Cloud, dry_run: bool, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let seen = Observation::read_for_cleaning(store, cloud, || clock.now()).await?;
-    let plan = plan(&seen, clock.now());
+    let now = clock.now();
+    let plan = plan(&seen, now);
+    let orphans = plan.actions.iter().filter(|p| matches!(p.action, Action::TerminateOrphan { .. })).count();
+    let unusual = Unusual::by_clean(&seen, orphans, now);
     let (actions, ran) = if dry_run {
         let plan = act::confirm(store, cloud, &seen, plan).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         (act::act(Run::new(CLEAN_STALE_RECORDS, store, &seen, clock), cloud, &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).finding(unusual))
 }

@@ -13,7 +13,7 @@ async fn main() {
     let parts = Arc::new((parts, ec2));
     lambda::serve(FUNCTION, cluster, move |input, clock| {
         let parts = Arc::clone(&parts);
-        async move { tick(&parts.0.store, &parts.1, &input, clock).await.map(Reply::Run) }
+        async move { tick(&parts.0.store, &parts.1, &input, clock).await.map(Reply::run) }
     })
     .await;
 }

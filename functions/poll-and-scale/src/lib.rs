@@ -25,6 +25,7 @@ use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError, Observed};
 use runtime::run::Run;
+use runtime::unusual::Unusual;
 use runtime::watchdog;
 use serde_json::Value;
 use std::time::Duration;
@@ -88,8 +89,9 @@ async fn run(
         }
     };
     let seen = Observation::read(store, cloud, now).await?;
-    let plan = plan(&seen, clock.now());
-    let explained = plan.explained.answer();
+    let now = clock.now();
+    let plan = plan(&seen, now);
+    let (explained, unusual) = (plan.explained.answer(), Unusual::by_poll(&seen, plan.unready, now));
     let (actions, ran) = if dry_run {
         let plan = act::confirm(store, cloud, &seen, plan, clock.now()).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
@@ -97,7 +99,8 @@ async fn run(
         let run = Run::new(POLL_AND_SCALE, store, &seen, clock);
         (act::act(run, cloud, settings, &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).explaining(explained))
+    let answer = RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran);
+    Ok(answer.explaining(explained).finding(unusual))
 }
 
 /// Whose turn it is.

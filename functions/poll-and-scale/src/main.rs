@@ -16,7 +16,7 @@ async fn main() {
         async move {
             let (parts, ec2) = &*parts;
             let settings = parts.launch_settings(clock.now()).await;
-            tick(&parts.store, ec2, &settings, &input, clock).await.map(Reply::Run)
+            tick(&parts.store, ec2, &settings, &input, clock).await.map(Reply::run)
         }
     })
     .await;

@@ -28,6 +28,7 @@ use runtime::lambda::Reply;
 use runtime::observation::{Observation, ObserveError};
 use runtime::rate::RateLimit;
 use runtime::run::Run;
+use runtime::unusual::Unusual;
 use runtime::watchdog;
 use serde_json::Value;
 use std::sync::atomic::AtomicI64;
@@ -64,7 +65,7 @@ impl Sweep {
         if let Some(request) = Request::from_event(&event) {
             return Ok(Reply::Http(answer(self.report(&request, clock).await)));
         }
-        tick(&self.store, &event, clock).await.map(Reply::Run)
+        tick(&self.store, &event, clock).await.map(Reply::run)
     }
 }
 
@@ -83,11 +84,12 @@ pub async fn tick(store: &Store, input: &Value, clock: RunClock) -> Result<RunAn
 
 async fn run(store: &Store, dry_run: bool, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let seen = observe(store, clock.now()).await?;
-    let plan = plan(&seen, clock.now());
+    let now = clock.now();
+    let (plan, unusual) = (plan(&seen, now), Unusual::by_sweep(&seen, now));
     let (actions, ran) = if dry_run {
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         (act::act(Run::new(SWEEP_DISPATCH, store, &seen, clock), &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).finding(unusual))
 }

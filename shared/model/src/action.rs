@@ -168,6 +168,8 @@ pub struct Plan<A> {
     pub actions: Vec<Planned<A>>,
     /// How many nodes of each size are wanted, also while a limit keeps them from being launched.
     pub wanted: BTreeMap<String, u32>,
+    /// How many of the wanted nodes are not ready.
+    pub unready: u32,
     /// Slots whose nodes are not needed.
     pub surplus: Vec<Slot>,
     /// What is not done, and why.
@@ -176,7 +178,8 @@ pub struct Plan<A> {
 
 impl<A> Default for Plan<A> {
     fn default() -> Self {
-        Self { actions: Vec::new(), wanted: BTreeMap::new(), surplus: Vec::new(), explained: Explanation::default() }
+        let (actions, wanted, surplus) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Self { actions, wanted, unready: 0, surplus, explained: Explanation::default() }
     }
 }
 

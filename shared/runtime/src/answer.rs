@@ -5,6 +5,7 @@
 
 use crate::clock::RunClock;
 use crate::observation::Observed;
+use crate::unusual::Unusual;
 use model::action::{Describe, Plan, PlanRow};
 use model::cloud::{CloudError, LaunchError};
 use model::control::Tally;
@@ -138,6 +139,9 @@ pub struct RunAnswer {
     pub explained: ExplanationAnswer,
     #[serde(skip)]
     pub ran: Ran,
+    /// What the metrics alone tell.
+    #[serde(skip)]
+    pub unusual: Unusual,
 }
 
 /// How many actions have this outcome.
@@ -176,6 +180,7 @@ impl RunAnswer {
             duration_ms: clock.elapsed().as_ms(),
             explained: ExplanationAnswer::default(),
             ran,
+            unusual: Unusual::default(),
         }
     }
 
@@ -183,6 +188,12 @@ impl RunAnswer {
     #[must_use]
     pub fn explaining(self, explained: ExplanationAnswer) -> Self {
         Self { explained, ..self }
+    }
+
+    /// The answer with what the run found that is unusual.
+    #[must_use]
+    pub fn finding(self, unusual: Unusual) -> Self {
+        Self { unusual, ..self }
     }
 
     /// The answer with the first rows of each list, as many as fit in about 1 MiB. Lambda fails an invocation whose

@@ -170,7 +170,14 @@ pub enum Reply {
     /// The answer to a request of a node.
     Http(Value),
     /// The answer of a scheduled run.
-    Run(RunAnswer),
+    Run(Box<RunAnswer>),
+}
+
+impl Reply {
+    /// The answer of a scheduled run.
+    pub fn run(answer: RunAnswer) -> Self {
+        Self::Run(Box::new(answer))
+    }
 }
 
 /// Handles events until Lambda ends the process. `handler` gets every event unchanged, and the clock of the run. If

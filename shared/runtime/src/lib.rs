@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`observation`] | everything that one run reads, in a safe order |
 //! | [`run`] | the one run loop: lanes, freshness, deadline, outcome, event |
-//! | [`clock`], [`lanes`], [`answer`], [`metrics`] | its parts |
+//! | [`clock`], [`lanes`], [`answer`], [`metrics`], [`unusual`] | its parts |
 //! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
 //! | [`confirm`] | checks a plan that is only shown |
 //! | [`http`], [`rate`] | what all requests of nodes have in common |
@@ -27,4 +27,5 @@ pub mod rate;
 pub mod run;
 pub mod soundness;
 mod trust;
+pub mod unusual;
 pub mod watchdog;

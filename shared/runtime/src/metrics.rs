@@ -3,41 +3,81 @@
 //! Guarantees: metrics have CloudWatch's embedded metric format (EMF), so that the log carries them and no
 //! call or permission is needed. A new metric needs one row in [`METRICS`].
 //! Does not: write anything for a dry run, for a run that an event started too soon, for a request of a node, or for a
-//! run without anything to see or to do: CloudWatch bills a metric for each hour in which it has a value, so an idle
-//! cluster pays for none.
+//! run without anything to see, to do or to tell: CloudWatch bills a metric for each hour in which it has a value, so an
+//! idle cluster pays for none.
 
 use crate::answer::{Outcome, Ran, RunAnswer, count};
 use crate::observation::Observed;
 use model::ActionName;
+use model::functions::{self, CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::ids::ClusterName;
 use model::time::Time;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "nodekeeper";
 
-/// One metric of a run: its name, its unit in CloudWatch, and its value.
-type Metric = (&'static str, &'static str, fn(&RunAnswer) -> u64);
+/// Who emits a metric.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// Every scheduled function.
+    Each,
+    /// Only these functions.
+    Only(&'static [Function]),
+}
+
+/// One metric of a run: its name, its unit in CloudWatch, who emits it, and its value.
+type Metric = (&'static str, &'static str, By, fn(&RunAnswer) -> u64);
 
 /// Every metric of a run. Dimensions: `Cluster` and `Function`.
-pub const METRICS: &[Metric] = &[
-    ("Runs", "Count", |_| 1),
-    ("ActionsDone", "Count", |a| outcomes(a, Outcome::Done)),
-    ("ActionsConflicted", "Count", |a| outcomes(a, Outcome::Conflict)),
-    ("ActionsFailed", "Count", |a| outcomes(a, Outcome::Failed)),
-    ("ActionsLeft", "Count", |a| outcomes(a, Outcome::Left)),
-    ("HeldBack", "Count", |a| actions(a, ActionName::HoldBack)),
-    ("Warnings", "Count", |a| actions(a, ActionName::Warn)),
-    ("Nodes", "Count", |a| a.observed.nodes as u64),
-    ("Instances", "Count", |a| a.observed.instances as u64),
-    ("Jobs", "Count", |a| a.observed.jobs as u64),
-    ("JobsUnread", "Count", |a| a.observed.unread as u64),
-    ("Allocs", "Count", |a| a.observed.allocs as u64),
-    ("Duration", "Milliseconds", |a| u64::try_from(a.duration_ms).unwrap_or(0)),
+const METRICS: &[Metric] = &[
+    ("Runs", "Count", By::Each, |_| 1),
+    ("ActionsDone", "Count", By::Each, |a| outcomes(a, Outcome::Done)),
+    ("ActionsConflicted", "Count", By::Each, |a| outcomes(a, Outcome::Conflict)),
+    ("ActionsFailed", "Count", By::Each, |a| outcomes(a, Outcome::Failed)),
+    ("ActionsLeft", "Count", By::Each, |a| outcomes(a, Outcome::Left)),
+    ("HeldBack", "Count", By::Each, |a| actions(a, ActionName::HoldBack)),
+    ("Warnings", "Count", By::Each, |a| actions(a, ActionName::Warn)),
+    ("Nodes", "Count", By::Each, |a| a.observed.nodes as u64),
+    ("Instances", "Count", By::Each, |a| a.observed.instances as u64),
+    ("Jobs", "Count", By::Each, |a| a.observed.jobs as u64),
+    ("JobsUnread", "Count", By::Each, |a| a.observed.unread as u64),
+    ("Allocs", "Count", By::Each, |a| a.observed.allocs as u64),
+    ("Duration", "Milliseconds", By::Each, |a| u64::try_from(a.duration_ms).unwrap_or(0)),
+    // Each of these has an alarm.
+    ("HeldByBrakes", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.held),
+    ("Orphans", "Count", By::Only(&[CLEAN_STALE_RECORDS]), |a| a.unusual.orphans),
+    ("InstancesAbsent", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.absent),
+    ("InstanceListEmpty", "Count", By::Only(&[POLL_AND_SCALE]), |a| u64::from(a.unusual.list_is_empty)),
+    ("FailedStarts", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.failed_starts),
+    ("NodesNotReady", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.unready),
+    ("RowsSetAside", "Count", By::Only(&[POLL_AND_SCALE, SWEEP_DISPATCH]), |a| a.unusual.set_aside),
+    ("FunctionsOverdue", "Count", By::Only(&[SWEEP_DISPATCH]), |a| a.unusual.overdue),
 ];
 
 /// The metric of a run that could not observe.
 pub const RUNS_FAILED: &str = "RunsFailed";
+
+/// The metrics that the runs of this function have. A function without a schedule has none.
+fn of_function(function: &str) -> impl Iterator<Item = &'static Metric> {
+    let emits = move |by: By| match by {
+        By::Each => true,
+        By::Only(functions) => functions.iter().any(|f| f.name == function),
+    };
+    METRICS.iter().filter(move |(_, _, by, _)| emits(*by))
+}
+
+/// The names of the metrics that the runs of a scheduled function have.
+pub fn names(function: &Function) -> impl Iterator<Item = &'static str> {
+    of_function(function.name).map(|(name, ..)| *name)
+}
+
+/// The names of all metrics of each scheduled function, and their namespace, for the template's check.
+pub fn to_json() -> Value {
+    let all = |f: &Function| names(f).chain([RUNS_FAILED]).map(Value::from).collect::<Value>();
+    let names: Map<String, Value> = functions::scheduled().map(|(f, _)| (f.name.to_owned(), all(f))).collect();
+    json!({"namespace": NAMESPACE, "names": names})
+}
 
 fn outcomes(answer: &RunAnswer, outcome: Outcome) -> u64 {
     count(&answer.actions, outcome) as u64
@@ -48,11 +88,11 @@ fn actions(answer: &RunAnswer, action: ActionName) -> u64 {
 }
 
 /// The metrics of a run as one EMF object; `None` for a run that did not act, like a dry run, and for a run that saw
-/// nothing and did nothing.
+/// nothing, did nothing and found nothing unusual.
 pub fn of_run(answer: &RunAnswer, cluster: &ClusterName, now: Time) -> Option<Value> {
-    let metrics = METRICS.iter().map(|(name, unit, value)| (*name, *unit, value(answer)));
+    let metrics = of_function(answer.function).map(|(name, unit, _, value)| (*name, *unit, value(answer)));
     let Observed { nodes, instances, jobs, allocs, unread: _ } = answer.observed;
-    let something = nodes + instances + jobs + allocs + answer.actions.len() > 0;
+    let something = nodes + instances + jobs + allocs + answer.actions.len() > 0 || answer.unusual.must_be_told();
     (answer.ran == Ran::Whole && something).then(|| emf(answer.function, cluster, now, metrics))
 }
 
@@ -106,12 +146,13 @@ mod tests {
     use super::*;
     use crate::answer::ActionAnswer;
     use crate::clock::RunClock;
+    use crate::unusual::Unusual;
     use model::action::About;
     use model::events::Subject;
     use model::reason::Reason;
     use std::time::Duration;
 
-    fn answer(ran: Ran) -> RunAnswer {
+    fn answer_of(function: &'static str, ran: Ran) -> RunAnswer {
         let clock = RunClock::new(Time::from_ms(0), None, Duration::from_secs(1));
         let row = |action| About::Said(Subject::Cluster).row(action, &Reason::DrainedAndIdle {});
         let actions = vec![
@@ -120,13 +161,26 @@ mod tests {
             ActionAnswer::new(row(ActionName::HoldBack), Outcome::Said, None),
         ];
         let observed = Observed { nodes: 7, ..Observed::default() };
-        RunAnswer::new("poll-and-scale", Time::from_ms(5), observed, actions, &clock, ran)
+        RunAnswer::new(function, Time::from_ms(5), observed, actions, &clock, ran)
+    }
+
+    fn answer(ran: Ran) -> RunAnswer {
+        answer_of("poll-and-scale", ran)
+    }
+
+    /// An answer of a run that saw nothing and did nothing.
+    fn idle(function: &'static str) -> RunAnswer {
+        let observed = Observed::default();
+        RunAnswer { observed, actions: Vec::new(), ..answer_of(function, Ran::Whole) }
+    }
+
+    fn line(answer: &RunAnswer) -> Option<Value> {
+        of_run(answer, &"c".parse().unwrap(), Time::from_ms(9))
     }
 
     #[test]
     fn a_run_has_every_metric_once_and_names_each_in_its_directive() {
-        let cluster = "c".parse().unwrap();
-        let line = of_run(&answer(Ran::Whole), &cluster, Time::from_ms(9)).unwrap();
+        let line = line(&answer(Ran::Whole)).unwrap();
         let told = |name: &str| line[name].as_u64();
         assert_eq!(
             (told("ActionsDone"), told("ActionsLeft"), told("HeldBack"), told("Nodes")),
@@ -135,7 +189,7 @@ mod tests {
         let directive = &line["_aws"]["CloudWatchMetrics"][0];
         let named: Vec<&str> =
             directive["Metrics"].as_array().unwrap().iter().map(|m| m["Name"].as_str().unwrap()).collect();
-        assert_eq!(named, METRICS.iter().map(|(name, ..)| *name).collect::<Vec<_>>());
+        assert_eq!(named, names(&POLL_AND_SCALE).collect::<Vec<_>>());
         assert!(named.iter().all(|name| told(name).is_some()));
         assert_eq!(
             (line["_aws"]["Timestamp"].as_i64(), line["Cluster"].as_str(), line["Function"].as_str()),
@@ -145,16 +199,84 @@ mod tests {
     }
 
     #[test]
+    fn each_number_of_what_is_unusual_is_the_metric_of_that_name_and_of_the_functions_that_count_it() {
+        let unusual = Unusual {
+            held: 1,
+            orphans: 2,
+            absent: 3,
+            failed_starts: 4,
+            set_aside: 5,
+            unready: 6,
+            overdue: 7,
+            list_is_empty: true,
+        };
+        let told = |function: &'static str| {
+            let line = line(&answer_of(function, Ran::Whole).finding(unusual)).unwrap();
+            let ordinary = line_names(&line).into_iter().filter(|name| !in_each(name));
+            ordinary.map(|name| format!("{name} {}", line[name.as_str()])).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told("poll-and-scale"),
+            [
+                "HeldByBrakes 1",
+                "InstancesAbsent 3",
+                "InstanceListEmpty 1",
+                "FailedStarts 4",
+                "NodesNotReady 6",
+                "RowsSetAside 5"
+            ]
+        );
+        assert_eq!(told("clean-stale-records"), ["Orphans 2"]);
+        assert_eq!(told("sweep-dispatch"), ["RowsSetAside 5", "FunctionsOverdue 7"]);
+        let ordinary = line(&answer(Ran::Whole)).unwrap();
+        assert_eq!((&ordinary["InstanceListEmpty"], &ordinary["NodesNotReady"]), (&json!(0), &json!(0)));
+    }
+
+    fn line_names(line: &Value) -> Vec<String> {
+        let named = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array().unwrap();
+        named.iter().map(|m| m["Name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn in_each(name: &str) -> bool {
+        functions::scheduled().all(|(f, _)| names(f).any(|n| n == name))
+    }
+
+    #[test]
+    fn what_is_unusual_is_told_also_when_nothing_else_is_there() {
+        let told = |unusual: Unusual| line(&idle("poll-and-scale").finding(unusual)).is_some();
+        let nothing = Unusual::default();
+        assert!(!told(nothing), "an idle cluster pays for no metric");
+        assert!(told(Unusual { held: 1, ..nothing }));
+        assert!(told(Unusual { orphans: 1, ..nothing }));
+        assert!(told(Unusual { absent: 1, ..nothing }));
+        assert!(told(Unusual { set_aside: 1, ..nothing }));
+        assert!(told(Unusual { unready: 1, ..nothing }));
+        assert!(told(Unusual { overdue: 1, ..nothing }));
+        assert!(told(Unusual { list_is_empty: true, ..nothing }));
+        assert!(!told(Unusual { failed_starts: 9, ..nothing }), "without work, their number stays for ever");
+    }
+
+    #[test]
+    fn the_contract_names_the_metrics_of_each_scheduled_function() {
+        let names = &to_json()["names"];
+        let functions: Vec<&String> = names.as_object().unwrap().keys().collect();
+        assert_eq!(functions, ["clean-stale-records", "poll-and-scale", "sweep-dispatch"]);
+        let has = |function: &str, name: &str| names[function].as_array().unwrap().contains(&json!(name));
+        assert!(has("clean-stale-records", "Orphans") && !has("poll-and-scale", "Orphans"));
+        assert!(has("sweep-dispatch", "Nodes") && has("sweep-dispatch", RUNS_FAILED));
+    }
+
+    #[test]
     fn only_a_run_that_acted_has_metrics_but_a_failed_one_has_its_own() {
         let cluster = "c".parse().unwrap();
         for ran in [Ran::DryRun, Ran::NotItsTurn] {
-            assert_eq!(of_run(&answer(ran), &cluster, Time::from_ms(9)), None);
+            assert_eq!(line(&answer(ran)), None);
         }
         let mut nothing = answer(Ran::Whole);
         nothing.actions.clear();
-        assert!(of_run(&nothing, &cluster, Time::from_ms(9)).is_some(), "there are nodes");
+        assert!(line(&nothing).is_some(), "there are nodes");
         nothing.observed = Observed::default();
-        assert_eq!(of_run(&nothing, &cluster, Time::from_ms(9)), None, "an idle cluster pays for no metric");
+        assert_eq!(line(&nothing), None, "an idle cluster pays for no metric");
         let failed = of_failed_run("poll-and-scale", &cluster, Time::from_ms(9));
         assert_eq!(failed[RUNS_FAILED], 1);
     }

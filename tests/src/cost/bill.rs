@@ -189,7 +189,8 @@ impl Load {
             let period_s = function(kind).period.unwrap().as_ms() as f64 / 1000.0;
             MONTH_S / period_s * (run(kind) + PRICES.scheduler_invocation)
         };
-        let metric_names = metrics::METRICS.len() * model::functions::scheduled().count();
+        let metric_names: usize =
+            model::functions::scheduled().map(|(function, _)| metrics::names(function).count()).sum();
         let fixed = template.alarm_metrics() as f64 * PRICES.alarm_metric_month + MAILS * PRICES.mail;
         let secrets = template.resources("AWS::SecretsManager::Secret") as f64 * PRICES.secret_month;
         let dashboards = template.resources("AWS::CloudWatch::Dashboard") as f64 * PRICES.dashboard_month;

@@ -48,13 +48,13 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     let mut slots = free_slots(view);
     slots.truncate(view.seen.policy.launch.max_per_run as usize);
     explain::waiting(view, &packing, &served.waiting, &slots, &mut plan.explained);
-    plan.wanted = if packing.held_up {
+    (plan.wanted, plan.unready) = if packing.held_up {
         // What would be launched without the pause is wanted too.
         let mut without_pause = Packing::new(view, Heed::Caps);
         pack(view, &mut without_pause);
-        without_pause.wanted()
+        (without_pause.wanted(), without_pause.unready())
     } else {
-        packing.wanted()
+        (packing.wanted(), packing.unready())
     };
     let needs = packing.needs();
     for (launch, slot) in packing.new.into_iter().zip(slots) {

@@ -460,10 +460,20 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// The number of wanted nodes of each size: nodes with work placed or reserved, and launches.
     pub(super) fn wanted(&self) -> BTreeMap<String, u32> {
         let mut wanted = Counts::default();
-        for bin in self.bins.iter().filter(|b| !b.empty || matches!(b.at, At::New(_))) {
+        for bin in self.wanted_bins() {
             wanted.add(bin.size);
         }
         wanted.all().into_iter().map(|(size, nodes)| (size.to_owned(), nodes)).collect()
+    }
+
+    /// The number of wanted nodes that are not ready: they boot, or would be launched.
+    pub(super) fn unready(&self) -> u32 {
+        let unready = self.wanted_bins().filter(|b| !matches!(b.at, At::Ready(_)));
+        u32::try_from(unready.count()).unwrap_or(u32::MAX)
+    }
+
+    fn wanted_bins(&self) -> impl Iterator<Item = &Bin<'a>> {
+        self.bins.iter().filter(|b| !b.empty || matches!(b.at, At::New(_)))
     }
 }
 

@@ -108,10 +108,12 @@ fn what_a_pause_keeps_from_being_launched_is_still_wanted() {
     assert_eq!((given.count(at(100), "launch"), given.wanted(at(100))), (2, three.clone()));
     let paused = given.clone().entry(ControlKey::Quota, 160);
     assert_eq!((paused.count(at(100), "launch"), paused.wanted(at(100))), (0, three));
+    // One of the three is ready.
+    assert_eq!((plan(&given.seen, at(100)).unready, plan(&paused.seen, at(100)).unready), (2, 2));
     // What a cap does not allow is not wanted.
     let mut capped = given.entry(ControlKey::Quota, 160);
     capped.seen.policy.nodes.max = 1;
-    assert_eq!(capped.wanted(at(100)), one);
+    assert_eq!((capped.wanted(at(100)), plan(&capped.seen, at(100)).unready), (one, 0));
 }
 
 #[test]
@@ -121,6 +123,7 @@ fn jobs_say_which_nodes_they_wait_for() {
         booting.waits(at(100)),
         ["job 5 waits: it waits until slot 0 can take work", "job 6 waits: this run launches for it: slot 1"]
     );
+    assert_eq!(plan(&booting.seen, at(100)).unready, 2, "one boots, one is launched");
     let row = plan(&booting.seen, at(100)).actions[0].row();
     assert_eq!((row.action, row.job_id), (ActionName::Launch, Some(fixtures::job_id(6))), "a launch names its job");
     let few = given(json!({"launch": {"max_per_run": 1}})).job(5, whole).job(6, whole);
