@@ -99,11 +99,6 @@ fn settings(seen: &Measured, template: &Template) -> Vec<String> {
         ("the defaults", json!({})),
         ("`heartbeat.idle_s = 60`", json!({"heartbeat": {"idle_s": 60}})),
         ("`heartbeat.max_per_second = 100`", json!({"heartbeat": {"max_per_second": 100}})),
-        ("`sweep.report_s = 300`", json!({"sweep": {"report_s": 300}})),
-        (
-            "`heartbeat.idle_s = 60` and `sweep.report_s = 300`",
-            json!({"heartbeat": {"idle_s": 60}, "sweep": {"report_s": 300}}),
-        ),
     ];
     let sum = |busy: bool, change: &Value| total(&load(nodes, busy, change).bill(seen, template));
     changes.iter().map(|(name, change)| row(name, [sum(false, change), sum(true, change)].into_iter())).collect()

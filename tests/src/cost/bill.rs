@@ -164,8 +164,9 @@ impl Load {
         self.nodes * MONTH_S / Self::with_jitter(interval) + self.jobs() * ASKS_PER_JOB
     }
 
+    /// A node whose handles do not change reports them once an hour.
     pub fn handle_reports(&self) -> f64 {
-        self.nodes * MONTH_S / Self::with_jitter(self.policy.sweep.report_s as f64)
+        self.nodes * HOURS
     }
 
     pub fn jobs(&self) -> f64 {

@@ -364,6 +364,11 @@ impl Fleet {
         }
     }
 
+    /// An hour has passed since the last reports of handles.
+    pub fn reports_are_due(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.reported_at = Some(-AT_LEAST_EVERY_MS));
+    }
+
     fn report_handles_in(&mut self, id: &str, node: &mut Node, ms: i64) {
         node.handles_at = self.ms() + ms;
         self.due.insert((node.handles_at, Due::Handles(id.to_owned())));

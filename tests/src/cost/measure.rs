@@ -130,13 +130,17 @@ pub async fn measure() -> Measured {
     let (mut heartbeat, mut handle_report, mut metric_bytes) = (Use::default(), Use::default(), 0.0);
     for nodes in FLEETS {
         for is_busy in [false, true] {
-            let (fleet, at_rest) = steady(nodes, is_busy).await;
+            let (mut fleet, at_rest) = steady(nodes, is_busy).await;
             let points: &mut BTreeMap<Kind, Vec<(u32, Use)>> = if is_busy { &mut busy } else { &mut idle };
             for kind in RUNS {
                 points.entry(kind).or_default().push((nodes, mean(&at_rest, kind)));
             }
             if nodes > 0 {
-                (heartbeat, handle_report) = (usual(&at_rest, Kind::Heartbeat), usual(&at_rest, Kind::HandleReport));
+                heartbeat = usual(&at_rest, Kind::Heartbeat);
+                assert!(at_rest.iter().all(|i| i.kind != Kind::HandleReport), "nothing changes");
+                fleet.reports_are_due();
+                fleet.pass(100).await;
+                handle_report = usual(&fleet.take(), Kind::HandleReport);
             }
             let answer = fleet.answered.lock().unwrap().clone().unwrap();
             let line = metrics::of_run(&answer, &"a-cluster".parse().unwrap(), Time::from_ms(0));
