@@ -20,6 +20,7 @@ mod contract;
 mod cost;
 mod crashes;
 mod end_to_end;
+mod handles;
 mod healing;
 mod identity;
 mod labels;

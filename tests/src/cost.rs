@@ -81,7 +81,7 @@ fn each(seen: &Measured) -> Vec<String> {
     };
     vec![
         call("heartbeat", seen.heartbeat),
-        call("handle report, nothing new", seen.handle_report),
+        call("handle report of each hour", seen.handle_report),
         call("event that comes too soon", seen.left),
         run("run of poll-and-scale, idle fleet", &seen.idle[&Kind::Poll]),
         run("run of poll-and-scale, a job on each node", &seen.busy[&Kind::Poll]),

@@ -26,6 +26,8 @@ pub struct Node {
     pub relabelled: BTreeMap<String, Option<String>>,
     /// The handles that the last answer to a report named as another node's.
     pub conflicts: Vec<String>,
+    /// How many reports of handles, or parts of them, the node has sent.
+    pub handle_reports: usize,
     /// How often each alloc was started here.
     pub started: BTreeMap<AllocId, u32>,
     /// Whether the node got the answer 410.
@@ -74,6 +76,7 @@ impl Node {
             handles: BTreeSet::new(),
             relabelled: BTreeMap::new(),
             conflicts: Vec::new(),
+            handle_reports: 0,
             started: BTreeMap::new(),
             gone: false,
             silent: false,
@@ -126,6 +129,7 @@ impl Node {
         let list = HandleList { handles: handles.collect(), complete: true };
         let Some(mut round) = self.protocol.handle_round(as_of, list, PART) else { return };
         while let Some(report) = self.protocol.handle_report(&mut round) {
+            self.handle_reports += 1;
             let event = http(&self.path("handles"), token.as_deref(), &report);
             let Some(reply) = switch.guard(sweep.handle(event, clock)).await else { return };
             let Reply::Http(response) = reply.unwrap() else { panic!("a report was taken for the schedule") };

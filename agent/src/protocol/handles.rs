@@ -49,11 +49,18 @@ struct Range {
 
 impl HandleRound {
     /// The report of this list, in parts of at most `most` handles. `None` if exactly this is settled.
-    pub(crate) fn new(as_of: u64, list: HandleList, most: usize, settled: Option<&SettledHandles>) -> Option<Self> {
+    /// Another `turn` gives the same handles another digest, so that the control plane looks at its rows again.
+    pub(crate) fn new(
+        as_of: u64,
+        list: HandleList,
+        most: usize,
+        turn: u64,
+        settled: Option<&SettledHandles>,
+    ) -> Option<Self> {
         let HandleList { mut handles, complete } = list;
         handles.sort_unstable();
         handles.dedup_by(|a, b| a.handle == b.handle);
-        let digest = digest(&handles);
+        let digest = digest(&handles, turn);
         if complete && settled.is_some_and(|settled| settled.digest == digest) {
             return None;
         }
@@ -122,8 +129,9 @@ fn ends(handles: &[ReportedHandle], most: usize) -> Vec<Option<String>> {
     ends
 }
 
-fn digest(sorted: &[ReportedHandle]) -> String {
+fn digest(sorted: &[ReportedHandle], turn: u64) -> String {
     let mut hash = Sha256::new();
+    hash.update(turn.to_le_bytes());
     for h in sorted {
         let fields = [Some(h.handle.as_str()), Some(h.kind.as_str()), h.label.as_deref(), h.parent.as_deref()];
         for field in fields {
@@ -170,7 +178,7 @@ mod tests {
     #[test]
     fn the_parts_are_all_names_and_each_handle_is_in_one_of_them() {
         for (count, most, parts) in [(0, 3, 1), (1, 3, 1), (3, 3, 1), (4, 3, 2), (100_000, 1000, 100)] {
-            let mut round = HandleRound::new(7, list((0..count).rev()), most, None).unwrap();
+            let mut round = HandleRound::new(7, list((0..count).rev()), most, 0, None).unwrap();
             let mut names = Vec::new();
             let mut sent = Vec::new();
             while let Some(report) = next(&mut round) {
@@ -199,7 +207,7 @@ mod tests {
             parent: None,
         };
         let handles = (0..1000).map(name).collect();
-        let mut round = HandleRound::new(0, HandleList { handles, complete: true }, 1000, None).unwrap();
+        let mut round = HandleRound::new(0, HandleList { handles, complete: true }, 1000, 0, None).unwrap();
         let mut parts = 0;
         while let Some(report) = next(&mut round) {
             assert!(serde_json::to_vec(&report.handles).unwrap().len() < 2 * MAX_PART_BYTES);
@@ -210,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_is_settled_is_not_reported_again_before_it_changes() {
-        let mut round = HandleRound::new(1, list(0..7), 3, None).unwrap();
+        let mut round = HandleRound::new(1, list(0..7), 3, 0, None).unwrap();
         for settled in [None, None, Some("1#ab")] {
             next(&mut round).unwrap();
             round.answered(&answer(settled, None));
@@ -218,15 +226,15 @@ mod tests {
         assert!(next(&mut round).is_none());
         let settled = round.settled().unwrap();
         assert_eq!(settled.text, "1#ab");
-        assert!(HandleRound::new(1, list((0..7).rev()), 3, Some(&settled)).is_none());
-        assert!(HandleRound::new(1, list(0..6), 3, Some(&settled)).is_some());
+        assert!(HandleRound::new(1, list((0..7).rev()), 3, 0, Some(&settled)).is_none());
+        assert!(HandleRound::new(1, list(0..6), 3, 0, Some(&settled)).is_some());
         let partial = HandleList { complete: false, ..list(0..7) };
-        assert!(HandleRound::new(1, partial, 3, Some(&settled)).is_some());
+        assert!(HandleRound::new(1, partial, 3, 0, Some(&settled)).is_some());
     }
 
     #[test]
     fn a_part_that_was_cut_goes_on_and_settles_nothing_before_its_end() {
-        let mut round = HandleRound::new(1, list(0..4), 10, None).unwrap();
+        let mut round = HandleRound::new(1, list(0..4), 10, 0, None).unwrap();
         next(&mut round).unwrap();
         round.answered(&answer(None, Some("h00001")));
         let rest = next(&mut round).unwrap();

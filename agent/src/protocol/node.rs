@@ -102,6 +102,8 @@ pub struct Node {
     pub refuses: Option<String>,
     /// The handles as the control plane last settled them; `None` if a report is due.
     settled_handles: Option<SettledHandles>,
+    /// How often a report was due although the handles had not changed.
+    handle_turn: u64,
     seen: BTreeMap<AllocId, Seen>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
@@ -120,6 +122,7 @@ impl Node {
             interrupt_at: None,
             refuses: None,
             settled_handles: None,
+            handle_turn: 0,
             seen: BTreeMap::new(),
             delivered: BTreeMap::new(),
             complete_due: true,
@@ -332,7 +335,7 @@ impl Node {
     /// A report of these handles, which were listed after `as_of` was read, in parts of at most `most` handles. `None` if the
     /// control plane has nothing to do about exactly these.
     pub fn handle_round(&self, as_of: u64, list: HandleList, most: usize) -> Option<HandleRound> {
-        HandleRound::new(as_of, list, most, self.settled_handles.as_ref())
+        HandleRound::new(as_of, list, most, self.handle_turn, self.settled_handles.as_ref())
     }
 
     /// The next part of a report. `None` if every part was sent, or while the node is not registered. [`Node::durable`] must
@@ -349,9 +352,10 @@ impl Node {
         self.settled_handles = round.settled();
     }
 
-    /// Makes a report of handles due, also if they have not changed.
+    /// Makes a report of handles due, also if they have not changed. The control plane judges it anew.
     pub fn report_handles_again(&mut self) {
         self.settled_handles = None;
+        self.handle_turn = self.handle_turn.wrapping_add(1);
     }
 
     /// Forgets every dropped alloc that has ended.

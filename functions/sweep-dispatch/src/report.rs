@@ -88,8 +88,8 @@ impl Sweep {
         };
         let record = reporting(standing(record, node_id, &proven)?, node_id, claim)?;
         let seq = record.life().map_or(0, |l| l.seq);
-        let digest = report.digest.clone().filter(|_| report.part.is_some());
-        let settled = format!("{seq}#{}", digest.unwrap_or_else(|| crate::verdict::digest(&report.handles)));
+        let settled =
+            format!("{seq}#{}", report.digest.clone().unwrap_or_else(|| crate::verdict::digest(&report.handles)));
         let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
         if known && skipped.is_empty() && report.complete && report.as_of >= seq {
             let answer = self.answer(self.report_s.load(Ordering::Relaxed), seq);
@@ -294,7 +294,9 @@ impl Applying<'_> {
         let (store, policy) = (&self.sweep.store, &self.policy.sweep);
         let unusual = verdict.twice_unknown.iter().chain(&verdict.dropped);
         let ids: Vec<String> = unusual.map(|row| row.handle.clone()).collect();
-        let all = rows.iter().filter(|r| r.state != HandleState::Gone).count();
+        // What is being destroyed does not make the share of the others smaller.
+        let is_there = |r: &&Handle| !matches!(r.state, HandleState::Gone | HandleState::Destroying);
+        let all = rows.iter().filter(is_there).count();
         let unbraked = Unbraked { number: policy.cap_min.into(), share: policy.cap_fraction };
         let kind = BrakeKind::Handles;
         // Each part of a report is judged by itself.

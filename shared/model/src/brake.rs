@@ -119,6 +119,14 @@ impl<'a> Brake<'a> {
         self.entry.part(self.source, self.memory(), self.now)
     }
 
+    /// How many a release has let go in the same trouble, over all parts of the same node's report.
+    fn let_go(&self) -> u64 {
+        let base = |source: &'a str| source.split('#').next();
+        let sources = self.entry.sources().filter(|source| source.split('#').next() == base(self.source));
+        let parts = sources.filter_map(|source| self.entry.part(source, self.memory(), self.now));
+        parts.map(|part| part.let_go).sum()
+    }
+
     /// When the trouble began that the brake knows of; now if it knows of none.
     pub fn began_at(&self) -> Time {
         self.part().map_or(self.now, |part| part.since_at)
@@ -127,7 +135,7 @@ impl<'a> Brake<'a> {
     /// Whether it is unusual to take away so many of `all`. What a release let go in the same trouble still counts:
     /// otherwise the rest would be small enough to go without having been shown to anybody.
     pub fn is_unusual(&self, count: usize, all: usize, unbraked: Unbraked) -> bool {
-        let gone = self.part().map_or(0, |part| part.let_go);
+        let gone = self.let_go();
         let (count, all) = (count as u64, (all as u64).saturating_add(gone));
         let sum = count.saturating_add(gone);
         count > 0 && sum > unbraked.number && sum as f64 > unbraked.share * all as f64

@@ -469,4 +469,38 @@ mod tests {
         assert!(matches!(counted.due(NodeFact::Over, unused, at(10)), Due::Purge(_)));
         assert!(matches!(counted.due(NodeFact::Lost, unused, at(10)), Due::Later(_, Reason::RecordMissing {})));
     }
+
+    #[test]
+    fn what_never_appeared_by_its_deadline_is_marked_also_while_its_alloc_lives() {
+        let alloc_id = Some(fixtures::alloc_id(1));
+        let row = Handle { alloc_id, deadline_at: Some(at(600)), ..handle(HandleState::Creating) };
+        let lives = NodeFact::Lives { alloc: AllocFact::Live, cache: CacheFact::Unused };
+        let unused = Span::from_s(1000);
+        assert!(matches!(row.due(lives, unused, at(599)), Due::Later(_, Reason::AllocLive {})));
+        assert_eq!(row.due(lives, unused, at(600)), Due::Mark(Reason::NeverAppeared {}));
+        // If it appears after all, it is live again.
+        let late = row.marked(9, at(600)).used(alloc_id, 9, at(700));
+        assert_eq!((late.state, late.deadline_at, late.alloc_id), (HandleState::Live, None, alloc_id));
+    }
+
+    #[test]
+    fn a_repeat_of_a_report_changes_nothing() {
+        let Judgement::Missing(row) = handle(HandleState::Live).reported(Sighting::NotListed, RULES, at(0)) else {
+            panic!("not missing")
+        };
+        let again = ReportRules { is_repeat: true, ..RULES };
+        assert_eq!(row.reported(Sighting::NotListed, again, at(30)), Judgement::StillMissing);
+        assert!(matches!(row.reported(Sighting::NotListed, RULES, at(30)), Judgement::Missing(_)));
+    }
+
+    #[test]
+    fn a_row_whose_record_did_not_come_back_for_a_day_is_deleted() {
+        let unused = Span::from_s(1000);
+        let Due::Later(row, _) = handle(HandleState::Live).due(NodeFact::Lost, unused, at(0)) else {
+            panic!("deleted")
+        };
+        assert!(matches!(row.due(NodeFact::Lost, unused, at(86_399)), Due::Later(..)));
+        assert_eq!(row.due(NodeFact::Lost, unused, at(86_400)), Due::Purge(Reason::RecordMissing {}));
+        assert!(matches!(row.due(NodeFact::Over, unused, at(1)), Due::Purge(Reason::NodeGone { .. })));
+    }
 }

@@ -4,7 +4,7 @@
 use super::*;
 use model::ActionName;
 use model::NodeStatus;
-use model::control::{ControlKey, Entry, EntryRow};
+use model::control::{BrakeEntry, ControlKey, Entry, EntryRow};
 use model::fixtures::{self, at, slot};
 use model::policy::{Policy, example_json};
 
@@ -137,4 +137,50 @@ fn ten_orphans_wait_for_an_operator_and_one_is_terminated() {
     let answer = plan(&given.seen, at(700)).answer();
     assert_eq!(answer.actions.iter().map(|a| a.action).collect::<Vec<_>>(), [ActionName::TerminateOrphan]);
     assert!(plan(&given.seen, at(600)).actions.is_empty(), "it is young: its record may be on its way");
+}
+
+#[test]
+fn a_release_terminates_the_orphans_that_it_names_and_no_other() {
+    let mut given = given();
+    for n in 0..12 {
+        given.seen.instances.push(fixtures::running(&format!("i-{n:02}"), &fixtures::assigned(n)));
+    }
+    let ids = (0..5).map(|n| format!("i-{n:02}")).collect();
+    let held = fixtures::held(BrakeKind::Orphans, CLEAN_STALE_RECORDS.name, ids, at(600));
+    given.seen.control.put(held.clone());
+    let release = given.seen.control.release(BrakeKind::Orphans);
+    let release = release.given(&BrakeEntry::from_row(held), None, Span::from_s(3600), at(650));
+    given.seen.control.put(release.row().clone());
+    let planned = plan(&given.seen, at(700));
+    let terminated: Vec<&str> = planned
+        .actions
+        .iter()
+        .filter_map(|p| match &p.action {
+            Action::TerminateOrphan { instance_id, .. } => Some(instance_id.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(terminated, ["i-00", "i-01", "i-02", "i-03", "i-04"]);
+    // The run stores what is still held, and that the release is used up.
+    let change = planned.actions.iter().find_map(|p| match &p.action {
+        Action::HoldBack(change) => Some(change.as_ref().clone()),
+        _ => None,
+    });
+    let change = change.unwrap();
+    let (_, entry) = change.entry.unwrap();
+    assert_eq!(entry.held(), Some(7));
+    assert!(!change.release.unwrap().1.applies(at(700)));
+    // The next run terminates none, also when few are left: five of the same trouble have gone.
+    given.seen.control.put(entry.row().clone());
+    given.seen.control.remove(&ControlKey::Release(BrakeKind::Orphans));
+    for left in [7, 2] {
+        given.seen.instances.drain(..given.seen.instances.len() - left);
+        let actions: Vec<_> = plan(&given.seen, at(760)).answer().actions.iter().map(|a| a.action).collect();
+        assert_eq!(actions, [ActionName::HoldBack], "{left}");
+    }
+    // When none is left, the entry says so, and the next one is an ordinary orphan ten minutes later.
+    given.seen.instances.clear();
+    let calm = plan(&given.seen, at(800));
+    let Some(Action::HoldBack(change)) = calm.actions.first().map(|p| p.action.clone()) else { panic!("{calm:?}") };
+    assert_eq!(change.entry.unwrap().1.held(), Some(0));
 }

@@ -1,0 +1,174 @@
+//! Reports of handles: in parts, quiet when nothing is new; and what brakes and releases let go.
+
+use crate::node::Node;
+use crate::world::{World, job, quick_policy};
+use model::control::{BrakeEntry, ControlKey};
+use model::handle::cache_handle;
+use model::time::{Span, Time};
+use model::{BrakeKind, Handle, HandleKind, HandleState, JobSpec, NodeRecord};
+use serde_json::{Value, json};
+use store::{delete_handle, insert_handle};
+
+/// A world with this many idle nodes that are ready.
+async fn ready(nodes: u32, sweep: Value) -> (World, Vec<NodeRecord>) {
+    let mut policy = quick_policy();
+    for (knob, value) in sweep.as_object().unwrap() {
+        policy["sweep"][knob] = value.clone();
+    }
+    policy["nodes"] = json!({"max": nodes, "min": nodes});
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    for _ in 0..60 {
+        world.step().await;
+        let records = world.look.nodes().await.unwrap();
+        if records.iter().filter(|n| n.takes_work()).count() == nodes as usize {
+            return (world, records.into_iter().filter(|n| !n.is_cleaned()).collect());
+        }
+    }
+    panic!("the nodes are not ready");
+}
+
+fn instance(record: &NodeRecord) -> String {
+    record.life().and_then(|life| life.instance_id.clone()).unwrap()
+}
+
+impl World {
+    fn node_of(&mut self, record: &NodeRecord) -> &mut Node {
+        self.nodes.get_mut(&instance(record)).unwrap()
+    }
+
+    async fn handles(&self, record: &NodeRecord) -> Vec<Handle> {
+        self.look.handles_of(record.node_id().unwrap()).await.unwrap().rows
+    }
+
+    async fn row(&self, record: &NodeRecord, handle: &str) -> Option<Handle> {
+        self.look.handle(record.node_id().unwrap(), handle).await.unwrap()
+    }
+
+    async fn steps(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.step().await;
+        }
+    }
+
+    async fn held(&self, kind: BrakeKind) -> u64 {
+        let entry: BrakeEntry = self.look.entry(&ControlKey::Brake(kind)).await.unwrap();
+        if entry.holds_back(self.now()) { entry.held().unwrap_or(0) } else { 0 }
+    }
+}
+
+/// A live row without an alloc.
+fn live(record: &NodeRecord, handle: &str, kind: HandleKind, due_at: Time) -> Handle {
+    Handle::new(record.node_id().unwrap(), handle.into(), kind, HandleState::Live, 0, due_at)
+}
+
+fn states(rows: &[Handle], state: HandleState) -> usize {
+    rows.iter().filter(|row| row.state == state).count()
+}
+
+#[tokio::test]
+async fn a_release_of_handles_lets_go_what_one_node_had_and_nothing_of_another() {
+    let (mut world, nodes) = ready(2, json!({"max_in_flight": 1000})).await;
+    let strays = |prefix: &str, count: usize| (0..count).map(|n| format!("{prefix}-{n:05}")).collect::<Vec<_>>();
+    // 450 handles that nobody ordered. The node reports them in five parts.
+    world.node_of(&nodes[0]).handles.extend(strays("a", 450));
+    world.steps(3).await;
+    let rows = world.handles(&nodes[0]).await;
+    assert_eq!((rows.len(), states(&rows, HandleState::Unknown)), (450, 450));
+    assert_eq!(world.held(BrakeKind::Handles).await, 450);
+    let shown = world.operate(&["release", "handles", "--show"]).await;
+    assert!(shown.contains("a-00000") && shown.contains("a-00449"), "{shown}");
+    assert_eq!(world.held(BrakeKind::Handles).await, 450, "a look releases nothing");
+    world.operate(&["release", "handles"]).await;
+    // Meanwhile another node has 40 of its own, and this one has 50 more.
+    world.node_of(&nodes[1]).handles.extend(strays("b", 40));
+    world.node_of(&nodes[0]).handles.extend(strays("c", 50));
+    world.steps(6).await;
+    let left = world.node_of(&nodes[0]).handles.clone();
+    assert_eq!(left.into_iter().collect::<Vec<_>>(), strays("c", 50), "what was shown is gone, and nothing else");
+    assert_eq!(world.node_of(&nodes[1]).handles.len(), 40);
+    assert_eq!(world.held(BrakeKind::Handles).await, 90);
+}
+
+#[tokio::test]
+async fn the_brake_of_missing_handles_ends_when_they_are_back() {
+    let (mut world, nodes) = ready(1, json!({"missing_grace_s": 20})).await;
+    let names: Vec<String> = (0..30).map(|n| format!("cache:{n:02}")).collect();
+    for name in &names {
+        let row = live(&nodes[0], name, HandleKind::Volume, world.now() + Span::from_s(86_000));
+        world.look.apply(&insert_handle(&row)).await.unwrap();
+        world.node_of(&nodes[0]).handles.insert(name.clone());
+    }
+    world.steps(3).await;
+    // Their disk is away.
+    world.node_of(&nodes[0]).handles.clear();
+    world.steps(20).await;
+    assert_eq!(world.held(BrakeKind::Handles).await, 30);
+    world.node_of(&nodes[0]).handles.extend(names);
+    world.steps(3).await;
+    assert_eq!(world.held(BrakeKind::Handles).await, 0);
+    let rows = world.handles(&nodes[0]).await;
+    assert_eq!((states(&rows, HandleState::Live), rows.iter().filter(|r| r.missing_ms.is_some()).count()), (30, 0));
+}
+
+#[tokio::test]
+async fn a_node_whose_handles_are_settled_reports_only_what_is_new() {
+    let (mut world, nodes) = ready(1, json!({})).await;
+    world.steps(4).await;
+    let sent = world.node_of(&nodes[0]).handle_reports;
+    world.steps(30).await;
+    assert_eq!(world.node_of(&nodes[0]).handle_reports, sent, "nothing has changed");
+    // A new handle.
+    let row = live(&nodes[0], "c", HandleKind::Container, world.now() + Span::from_s(600));
+    world.look.apply(&insert_handle(&row)).await.unwrap();
+    world.node_of(&nodes[0]).handles.insert("c".into());
+    world.steps(10).await;
+    let sent = world.node_of(&nodes[0]).handle_reports - sent;
+    assert!((1..=2).contains(&sent), "{sent}");
+    // An order that the node cannot know of: the heartbeat is answered so that it reports.
+    world.pass(600);
+    world.steps(10).await;
+    assert!(world.node_of(&nodes[0]).handles.is_empty());
+    assert_eq!(world.row(&nodes[0], "c").await.unwrap().state, HandleState::Gone);
+}
+
+#[tokio::test]
+async fn what_a_running_alloc_uses_gets_its_row_back_and_stays() {
+    let (mut world, _) = ready(1, json!({"cap_min": 1})).await;
+    let id = world.submit(JobSpec { caches: vec!["data".into()], ..job(&["forever"]) }).await.summary.job_id;
+    world.steps(8).await;
+    let nodes = world.look.nodes().await.unwrap();
+    let used = [format!("{id}.0.0"), cache_handle("data")];
+    world.node_of(&nodes[0]).handles.insert(used[1].clone());
+    world.steps(4).await;
+    for name in &used {
+        let row = world.row(&nodes[0], name).await;
+        let row = row.unwrap_or_else(|| panic!("{name}"));
+        world.look.apply(&delete_handle(&row)).await.unwrap();
+    }
+    world.node_of(&nodes[0]).protocol.report_handles_again();
+    world.steps(20).await;
+    for name in &used {
+        assert_eq!(world.row(&nodes[0], name).await.unwrap().state, HandleState::Live, "{name}");
+        assert!(world.node_of(&nodes[0]).handles.contains(name), "{name}");
+    }
+    assert_eq!(world.row(&nodes[0], &used[0]).await.unwrap().alloc_id, used[0].parse().ok());
+}
+
+#[tokio::test]
+async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
+    let (mut world, nodes) = ready(1, json!({})).await;
+    let name = cache_handle("data");
+    // The node lists it, and a person has taken its label away: nobody destroys it.
+    let node = world.node_of(&nodes[0]);
+    node.handles.insert(name.clone());
+    node.relabelled.insert(name.clone(), None);
+    let marked = live(&nodes[0], &name, HandleKind::Volume, world.now()).marked(1, world.now());
+    world.look.apply(&insert_handle(&marked)).await.unwrap();
+    let id = world.submit(JobSpec { caches: vec!["data".into()], ..job(&["forever"]) }).await.summary.job_id;
+    world.steps(20).await;
+    assert!(world.look.job(id).await.unwrap().unwrap().summary.allocs.is_empty(), "it may still be destroyed");
+    world.pass(600);
+    world.steps(4).await;
+    assert_eq!(world.look.job(id).await.unwrap().unwrap().summary.allocs.len(), 1);
+    assert_eq!(world.row(&nodes[0], &name).await.unwrap().state, HandleState::Live);
+}
