@@ -54,8 +54,8 @@ pub enum CloudError {
 pub trait Cloud: Send + Sync {
     /// Every instance with our cluster tag, in any state that EC2 still lists. All pages, or an error.
     async fn instances(&self) -> Result<Vec<Instance>, CloudError>;
-    /// Those of these instances that have our cluster tag, in any state that the cloud still knows, in any order. A cloud
-    /// with a faster way than its whole list makes this method itself.
+    /// The instances with these ids. An instance without our cluster tag is left out. The state may be any that the cloud
+    /// still knows, and the order may be any. A cloud that can do this faster than by its whole list has its own method.
     async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
         let wanted: BTreeSet<&str> = instance_ids.iter().map(String::as_str).collect();
         let mut listed = self.instances().await?;

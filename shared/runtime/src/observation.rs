@@ -157,8 +157,8 @@ impl Observation {
     /// Reads what clean-stale-records needs for its decisions: the list of instances and the records.
     ///
     /// The age of the observation counts from the end of EC2's list, which may take a minute in a large account. An old list
-    /// does no harm: every action proves again what it takes from the list, except that an instance is terminated, which
-    /// never changes.
+    /// does no harm. A terminated instance stays terminated, and every action checks again anything else that it takes from
+    /// the list.
     pub async fn read_for_cleaning(
         store: &Store,
         cloud: &dyn Cloud,
