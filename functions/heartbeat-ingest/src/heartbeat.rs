@@ -123,7 +123,9 @@ impl Ingest {
         let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
         let refuses = caller.refuses.map(model::short_reason);
         let same_token = !record.life().is_some_and(|l| l.would_note(proven.session()));
-        if !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses && same_token {
+        // A wrong clock wrote these times. No pulse is newer, so the record is written as a whole.
+        let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD;
+        if is_possible && !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses && same_token {
             return Ok(None);
         }
         record.heartbeat(&caller, lease_expires_at, now).map(Some).map_err(impossible)

@@ -258,7 +258,7 @@ impl Observation {
     fn sorted_out(mut self) -> Self {
         self.aside.entries(&self.control);
         let (nodes, jobs, allocs) = (&mut self.nodes, &mut self.jobs, &mut self.allocs);
-        soundness::set_aside(&mut self.aside, nodes, jobs, allocs, &mut self.handles);
+        soundness::set_aside(&mut self.aside, self.observed_at, nodes, jobs, allocs, &mut self.handles);
         self.sort();
         self
     }

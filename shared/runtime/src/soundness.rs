@@ -9,6 +9,7 @@
 use model::control::Control;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::time::Time;
 use model::{AllocSummary, Handle, JobSummary, MAX_NODES, NodeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Table, Unreadable};
@@ -71,6 +72,7 @@ impl SetAside {
 /// Takes the rows that contradict the contract out of these lists.
 pub fn set_aside(
     aside: &mut SetAside,
+    now: Time,
     nodes: &mut Vec<NodeRecord>,
     jobs: &mut Vec<JobSummary>,
     allocs: &mut Vec<AllocSummary>,
@@ -81,7 +83,10 @@ pub fn set_aside(
         let what = match node.node_id() {
             _ if is_twice(&slots, &node.slot) => "its slot is in the table twice".to_owned(),
             Some(id) if id.slot() != node.slot => format!("its node id {id} belongs to slot {}", id.slot()),
-            _ => return true,
+            _ => match far_ahead(node, now) {
+                Some((what, at)) => format!("{what} is {at}, more than a day ahead"),
+                None => return true,
+            },
         };
         aside.slots.insert(node.slot);
         aside.rows.push(Unsound { table: Table::Nodes, subject: Subject::Slot(node.slot), what });
@@ -119,6 +124,19 @@ pub fn set_aside(
         true
     });
     aside.rows.dedup();
+}
+
+/// A time of the record that is more than a day ahead, with its name. No function gives a lease or claims a launch for so
+/// long, so the clock that wrote it was wrong, or a person wrote it. A heartbeat of the node puts a lease right.
+fn far_ahead(node: &NodeRecord, now: Time) -> Option<(&'static str, Time)> {
+    let (contact, life) = (node.contact(), node.life());
+    let times = [
+        ("last_ping_at", contact.map(|c| c.last_ping_at)),
+        ("lease_expires_at", contact.map(|c| c.lease_expires_at)),
+        ("assigned_at", life.map(|l| l.assigned_at)),
+        ("launch_claim_until_at", life.map(|l| l.launch_claim_until_at)),
+    ];
+    times.into_iter().find_map(|(what, at)| Some((what, at.filter(|at| *at > now + model::LONGEST_AHEAD)?)))
 }
 
 fn key_of(handle: &Handle) -> (NodeId, String) {

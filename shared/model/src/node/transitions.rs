@@ -5,8 +5,8 @@
 //! Does not: write anything (the store does), or decide when a transition is due (the plans do).
 
 use super::{
-    Contact, InUse, LAUNCH_CLAIM, Life, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version,
-    short_reason,
+    Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, Life, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown,
+    Version, short_reason,
 };
 use crate::batch::Batch;
 use crate::ids::{AllocId, NodeId, Slot};
@@ -239,8 +239,10 @@ impl NodeRecord {
         let mut reason = "";
         let in_use = matches!(new.state, NodeState::InUse(_));
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
-        contact.last_ping_at = contact.last_ping_at.max(now);
-        contact.lease_expires_at = contact.lease_expires_at.max(lease_expires_at);
+        // A newer or longer one stays, but not one that only a wrong clock can have written.
+        let later = |known: Time, this: Time| if known > now + LONGEST_AHEAD { this } else { known.max(this) };
+        contact.last_ping_at = later(contact.last_ping_at, now);
+        contact.lease_expires_at = later(contact.lease_expires_at, lease_expires_at);
         contact.uptime_ms = contact.uptime_ms.max(caller.uptime_ms);
         if contact.busy != caller.busy {
             contact.busy = caller.busy;

@@ -20,6 +20,9 @@ pub const LAUNCH_CLAIM: Span = Span::from_s(60);
 /// Two observations that do not list an instance count only if they are at least this far apart.
 pub const ABSENCE_CONFIRM: Span = Span::from_s(60);
 
+/// A heartbeat, a lease or a claim of a launch that is further ahead than this was written by a wrong clock.
+pub const LONGEST_AHEAD: Span = Span::from_s(86_400);
+
 /// The version of a record as read. Other crates do not make versions: they take them from the records that they
 /// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
