@@ -104,7 +104,7 @@ impl Perform<Action> for Acting<'_> {
 }
 
 /// Marks handles of one node for destruction and raises the node's `seq`, in one transaction, so that the `as_of` of a
-/// later report shows whether that report knows of the order. At most [`TOGETHER`] handles.
+/// later report shows whether that report knows of the order. At most `TOGETHER` handles.
 pub(crate) async fn mark(
     store: &Store,
     record: &NodeRecord,

@@ -1,6 +1,6 @@
 //! The writes of one report, many at a time.
 //!
-//! Guarantees: no write begins when little time is left; at most [`MAX_WRITES`] rows of each kind are written; what was not
+//! Guarantees: no write begins when little time is left; at most `MAX_WRITES` rows of each kind are written; what was not
 //! written is counted, and the next report does it.
 //! Does not: decide what is written.
 

@@ -1,7 +1,7 @@
 //! The metrics and the log line of a run: one line each, made from the run's answer.
 //!
 //! Guarantees: metrics have CloudWatch's embedded metric format (EMF), so that the log carries them and no
-//! call or permission is needed. A new metric needs one row in [`METRICS`].
+//! call or permission is needed. A new metric needs one row in `METRICS`.
 //! Does not: write anything for a dry run, for a run that an event started too soon, for a request of a node, or for a
 //! run without anything to see, to do or to tell: CloudWatch bills a metric for each hour in which it has a value, so an
 //! idle cluster pays for none.
