@@ -47,7 +47,8 @@ pub struct Handle {
     /// The node's `seq` at the last order about this handle. A report with a lower `as_of` does not show whether the
     /// handle is missing.
     pub seq: u64,
-    /// For a handle that is `creating`: until when it may stay so. For a live cache: until when it may be unused.
+    /// For a handle that is `creating`: until when it may stay so. For a live cache: until when it may be unused. For one
+    /// that is `destroying`: by when its node should have destroyed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Time>,
     /// How long the handle has been missing from accepted reports, in milliseconds.
@@ -73,6 +74,8 @@ pub struct Handle {
 /// How long a tombstone stays. The time is far longer than a report can be on its way. It is not longer, because each
 /// handle report reads all rows of its node.
 const TOMBSTONE: Span = Span::from_s(3600);
+/// After this time, a cache that its node was told to destroy, and still has, is taken back by an alloc that names it.
+const STUCK_AFTER: Span = Span::from_s(600);
 /// The longest time until the next look.
 const DAY: Span = Span::from_s(MAX_DUE_S);
 
@@ -230,19 +233,19 @@ impl Handle {
 
     /// The row marked for destruction. `seq` is the number of the order to destroy.
     pub fn marked(&self, seq: u64, now: Time) -> Self {
-        Self { state: HandleState::Destroying, seq, due_at: now + DAY, deadline_at: None, ..self.clone() }.not_missing()
+        let deadline_at = Some(now + STUCK_AFTER);
+        Self { state: HandleState::Destroying, seq, due_at: now + DAY, deadline_at, ..self.clone() }.not_missing()
     }
 
-    /// For how long its node has been told to destroy it, at least; zero if the node has not been told.
-    pub fn destroying_for(&self, now: Time) -> Span {
-        // A mark sets the next look a day ahead, and each look does so again.
-        if self.state == HandleState::Destroying { now.since(self.due_at - DAY) } else { Span::ZERO }
+    /// Whether its node was told to destroy it so long ago that the node seems unable to.
+    pub fn is_stuck(&self, now: Time) -> bool {
+        self.state == HandleState::Destroying && self.deadline_at.is_some_and(|by| by <= now)
     }
 
     /// The row as a tombstone. If sweep-dispatch does not delete it, DynamoDB does two days later.
     pub fn buried(&self, now: Time) -> Self {
         let expires_at = Some((now + DAY + DAY).as_epoch_s());
-        Self { state: HandleState::Gone, due_at: now + TOMBSTONE, expires_at, ..self.clone() }
+        Self { state: HandleState::Gone, due_at: now + TOMBSTONE, deadline_at: None, expires_at, ..self.clone() }
     }
 
     fn not_missing(self) -> Self {

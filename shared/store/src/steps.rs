@@ -276,9 +276,6 @@ async fn skip_spent_ids(
     Ok(())
 }
 
-/// After this time, a cache that its node was told to destroy, and still has, is taken back by an alloc that names it.
-const STUCK_AFTER: Span = Span::from_s(600);
-
 async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
     let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
     let deadline = now + keep.creating;
@@ -301,7 +298,7 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -
                 change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
             }
             // Its node cannot destroy it. Otherwise the job would be placed here again and again.
-            Some(row) if row.destroying_for(now) >= STUCK_AFTER => {
+            Some(row) if row.is_stuck(now) => {
                 change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
             }
             // The cache is being destroyed: the next run places the alloc.

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::fixtures::{self, at};
-use crate::time::Time;
 use crate::words::NodeStatus;
 
 #[test]
@@ -80,6 +79,6 @@ fn wrong_starting_states_are_refused() {
 fn the_pulse_never_moves_back() {
     let node = fixtures::ready(0);
     let ping = node.contact().unwrap().last_ping_at;
-    let early = node.heartbeat(&fixtures::caller("i-0"), at(0), Time::from_ms(0)).unwrap();
+    let early = node.heartbeat(&fixtures::caller("i-0"), at(0), at(1)).unwrap();
     assert_eq!(early.contact().unwrap().last_ping_at, ping);
 }
