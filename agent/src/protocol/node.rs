@@ -338,8 +338,8 @@ impl Node {
         HandleRound::new(as_of, list, most, self.handle_turn, self.settled_handles.as_ref())
     }
 
-    /// The next part of a report. `None` if every part was sent, or while the node is not registered. [`Node::durable`] must
-    /// be saved before the part is sent.
+    /// The next part of a report. `None` if every part was sent, or if the node is not registered. The caller must
+    /// save [`Node::durable`] before it sends the part.
     pub fn handle_report(&mut self, round: &mut HandleRound) -> Option<HandleReport> {
         let incarnation = self.durable.incarnation.clone()?;
         let report = round.next(incarnation, self.durable.handle_report_no.saturating_add(1))?;

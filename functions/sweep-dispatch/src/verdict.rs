@@ -25,8 +25,8 @@ pub(crate) struct Verdict<'a> {
     pub(crate) gone: Vec<&'a Handle>,
     /// Handles that were missing for too long: their rows become tombstones, with an event.
     pub(crate) dropped: Vec<&'a Handle>,
-    /// Handles with this node's label and without a row: the rows to make. What a live alloc uses gets a live row, and
-    /// anything else an unknown one.
+    /// The rows to make for handles that have this node's label and no row. If a live alloc uses the handle, its row is
+    /// `live`. If not, its row is `unknown`.
     pub(crate) new: Vec<Handle>,
     /// Handles that two reports listed as unknown: they are marked.
     pub(crate) twice_unknown: Vec<&'a Handle>,

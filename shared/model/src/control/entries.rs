@@ -213,7 +213,7 @@ impl BrakeEntry {
         self.0.parts.keys().map(String::as_str)
     }
 
-    /// What the brake holds of this source. An entry without sources was written by older code, and is about every source.
+    /// What the brake holds of this source. Older code wrote entries without sources: such an entry counts for every source.
     ///
     /// A time that cannot be is from a wrong clock, which must not hold anything for ever: a part then counts as unknown.
     pub(crate) fn part(&self, source: &str, memory: Span, now: Time) -> Option<BrakePart> {
