@@ -117,7 +117,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
 /// corrected outside the policy, for example in the launch template. So with such sizes, an unchanged policy is stored
 /// again.
 async fn refused_sizes(cluster: &Cluster, before: Option<&PolicyRow>, now: Time) -> anyhow::Result<Vec<String>> {
-    let mut control = cluster.store.control().await?;
+    let mut control = cluster.store.control().await?.as_of(now);
     control.policy = before.cloned();
     let refused = |limit| if let Limit::BadRequest(size, _) = limit { Some(size) } else { None };
     Ok(control.limits(now).into_iter().filter_map(refused).collect())

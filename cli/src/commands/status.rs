@@ -82,7 +82,7 @@ struct Status {
 pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let store = &cluster.store;
-    let (control, listed) = (store.control().await?, store.nodes_listed(1).await?);
+    let (control, listed) = (store.control().await?.as_of(now), store.nodes_listed(1).await?);
     let (nodes, mut unreadable) = (listed.rows, listed.unreadable);
     // If more jobs wait, a check says so.
     let waiting = store.waiting(None, COUNTED).await?;

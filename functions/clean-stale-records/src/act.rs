@@ -18,7 +18,7 @@ use runtime::run::{Numbered, Perform, Run};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use store::steps::{self, Retention};
-use store::{Store, delete_node, silent_since};
+use store::{Store, delete_entry, delete_node, silent_since};
 
 struct Acting<'a> {
     run: Run<'a>,
@@ -60,6 +60,9 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnsw
         _ => None,
     });
     acting.run.use_releases(brakes, &answers).await;
+    if let Some(place) = &acting.run.seen.jobs_place {
+        acting.run.note_place(&acting.run.seen.control.jobs_place(), place).await;
+    }
     acting.run.finish(answers, None).await
 }
 
@@ -71,6 +74,8 @@ impl Perform<Action> for Acting<'_> {
                 self.clean(*node_id, *proof, &planned.reason.to_string(), now).await?;
             }
             Action::DeleteRecord(record) => self.run.store.apply(&delete_node(record)).await?,
+            Action::IndexJob(job) => drop(self.run.store.write(Some(job.as_ref()), job, Vec::new()).await?),
+            Action::ForgetEntry(entry) => self.run.store.apply(&delete_entry(entry)).await?,
             Action::TerminateOrphan { instance_id, node_id } => self.terminate_orphan(instance_id, *node_id).await?,
             Action::Warn(subject) => {
                 tracing::warn!(%subject, "{}", planned.reason);

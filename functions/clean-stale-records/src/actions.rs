@@ -5,9 +5,10 @@
 
 use model::action::{About, Describe};
 use model::brake::BrakeChange;
+use model::control::EntryRow;
 use model::events::Subject;
 use model::ids::NodeId;
-use model::{ActionName, NodeRecord};
+use model::{ActionName, Job, NodeRecord};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +22,10 @@ pub enum Action {
     },
     /// Delete the row of a slot that is not below `nodes.max`.
     DeleteRecord(Box<NodeRecord>),
+    /// Give the row of a job the attributes of the queue's index that its state demands.
+    IndexJob(Box<Job>),
+    /// Delete an entry of the control table that ended long ago.
+    ForgetEntry(Box<EntryRow>),
     /// Terminate an instance that no record claims.
     TerminateOrphan {
         /// The instance to terminate.
@@ -48,6 +53,8 @@ impl Describe for Action {
         match self {
             Self::Clean { .. } => ActionName::Clean,
             Self::DeleteRecord(_) => ActionName::DeleteRecord,
+            Self::IndexJob(_) => ActionName::IndexJob,
+            Self::ForgetEntry(_) => ActionName::ForgetEntry,
             Self::TerminateOrphan { .. } => ActionName::TerminateOrphan,
             Self::Warn(_) => ActionName::Warn,
             Self::HoldBack(..) => ActionName::HoldBack,
@@ -59,7 +66,8 @@ impl Describe for Action {
             Self::Clean { node_id, .. } | Self::TerminateOrphan { node_id, .. } => About::Node(*node_id),
             Self::DeleteRecord(record) => About::Slot(record.slot),
             Self::Warn(subject) => About::Said(subject.clone()),
-            Self::HoldBack(..) => About::Said(Subject::Cluster),
+            Self::IndexJob(job) => About::Job(job.summary.job_id, Vec::new()),
+            Self::HoldBack(..) | Self::ForgetEntry(_) => About::Said(Subject::Cluster),
         }
     }
 }

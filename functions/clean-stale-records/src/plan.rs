@@ -1,4 +1,4 @@
-//! The decision of clean-stale-records: what is stale, what is an orphan, which function is overdue. Pure.
+//! The decision of clean-stale-records: what is stale, what is an orphan, what is over, which function is overdue. Pure.
 //!
 //! Guarantees: a record whose instance EC2 lists as live is never cleaned; a record whose instance is
 //! unlisted is cleaned only if for `stale.after_s` the node sent no heartbeat and nothing changed the record; an
@@ -10,6 +10,7 @@ use crate::actions::{Action, Proof};
 use model::action::Telling;
 use model::brake::{Brake, BrakeChange, LetGo, Trouble, Unbraked};
 use model::cloud::{Instance, InstanceState};
+use model::control::{ControlKey, EntryRow};
 use model::events::Subject;
 use model::functions::CLEAN_STALE_RECORDS;
 use model::ids::NodeId;
@@ -46,6 +47,10 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     }
     clean_silent(seen, now, &mut plan, &silent);
     orphans(seen, now, &mut plan, &by_id, &live);
+    for job in &seen.not_indexed {
+        plan.add(Action::IndexJob(Box::new(job.clone())), Reason::NotInIndex { state: job.summary.state });
+    }
+    over(seen, now, &mut plan);
     watch(seen, now, &mut plan);
     plan
 }
@@ -202,6 +207,15 @@ fn orphans(
     for (node_id, instance) in found {
         let action = Action::TerminateOrphan { instance_id: instance.instance_id.clone(), node_id };
         plan.add(action, Reason::Orphan { instance_id: instance.instance_id.clone(), node_id });
+    }
+}
+
+/// Deletes the entries of the control table that ended long ago. Otherwise they would become more with each instance type and
+/// zone that was ever short.
+fn over(seen: &Observation, now: Time, plan: &mut Plan) {
+    let is_over = |(key, row): &(&ControlKey, &EntryRow)| row.is_over(key, seen.policy_version, now);
+    for (key, row) in seen.control.entries().filter(is_over) {
+        plan.add_quietly(Action::ForgetEntry(Box::new(row.clone())), Reason::EntryOver { key: key.to_string() });
     }
 }
 

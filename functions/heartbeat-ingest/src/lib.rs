@@ -148,7 +148,7 @@ impl Ingest {
     /// Looks whether the other functions succeed, as often as the policy is read.
     async fn watch(&self, known: &Known, now: Time) {
         let control = match self.store.runs().await {
-            Ok(control) => control,
+            Ok(control) => control.as_of(now),
             Err(error) => return tracing::warn!(%error, "whether the other functions run was not seen"),
         };
         let keep = known.policy.history.keep_events();

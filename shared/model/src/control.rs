@@ -8,14 +8,14 @@ mod entries;
 mod key;
 
 pub use entries::{
-    Backoff, BadRequest, BrakeEntry, BrakePart, Entry, EntryChange, EntryRow, FailedStarts, IngestSummary, LastRun,
-    NotAllowed, QueuePlace, Quota, Release, Shortage,
+    Backoff, BadRequest, BrakeEntry, BrakePart, Entry, EntryChange, EntryRow, FailedStarts, IngestSummary, JobsPlace,
+    LastRun, NotAllowed, QueuePlace, Quota, Release, Shortage,
 };
 pub use key::ControlKey;
 pub(crate) use key::offering_key;
 
 use crate::brake::Brake;
-use crate::node::{Offering, Version};
+use crate::node::{LONGEST_AHEAD, Offering, Version};
 use crate::policy::Policy;
 use crate::time::{Span, Time};
 use crate::told::ToldRow;
@@ -202,6 +202,30 @@ impl Control {
         control
     }
 
+    /// The table for a decision at this time. What a clock wrote that was more than a day ahead counts as never written, so
+    /// that it holds nothing and hides nothing until that day. The next write of the row puts it right.
+    #[must_use]
+    pub fn as_of(mut self, now: Time) -> Self {
+        let is_ahead = |at: Option<Time>| at.filter(|at| *at > now + LONGEST_AHEAD);
+        let mut ahead = Vec::new();
+        for (key, row) in &mut self.entries {
+            if let Some(at) = is_ahead(row.since_at) {
+                ahead.push((key.to_string(), at));
+                *row = EntryRow { version: row.version, ..EntryRow::new(key) };
+            }
+        }
+        for (function, row) in &mut self.runs {
+            if let Some(at) = is_ahead(Some(row.started_at)).or(is_ahead(row.failing_since_at)) {
+                ahead.push((row.key.clone(), at));
+                *row = RunRow { version: row.version, ..RunRow::new(function) };
+            }
+        }
+        let detail = |at| format!("its time {at} is more than a day ahead of the clock of the reader");
+        let named = |(key, at)| UnreadableEntry { key, detail: detail(at), is_known: true };
+        self.unreadable.extend(ahead.into_iter().map(named));
+        self
+    }
+
     /// Replaces the entry with this key. A row with an unknown key is ignored.
     pub fn put(&mut self, row: EntryRow) {
         if let Ok(key) = row.key.parse() {
@@ -294,6 +318,11 @@ impl Control {
         self.entry(&ControlKey::QueuePlace)
     }
 
+    /// Where the next run of clean-stale-records goes on in the jobs table.
+    pub fn jobs_place(&self) -> JobsPlace {
+        self.entry(&ControlKey::JobsPlace)
+    }
+
     /// When heartbeat-ingest last accepted heartbeats.
     pub fn ingest(&self) -> IngestSummary {
         self.entry(&ControlKey::Ingest)
@@ -342,6 +371,8 @@ mod tests {
             ControlKey::Release(BrakeKind::Handles),
             ControlKey::Ingest,
             ControlKey::LastRun,
+            ControlKey::QueuePlace,
+            ControlKey::JobsPlace,
             ControlKey::Told,
         ];
         for key in keys {
@@ -378,6 +409,52 @@ mod tests {
         assert!(told.starts_with("row quota of table control cannot be read: invalid type"), "{told}");
         assert_eq!(control.entries().map(|(key, _)| key.to_string()).collect::<Vec<_>>(), ["backoff"]);
         assert!(control.runs.is_empty());
+    }
+
+    #[test]
+    fn what_a_wrong_clock_wrote_counts_as_never_written() {
+        let (sound, ahead) = (at(0).as_ms(), (at(0) + LONGEST_AHEAD).as_ms() + 1);
+        let rows = |ms: i64| {
+            Control::from_rows([
+                serde_json::json!({"key": "quota", "version": 3, "since_at": ms, "until_at": ms + 60_000}),
+                serde_json::json!({"key": "run#sweep-dispatch", "version": 4, "started_at": ms, "last_success_at": ms}),
+                serde_json::json!({"key": "run#poll-and-scale", "version": 5, "started_at": sound, "failing_since_at": ms}),
+            ])
+        };
+        let kept = rows(sound).as_of(at(0));
+        assert!(kept.quota().applies(at(0)) && kept.unreadable.is_empty());
+        assert_eq!(kept, rows(sound));
+        let freed = rows(ahead).as_of(at(0));
+        assert!(!freed.quota().applies(at(0)));
+        assert_eq!(
+            freed.quota().row(),
+            &EntryRow { version: kept.quota().row().version, ..EntryRow::new(&ControlKey::Quota) }
+        );
+        assert!(freed.runs.values().all(|run| run.quiet_since().is_none()), "{:?}", freed.runs);
+        let keys: Vec<&str> = freed.unreadable.iter().map(|entry| entry.key.as_str()).collect();
+        assert_eq!(keys, ["quota", "run#poll-and-scale", "run#sweep-dispatch"]);
+    }
+
+    #[test]
+    fn entries_are_over_a_day_after_their_end() {
+        let (end, later) = (at(0), at(86_401));
+        for key in ["shortage#spot#m7a.large#any", "quota", "not_allowed", "backoff", "brake#leases", "release#handles"]
+        {
+            let control = Control::from_rows([serde_json::json!({"key": key, "version": 1, "until_at": end.as_ms()})]);
+            let over = |now| control.entries().all(|(key, row)| row.is_over(key, 1, now));
+            assert!(over(later) && !over(at(86_400)), "{key}");
+        }
+        // A refusal ends with the version of the policy. A count of failed starts, and the notes, have no end.
+        let refused =
+            serde_json::json!({"key": "bad_request#small", "version": 1, "since_at": end.as_ms(), "policy_version": 7});
+        let control = Control::from_rows([refused]);
+        let over = |policy, now| control.entries().all(|(key, row)| row.is_over(key, policy, now));
+        assert!(over(8, later) && !over(7, later) && !over(8, at(60)));
+        for key in ["boot_failures", "ingest", "last_run", "queue_place", "jobs_place"] {
+            let row = serde_json::json!({"key": key, "version": 1, "since_at": 0, "until_at": 0, "count": 1});
+            let control = Control::from_rows([row]);
+            assert!(!control.entries().any(|(key, row)| row.is_over(key, 1, later)), "{key}");
+        }
     }
 
     #[test]

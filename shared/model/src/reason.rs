@@ -243,6 +243,8 @@ reasons! {
     /// An unusual share of the records is stale.
     ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances are gone";
     /// A free slot is no longer below `nodes.max`, because the maximum was lowered.
+    NotInIndex "not_in_index" { state: JobState } = "the job is {state}, and its attributes `queue` and `rank` say something else";
+    EntryOver "entry_over" { key: String } = "entry {key} of the control table ended more than a day ago";
     SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is above the highest slot that nodes.max = {max} allows";
     /// There is an unusual number of orphans.
     ManyOrphans "many_orphans" { orphans: usize, shown: String } = "{orphans} orphaned instances at once ({shown}…)";

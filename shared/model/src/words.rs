@@ -266,6 +266,10 @@ words! {
         Wait = "wait",
         /// The row of a slot above the maximum is deleted.
         DeleteRecord = "delete_record",
+        /// The row of a job gets the attributes of the queue's index that its state demands.
+        IndexJob = "index_job",
+        /// An entry of the control table is deleted, because it ended long ago.
+        ForgetEntry = "forget_entry",
         /// An instance that no record claims is terminated.
         TerminateOrphan = "terminate_orphan",
         /// A handle is marked: its node is told to destroy it.

@@ -13,12 +13,12 @@ use crate::soundness::{self, SetAside};
 use futures::future::{try_join, try_join3};
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
-use model::control::{Control, NoPolicy, QueuePlace};
+use model::control::{Control, JobsPlace, NoPolicy, QueuePlace};
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::Time;
-use model::{AllocSummary, Handle, HandleKind, JobSummary, Life, NodeRecord};
+use model::{AllocSummary, Handle, HandleKind, Job, JobSummary, Life, NodeRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cmp::Reverse;
@@ -99,6 +99,11 @@ pub struct Observation {
     pub handles: Vec<Handle>,
     /// The caches that live allocs name, of the nodes that have a cache that is due. Only sweep-dispatch reads them.
     pub used_caches: BTreeMap<NodeId, BTreeSet<String>>,
+    /// The jobs that the index of the queue does not show as it should, of the part of the table that was read. Only
+    /// clean-stale-records reads them.
+    pub not_indexed: Vec<Job>,
+    /// The place in the jobs table after this run, if it changes.
+    pub jobs_place: Option<JobsPlace>,
     /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
     pub unclear: BTreeSet<NodeId>,
     /// The rows that contradict the contract: no decision uses them.
@@ -120,6 +125,8 @@ impl Observation {
             allocs: Vec::new(),
             handles: Vec::new(),
             used_caches: BTreeMap::new(),
+            not_indexed: Vec::new(),
+            jobs_place: None,
             unclear: BTreeSet::new(),
             aside: SetAside::default(),
             control: Control::default(),
@@ -130,7 +137,7 @@ impl Observation {
 
     /// Reads what poll-and-scale needs for its decisions.
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        let control = store.control().await?;
+        let control = store.control().await?.as_of(now);
         let (policy, policy_version) = control.checked_policy()?;
         let large = is_large(&control, &policy);
         let segments = segments(large);
@@ -154,7 +161,8 @@ impl Observation {
         Ok(seen)
     }
 
-    /// Reads what clean-stale-records needs for its decisions: the list of instances and the records.
+    /// Reads what clean-stale-records needs for its decisions: the list of instances, the records, and one page of the jobs.
+    /// The place in the jobs table moves on from run to run.
     ///
     /// The age of the observation counts from the end of EC2's list, which may take a minute in a large account. An old list
     /// does no harm. A terminated instance stays terminated, and every action checks again anything else that it takes from
@@ -164,22 +172,24 @@ impl Observation {
         cloud: &dyn Cloud,
         clock: impl Fn() -> Time,
     ) -> Result<Self, ObserveError> {
-        let control = store.control().await?;
+        let control = store.control().await?.as_of(clock());
         let (policy, policy_version) = control.checked_policy()?;
         let segments = segments(is_large(&control, &policy));
         let instances = cloud.instances().await?;
         let observed_at = clock();
-        let nodes = store.nodes_listed(segments).await?;
+        let place = control.jobs_place();
+        let (nodes, (jobs, end)) = try_join(store.nodes_listed(segments), store.jobs_not_indexed(place.job())).await?;
         let mut seen = Self { instances, control, ..Self::empty(policy, policy_version, observed_at) };
-        seen.nodes = nodes.rows;
+        (seen.nodes, seen.not_indexed, seen.jobs_place) = (nodes.rows, jobs.rows, place.moved(end));
         seen.aside.unreadable(nodes.unreadable);
+        seen.aside.unreadable(jobs.unreadable);
         Ok(seen.sorted_out())
     }
 
     /// Reads what sweep-dispatch needs for its decisions: like [`Observation::read`], but with the handles that
     /// are due instead of instances and jobs.
     pub async fn read_for_sweep(store: &Store, now: Time) -> Result<Self, ObserveError> {
-        let control = store.control().await?;
+        let control = store.control().await?.as_of(now);
         let (policy, policy_version) = control.checked_policy()?;
         let segments = segments(is_large(&control, &policy));
         let handles = store.handles_due(now).await?;
@@ -284,7 +294,7 @@ impl Observation {
             }
             row
         });
-        let control = Control::from_rows(rows);
+        let control = Control::from_rows(rows).as_of(state.now);
         let policy_version = control.policy.as_ref().map_or(0, |p| p.version.number());
         let read = Self {
             nodes: state.nodes,

@@ -20,7 +20,7 @@ use futures::{FutureExt, StreamExt};
 use model::ActionName;
 use model::action::{Describe, Planned, Telling};
 use model::brake::BrakeChange;
-use model::control::RunRow;
+use model::control::{Entry, RunRow};
 use model::events::{Event, Subject};
 use model::functions::Function;
 use model::reason::Reason;
@@ -269,6 +269,18 @@ impl<'a> Run<'a> {
             {
                 tracing::warn!(%error, "a release was not ended: it ends by itself");
             }
+        }
+    }
+
+    /// Notes where the next run goes on in a long list. If the note is lost, the next run reads the same part again.
+    pub async fn note_place<E: Entry>(&self, before: &E, after: &E) {
+        if !self.may_begin() {
+            return;
+        }
+        if let Err(error) = self.store.write_entry(before, after).await
+            && !error.is_conflict()
+        {
+            tracing::warn!(%error, key = after.row().key, "the place in a list was not noted");
         }
     }
 

@@ -128,7 +128,9 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
     fn version(&self) -> Version;
     /// Sets the version that a write gives.
     fn set_version(&mut self, version: Version);
-    /// Adds the attributes that only indexes need.
+    /// The attributes that only an index needs.
+    const INDEXED: &'static [&'static str] = &[];
+    /// Adds the attributes that only an index needs.
     fn index(&self, _item: &mut Item) {}
 }
 
@@ -156,6 +158,7 @@ impl Record for Job {
     fn set_version(&mut self, version: Version) {
         self.summary.version = version;
     }
+    const INDEXED: &'static [&'static str] = &["queue", "rank"];
     fn index(&self, item: &mut Item) {
         let queue = match self.summary.state {
             JobState::Queued => queued(self.summary.job_id),
@@ -191,6 +194,7 @@ impl Record for Alloc {
     fn set_version(&mut self, version: Version) {
         self.summary.version = version;
     }
+    const INDEXED: &'static [&'static str] = &["live_node"];
     fn index(&self, item: &mut Item) {
         if !self.summary.client.is_final() {
             item.insert("live_node".into(), s(self.summary.node_id));
@@ -275,9 +279,27 @@ pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
             let hash = R::TABLE.definition().key.hash.name;
             Write { key, when: vec![Cond::Absent(hash)], effect: Effect::Put(row(&after)) }
         }
-        Some(before) => Write { key, when: vec![as_read(before)], effect: difference(row(before), row(&after)) },
+        Some(before) => {
+            // A record does not show whether its row has the attributes of the index. So each write sets or removes them.
+            let mut as_read_row = row(before);
+            as_read_row.extend(R::INDEXED.iter().map(|name| ((*name).to_owned(), AttributeValue::Null(true))));
+            Write { key, when: vec![as_read(before)], effect: difference(as_read_row, row(&after)) }
+        }
     };
     (write, after)
+}
+
+/// Whether the index of the queue shows this row as the state of its job demands.
+pub(crate) fn is_indexed(row: &Item, job: &Job) -> bool {
+    let mut demanded = Item::new();
+    job.index(&mut demanded);
+    let is_queue = |found: Option<&AttributeValue>| {
+        // A program that puts jobs itself may write the first value.
+        found == demanded.get("queue")
+            || (job.summary.state == JobState::Queued
+                && found.and_then(|v| v.as_s().ok()) == QUEUED.first().map(ToString::to_string).as_ref())
+    };
+    is_queue(row.get("queue")) && row.get("rank") == demanded.get("rank")
 }
 
 /// The condition that a record is as it was read.

@@ -8,7 +8,8 @@
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError};
 use crate::listed::Listed;
 use crate::rows::{
-    self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, job_key, n, node_key, s, to_json,
+    self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, is_indexed, job_key, n, node_key, s,
+    to_json,
 };
 use crate::tables::{DUE, Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
@@ -158,6 +159,17 @@ impl Store {
     /// Every live alloc; an error if one of them cannot be read. The index may be behind the table.
     pub async fn live_allocs(&self) -> Result<Vec<AllocSummary>, DbError> {
         self.scan(Table::Allocs, Some(LIVE)).await
+    }
+
+    /// Reads one page of the jobs table, behind this job. Returns the jobs that the index of the queue does not show as it
+    /// should, the rows that cannot be read, and the last job of the page if more follow.
+    pub async fn jobs_not_indexed(&self, behind: Option<&str>) -> Result<(Listed<Job>, Option<String>), DbError> {
+        let from = behind.map(|job| PageKey::from([("job_id".into(), s(job))]));
+        let page = self.db.scan(&Scan::all(Table::Jobs, None), from).await?;
+        let is_wrong = |row: &&Row| from_row(Table::Jobs, row).map_or(true, |job: Job| !is_indexed(row, &job));
+        let listed = Listed::of(Table::Jobs, page.items.iter().filter(is_wrong));
+        let end = page.next.and_then(|key| key.get("job_id")?.as_s().ok().cloned());
+        Ok((listed, end))
     }
 
     /// Every live alloc, in any order, in so many parts that are read at the same time. The index may be behind the table.

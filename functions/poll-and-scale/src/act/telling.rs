@@ -14,20 +14,15 @@ use store::{Store, change};
 
 impl Acting<'_> {
     /// Notes where the next run goes on in a long queue. The part stays while nodes boot for its jobs: otherwise no later
-    /// run would know what the nodes are for. If the note is lost, the next run reads the same part again.
+    /// run would know what the nodes are for.
     pub(super) async fn note_queue_place(&self, plan: &Plan) {
         let Some(part) = &self.run.seen.queue.part else { return };
         let has_nodes = |w: &Waiting| w.why.iter().any(Reason::is_about_nodes_to_come);
         let mut come = plan.explained.waiting.iter().filter(|w| has_nodes(w)).flat_map(|w| &w.jobs);
         let after = if come.any(|id| part.jobs.contains(id)) { &part.stays } else { &part.moves };
         let before = self.run.seen.control.queue_place();
-        if *after == before || !self.run.may_begin() {
-            return;
-        }
-        if let Err(error) = self.run.store.write_entry(&before, after).await
-            && !error.is_conflict()
-        {
-            tracing::warn!(%error, "the place in the queue was not noted");
+        if *after != before {
+            self.run.note_place(&before, after).await;
         }
     }
 

@@ -4,7 +4,7 @@
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
 use super::ControlKey;
-use crate::node::Version;
+use crate::node::{LONGEST_AHEAD, Version};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -65,6 +65,9 @@ pub struct BrakePart {
 /// The most bytes of ids in one row. DynamoDB's limit for a row is 400 KB, and each KB costs a write unit.
 const MAX_ID_BYTES: usize = 64_000;
 
+/// How long an entry is kept after its end, in seconds: a day.
+const MEMORY_S: i64 = 86_400;
+
 pub(super) const fn unwritten() -> Version {
     Version::UNWRITTEN
 }
@@ -88,6 +91,32 @@ impl EntryRow {
 
     pub(crate) fn applies(&self, now: Time) -> bool {
         self.until_at.is_some_and(|until| now < until)
+    }
+
+    /// Whether the entry ended more than a day ago, so that no decision looks at it. A longer wait continues for as long as
+    /// the last one took, and the longest wait is an hour.
+    pub fn is_over(&self, key: &ControlKey, policy_version: u64, now: Time) -> bool {
+        let ended_at = match key {
+            ControlKey::Shortage(_)
+            | ControlKey::Quota
+            | ControlKey::NotAllowed
+            | ControlKey::Backoff
+            | ControlKey::Brake(_)
+            | ControlKey::Release(_) => self.until_at,
+            // Such a refusal applies to one version of the policy.
+            ControlKey::BadRequest(_) if self.policy_version != Some(policy_version) => self.since_at,
+            // A count of failed starts goes on until a start succeeds. The other entries are notes that have no end.
+            ControlKey::BadRequest(_)
+            | ControlKey::FailedStarts
+            | ControlKey::Ingest
+            | ControlKey::LastRun
+            | ControlKey::QueuePlace
+            | ControlKey::JobsPlace
+            | ControlKey::Policy
+            | ControlKey::Run(_)
+            | ControlKey::Told => None,
+        };
+        ended_at.is_some_and(|at| now.since(at) > Span::from_s(MEMORY_S))
     }
 }
 
@@ -170,6 +199,21 @@ entries! {
     IngestSummary
     /// Where the next run goes on in a queue that is too long for one run.
     QueuePlace
+    /// Where the next run of clean-stale-records goes on in the jobs table.
+    JobsPlace
+}
+
+impl JobsPlace {
+    /// The last job that was read; `None` if the next run begins at the start of the table.
+    pub fn job(&self) -> Option<&str> {
+        self.message()
+    }
+
+    /// The entry after the jobs up to this one were read; `None` after the end of the table. `None` if nothing changes.
+    #[must_use]
+    pub fn moved(&self, job: Option<String>) -> Option<Self> {
+        (job.as_deref() != self.job()).then(|| Self(EntryRow { message: job, ..self.0.clone() }))
+    }
 }
 
 impl QueuePlace {
@@ -317,7 +361,8 @@ impl IngestSummary {
     #[must_use]
     pub fn noted(&self, count: u64, now: Time) -> Option<Self> {
         let last = self.0.since_at;
-        let due = last.is_none_or(|at| now.since(at) >= Self::GAP);
+        // A note that a wrong clock dated in the far future is replaced at once.
+        let due = last.is_none_or(|at| now.since(at) >= Self::GAP || at.since(now) > LONGEST_AHEAD);
         due.then(|| Self(EntryRow { since_at: Some(now), before_at: last, count: Some(count), ..self.0.clone() }))
     }
 }

@@ -38,6 +38,8 @@ pub enum ControlKey {
     LastRun,
     /// `queue_place`: where the next run goes on in a queue that is too long for one run.
     QueuePlace,
+    /// `jobs_place`: where the next run of clean-stale-records goes on in the jobs table.
+    JobsPlace,
     /// `told`: what poll-and-scale has told about waiting jobs. See [`crate::told::ToldRow`].
     Told,
 }
@@ -73,6 +75,7 @@ impl fmt::Display for ControlKey {
             Self::Ingest => f.write_str("ingest"),
             Self::LastRun => f.write_str("last_run"),
             Self::QueuePlace => f.write_str("queue_place"),
+            Self::JobsPlace => f.write_str("jobs_place"),
             Self::Told => f.write_str("told"),
         }
     }
@@ -93,6 +96,7 @@ impl FromStr for ControlKey {
                 "ingest" => Self::Ingest,
                 "last_run" => Self::LastRun,
                 "queue_place" => Self::QueuePlace,
+                "jobs_place" => Self::JobsPlace,
                 "told" => Self::Told,
                 _ => return Err(bad()),
             },
