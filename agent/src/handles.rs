@@ -161,9 +161,9 @@ impl HandleStore {
         if found.as_deref() != Some(label) {
             return Err(relabelled(&dir.display(), found.as_deref()));
         }
-        let taken = self.caches.join(format!("{TAKEN_PREFIX}{name}"));
-        // What is left of the last time. It is removed here, so that the name is free.
-        absent_is_fine(fs::remove_dir_all(&taken))?;
+        // What is left of earlier times keeps its place: to remove it may take long, and the caller may hold a lock.
+        let mut places = (0..u32::MAX).map(|n| self.caches.join(format!("{TAKEN_PREFIX}{n}-{name}")));
+        let taken = places.find(|place| !place.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
         fs::rename(&dir, &taken)?;
         absent_is_fine(fs::remove_file(&file))?;
         Ok(Some(TakenCache { name: name.to_owned(), label: label.to_owned(), taken }))
@@ -368,6 +368,31 @@ mod tests {
         store.destroy(&alloc, "9-01JD0000000000000000000009").await.unwrap();
         store.destroy(&named, "9-01JD0000000000000000000009").await.unwrap();
         assert!(!dir.exists() && !cache.exists() && !label.exists());
+    }
+
+    #[tokio::test]
+    async fn a_destruction_that_was_killed_half_way_is_finished_by_the_next_agent() {
+        let root = tempfile::tempdir().unwrap();
+        let (_data, store) = store(root.path());
+        let own = node_id().to_string();
+        // Killed after a cache was taken away, twice: the first leftover does not keep the second from being taken.
+        for n in 0..2 {
+            fs::create_dir(store.caches.join("m2")).unwrap();
+            fs::write(store.caches.join("m2/file"), n.to_string()).unwrap();
+            fs::write(store.cache_labels.join("m2"), &own).unwrap();
+            let taken = store.take_cache("m2", &own).unwrap().unwrap();
+            assert_eq!(fs::read_to_string(taken.taken.join("file")).unwrap(), n.to_string());
+            assert!(!store.caches.join("m2").exists() && !store.cache_labels.join("m2").exists());
+        }
+        // Killed while the directory of an alloc was being removed: the label is removed last, so it is still listed.
+        let dir = create(&store, Some(&own));
+        fs::remove_dir_all(dir.join("work")).unwrap();
+        let listed = |list: HandleList| list.handles.into_iter().map(|h| h.handle).collect::<Vec<_>>();
+        assert_eq!(listed(store.list().await), [alloc_id(0).to_string()]);
+        store.remove_leftovers().await;
+        store.destroy(&HandleTarget::Alloc(alloc_id(0)), &own).await.unwrap();
+        assert_eq!(fs::read_dir(&store.caches).unwrap().count(), 0);
+        assert!(!dir.exists() && listed(store.list().await).is_empty());
     }
 
     #[test]

@@ -157,3 +157,164 @@ async fn a_function_that_fails_says_why_until_it_succeeds_again() {
         assert_eq!((row(&world).await.error, row(&world).await.failing_since_at), (None, None));
     }
 }
+
+/// EC2 as it is, but for what it lists.
+struct Lists {
+    real: Arc<dyn Cloud>,
+    /// `None`: the list is empty, and so is every answer about several instances.
+    refusal: Option<&'static str>,
+}
+
+impl Lists {
+    fn list(&self, operation: &'static str) -> Result<Vec<Instance>, CloudError> {
+        let refused = |code: &&'static str| CloudError::Refused {
+            operation,
+            code: (*code).to_owned(),
+            message: "the credentials were not accepted".into(),
+        };
+        self.refusal.as_ref().map(refused).map_or(Ok(Vec::new()), Err)
+    }
+}
+
+#[async_trait]
+impl Cloud for Lists {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        self.list("DescribeInstances")
+    }
+    async fn instance(&self, id: &str) -> Result<Option<Instance>, CloudError> {
+        match self.refusal {
+            Some(_) => self.list("DescribeInstances").map(|_| None),
+            None => self.real.instance(id).await,
+        }
+    }
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+        Err(LaunchError::NotAllowed("the credentials were not accepted".into()))
+    }
+    async fn terminate(&self, ids: &[String]) -> Result<(), CloudError> {
+        match self.refusal {
+            Some(_) => self.list("TerminateInstances").map(drop),
+            None => self.real.terminate(ids).await,
+        }
+    }
+    async fn console_output(&self, id: &str) -> Result<Option<String>, CloudError> {
+        self.real.console_output(id).await
+    }
+}
+
+/// A way in which the machinery stands still.
+struct Way {
+    name: &'static str,
+    /// The functions that run no more: their schedule is off, they were deleted, or every run hangs until Lambda ends it.
+    stopped: &'static [Function],
+    cloud: fn(Arc<dyn Cloud>) -> Arc<dyn Cloud>,
+    /// The most minutes until an event tells of it; `None` if no function is left to tell.
+    told_within: Option<u32>,
+    /// The most minutes until `status` says that not all is well.
+    wrong_within: u32,
+}
+
+const WAYS: &[Way] = &[
+    Way {
+        name: "poll-and-scale stopped",
+        stopped: &[POLL_AND_SCALE],
+        cloud: |real| real,
+        told_within: Some(6),
+        wrong_within: 6,
+    },
+    Way {
+        name: "clean-stale-records stopped",
+        stopped: &[CLEAN_STALE_RECORDS],
+        cloud: |real| real,
+        told_within: Some(26),
+        wrong_within: 26,
+    },
+    Way {
+        name: "sweep-dispatch stopped",
+        stopped: &[SWEEP_DISPATCH],
+        cloud: |real| real,
+        told_within: Some(6),
+        wrong_within: 6,
+    },
+    Way {
+        name: "heartbeat-ingest stopped",
+        stopped: &[HEARTBEAT_INGEST],
+        cloud: |real| real,
+        told_within: Some(10),
+        wrong_within: 10,
+    },
+    Way { name: "all stopped", stopped: &ALL, cloud: |real| real, told_within: None, wrong_within: 6 },
+    Way { name: "EC2 away", stopped: &[], cloud: |_| Arc::new(Dead), told_within: Some(6), wrong_within: 6 },
+    Way {
+        name: "EC2 refuses the credentials",
+        stopped: &[],
+        cloud: |real| Arc::new(Lists { real, refusal: Some("AuthFailure") }),
+        told_within: Some(6),
+        wrong_within: 6,
+    },
+    Way {
+        name: "EC2's list is empty",
+        stopped: &[],
+        cloud: |real| Arc::new(Lists { real, refusal: None }),
+        told_within: Some(26),
+        wrong_within: 26,
+    },
+];
+
+/// The table of `docs/operate.md#standing-still`: who notices, after how long, and when it ends.
+#[tokio::test]
+async fn each_way_to_stand_still_is_noticed_and_ends() {
+    for way in WAYS {
+        let mut world = at_work().await;
+        let before = world.look.events().await.unwrap().len();
+        let alive = Arc::clone(&world.cloud);
+        world.cloud = (way.cloud)(Arc::clone(&alive));
+        let (mut told, mut wrong) = (None, None);
+        let mut minute = 0;
+        while minute < 40 && (wrong.is_none() || (told.is_none() && way.told_within.is_some())) {
+            minute += 1;
+            world.minute(minute, way.stopped).await;
+            let events = world.look.events().await.unwrap();
+            let is_news = |e: &&model::events::Event| ["warn", "hold_back"].contains(&e.action.as_str());
+            let news = events.iter().filter(is_news).map(|e| format!("{}: {}", e.subject, e.reason)).next_back();
+            if events.len() > before && news.is_some() && told.is_none() {
+                told = news.map(|news| (minute, news));
+            }
+            let out = world.operate(&["status"]).await;
+            if wrong.is_none() && out.contains("not all is well") {
+                let line = out.lines().find(|line| line.starts_with("WRONG")).unwrap_or_default().to_owned();
+                wrong = Some((minute, line));
+            }
+        }
+        world.cloud = alive;
+        let mut over = 0;
+        while over < 40 {
+            over += 1;
+            world.minute(over, &[]).await;
+            if !world.operate(&["status"]).await.contains("not all is well") {
+                break;
+            }
+        }
+        println!("| {} | {told:?} | {wrong:?} | {over} |", way.name);
+        match way.told_within {
+            Some(most) => assert!(told.is_some_and(|(minute, _)| minute <= most), "{}: no event", way.name),
+            None => assert_eq!(told, None),
+        }
+        assert!(wrong.is_some_and(|(minute, _)| minute <= way.wrong_within), "{}: status", way.name);
+        assert!(over <= 10, "{}: status does not become well again", way.name);
+    }
+}
+
+impl World {
+    /// One minute: every function on its schedule but these, and the nodes.
+    async fn minute(&mut self, minute: u32, stopped: &[Function]) {
+        self.pass(60);
+        self.machines();
+        for function in ALL.into_iter().filter(|function| !stopped.contains(function)) {
+            let minutes = function.period.map_or(1, |period| period.as_ms() / 60_000);
+            if i64::from(minute) % minutes.max(1) == 0 {
+                // A run that fails is one of the ways.
+                let _ = self.run(function).await;
+            }
+        }
+    }
+}

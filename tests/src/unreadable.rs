@@ -4,36 +4,18 @@
 //! another job must run to its end while the broken row stays untouched and is named. After the row is repaired, everything
 //! ends as usual.
 
-use crate::world::{World, dynamo_client, dynamo_url, job, quick_policy};
+use crate::raw::{Item, Raw, n, s, without_pulse};
+use crate::world::{World, job, quick_policy};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, NodeId};
 use model::{ClientStatus, Job, JobState};
 use runtime::answer::Outcome;
 use serde_json::json;
-use std::collections::HashMap;
-
-type Item = HashMap<String, AttributeValue>;
-
-fn s(text: &str) -> AttributeValue {
-    AttributeValue::S(text.to_owned())
-}
-
-fn n(number: impl ToString) -> AttributeValue {
-    AttributeValue::N(number.to_string())
-}
-
-/// A row without what a steady heartbeat and a report write. They do not read the row before, and touch nothing else.
-fn without_pulse(mut row: Item) -> Item {
-    for name in ["last_ping_at", "lease_expires_at", "uptime_ms", "alloc_report_no", "handle_report_no", "settled"] {
-        row.remove(name);
-    }
-    row
-}
 
 /// A world in which one job runs alone on its node.
 struct Broken {
     world: World,
-    client: aws_sdk_dynamodb::Client,
+    raw: Raw,
     job: Job,
     alloc: AllocId,
     node: NodeId,
@@ -57,37 +39,20 @@ impl Broken {
                 let record = world.look.node(alloc.node_id.slot()).await.unwrap().unwrap();
                 let instance = record.life().unwrap().instance_id.clone().unwrap();
                 let (alloc, node) = (alloc.alloc_id, alloc.node_id);
-                let client = dynamo_client(dynamo_url());
-                return Self { world, client, job, alloc, node, instance };
+                let raw = Raw::of(&world);
+                return Self { world, raw, job, alloc, node, instance };
             }
         }
         panic!("the job never ran");
-    }
-
-    fn table(&self, table: &str) -> String {
-        format!("{}-{table}", self.world.cluster)
-    }
-
-    async fn get(&self, table: &str, key: &Item) -> Option<Item> {
-        let read = self.client.get_item().table_name(self.table(table)).set_key(Some(key.clone()));
-        read.consistent_read(true).send().await.unwrap().item
-    }
-
-    async fn put(&self, table: &str, item: &Item) {
-        self.client.put_item().table_name(self.table(table)).set_item(Some(item.clone())).send().await.unwrap();
-    }
-
-    async fn delete(&self, table: &str, key: &Item) {
-        self.client.delete_item().table_name(self.table(table)).set_key(Some(key.clone())).send().await.unwrap();
     }
 
     /// The key of the row of the life in this table.
     fn key(&self, table: &str) -> Item {
         let pairs = match table {
             "nodes" => vec![("slot", n(self.node.slot()))],
-            "jobs" => vec![("job_id", s(&self.job.summary.job_id.to_string()))],
-            "allocs" => vec![("alloc_id", s(&self.alloc.to_string()))],
-            "handles" => vec![("node_id", s(&self.node.to_string())), ("handle", s(&self.alloc.to_string()))],
+            "jobs" => vec![("job_id", s(self.job.summary.job_id))],
+            "allocs" => vec![("alloc_id", s(self.alloc))],
+            "handles" => vec![("node_id", s(self.node)), ("handle", s(self.alloc))],
             other => panic!("{other} has no row of a life"),
         };
         pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -106,7 +71,7 @@ impl Broken {
             said.extend(rows.map(|a| format!("{}: {}\n", a.subject, a.reason)));
             self.world.step().await;
             wrote_over |=
-                self.get(table, key).await.map(without_pulse).as_ref() != Some(&without_pulse(broken.clone()));
+                self.raw.get(table, key).await.map(without_pulse).as_ref() != Some(&without_pulse(broken.clone()));
         }
         assert!(!wrote_over, "{what}: the broken row was changed");
         assert!(part.is_none_or(|part| said.contains(part)), "{what}: nobody said so: {said:?}");
@@ -149,19 +114,19 @@ async fn attributes(table: &str, cases: &[(&str, Option<AttributeValue>)]) {
         let what = format!("{table}: {attribute} becomes {value:?}");
         let mut broken = Broken::new().await;
         let key = broken.key(table);
-        let sound = broken.get(table, &key).await.unwrap();
+        let sound = broken.raw.get(table, &key).await.unwrap();
         let mut row = sound.clone();
         row.remove(*attribute);
         row.extend(value.iter().map(|v| ((*attribute).to_owned(), v.clone())));
         assert_ne!(row, sound, "{what}: nothing is broken");
-        broken.put(table, &row).await;
+        broken.raw.put(table, &row).await;
         if table == "allocs" {
             broken.raise_seq().await;
         }
         // poll-and-scale reads no handles.
         let part = if table == "handles" { None } else { Some(format!("of table {table} cannot be read")) };
         broken.hold(&what, table, &key, &row, part.as_deref()).await;
-        broken.put(table, &sound).await;
+        broken.raw.put(table, &sound).await;
         broken.ends(&what).await;
     }
 }
@@ -174,9 +139,9 @@ async fn rows(table: &str, cases: &[&[(&str, AttributeValue)]], keys: &[&str], p
         let mut broken = Broken::new().await;
         let key: Item =
             row.iter().filter(|(k, _)| keys.contains(&k.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect();
-        broken.put(table, &row).await;
+        broken.raw.put(table, &row).await;
         broken.hold(&what, table, &key, &row, part).await;
-        broken.delete(table, &key).await;
+        broken.raw.delete(table, &key).await;
         broken.ends(&what).await;
     }
 }

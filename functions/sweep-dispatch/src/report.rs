@@ -29,7 +29,7 @@ use runtime::clock::RunClock;
 use runtime::http::{Claim, Refusal, Request, report_of, reporting, standing, too_often};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use store::{Listed, WriteError};
+use store::{Listed, Unreadable, WriteError};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
@@ -141,6 +141,7 @@ impl Applying<'_> {
         let node = OfNode { node_id: self.node_id, over: &over, allocs: &allocs, used_caches: &used_caches };
         let mut verdict = judge(&rows, &handles, self.report.complete, &node, self.rules(readiness), self.now);
         self.tell_conflicts(&verdict.conflicts).await;
+        self.tell_unreadable(&unreadable).await;
         let (is_held, release) = self.brake(&mut verdict, &rows).await?;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
@@ -244,7 +245,17 @@ impl Applying<'_> {
             return;
         }
         let shown = conflicts.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-        let reason = Reason::ForeignHandles { handles: conflicts.len(), shown };
+        self.warn_daily(&Reason::ForeignHandles { handles: conflicts.len(), shown }).await;
+    }
+
+    /// Names the first row that cannot be read. The others are named after it was corrected.
+    async fn tell_unreadable(&self, unreadable: &[Unreadable]) {
+        if let Some(first) = unreadable.first() {
+            self.warn_daily(&Reason::RowUnsound { what: first.to_string() }).await;
+        }
+    }
+
+    async fn warn_daily(&self, reason: &Reason) {
         tracing::warn!(node_id = %self.node_id, "{reason}");
         let (subject, keep) = (Subject::Slot(self.node_id.slot()), self.policy.history.keep_events());
         let (key, text) = (reason.key(), reason.to_string());

@@ -7,14 +7,17 @@
 use model::auth::hex;
 use model::handle::{Judgement, ReportRules, Sighting, cache_name};
 use model::ids::{AllocId, NodeId};
-use model::time::Time;
+use model::time::{Span, Time};
 use model::wire::ReportedHandle;
-use model::{Handle, HandleKind, HandleState};
+use model::{Handle, HandleKind, HandleState, MAX_DUE_S};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many steps the search for a circle of parents goes.
 const MAX_PARENTS: usize = 64;
+
+/// The time of a row's next look is at most a day ahead. The clocks of two runs differ by less than another day.
+const LATEST_LOOK: Span = Span::from_s(2 * MAX_DUE_S);
 
 /// What a report changes, row by row.
 #[derive(Default)]
@@ -118,6 +121,10 @@ pub(crate) fn judge<'a>(
             Sighting::Unproven
         };
         match row.reported(sighting, rules, now) {
+            // No function looks so late at a handle. A wrong clock wrote the time, or a person did.
+            Judgement::Unchanged if row.due_at.since(now) > LATEST_LOOK => {
+                verdict.changed.push((row, Handle { due_at: now, ..row.clone() }));
+            }
             Judgement::Unchanged => {}
             Judgement::Appeared(after) => appeared.push((row, after)),
             Judgement::Missing(after) => missing.push((row, after)),
@@ -132,8 +139,8 @@ pub(crate) fn judge<'a>(
     for (_, after) in &mut appeared {
         after.parent = listed.get(after.handle.as_str()).and_then(|h| h.parent.clone()).or(after.parent.take());
     }
-    appeared.append(&mut missing);
-    verdict.changed = appeared;
+    verdict.changed.append(&mut appeared);
+    verdict.changed.append(&mut missing);
     let known: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
     for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
         match &handle.label {

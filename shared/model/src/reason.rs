@@ -99,6 +99,7 @@ reasons! {
     /// A placed job has no live alloc.
     NoAllocLeft "no_alloc_left" {} = "it is placed, but no alloc of it is left";
     /// A record lists an alloc that is not live in the allocs table.
+    NotOnItsNode "not_on_its_node" { node_id: NodeId } = "the alloc is live, and the record of its node {node_id} does not list it";
     AllocWithoutRow "alloc_without_row" {} = "its node's record lists it, and it is not live in the allocs table";
     /// The life of the node of an alloc or a handle is over.
     NodeGone "node_gone" { node_id: NodeId } = "the life of node {node_id} is over";

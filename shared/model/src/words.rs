@@ -240,6 +240,8 @@ words! {
         MarkDown = "mark_down",
         /// An alloc is lost.
         LoseAlloc = "lose_alloc",
+        /// A live alloc is put on the record of its node, which did not list it.
+        ListAlloc = "list_alloc",
         /// An alloc is unknown, and its job waits for it.
         UnknownAlloc = "unknown_alloc",
         /// An alloc is told to stop.

@@ -39,11 +39,9 @@ pub fn make_handle(handle: &Handle) -> Write {
 
 /// The change of a handle row, only if nobody else has changed it since it was read.
 pub fn change_handle(before: &Handle, after: &Handle) -> Write {
-    Write {
-        key: handle_key(before.node_id, &before.handle),
-        when: handle_as_read(before),
-        effect: rows::difference(handle_row(before), handle_row(after)),
-    }
+    // The row may lack the attribute of the index, so each write sets it.
+    let effect = rows::difference(rows::to_item(before), handle_row(after));
+    Write { key: handle_key(before.node_id, &before.handle), when: handle_as_read(before), effect }
 }
 
 /// The check that a handle's row is as it was read.

@@ -101,6 +101,11 @@ pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbErro
 fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
     // The `live` index has no room for `node_id` besides its hash key `live_node`, which has the same value.
     let behind = !item.contains_key("node_id");
+    // No list of due handles would ever show such a row.
+    if table == Table::Handles && !item.contains_key("due") {
+        let (table, key, detail) = (table.suffix(), key_text(table, item), "attribute `due` is missing".to_owned());
+        return Err(DbError::Corrupt { table, key, detail });
+    }
     let name = |name| if behind && name == "live_node" { "node_id" } else { name };
     R::deserialize(de::attributes(item.iter().map(|(k, v)| (name(k.as_str()), v)))).map_err(|e| DbError::Corrupt {
         table: table.suffix(),

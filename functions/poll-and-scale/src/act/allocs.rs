@@ -27,6 +27,14 @@ impl Acting<'_> {
         Ok(())
     }
 
+    /// Puts a live alloc on the record of its node. Both are read again: the alloc must be live, and the record must not list it.
+    pub(super) async fn list_again(&self, id: AllocId, node_id: NodeId, now: Time) -> Result<(), ActError> {
+        let (alloc, record) = self.reading().not_on_record(id, node_id).await?;
+        let (write, _) = change(Some(&record), &record.listing_again(id, now)?);
+        self.run.store.transact(&[write, unchanged(&alloc)]).await?;
+        Ok(())
+    }
+
     pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
         let alloc = self.reading().alloc(id).await?;
         let record = self.record(node_id)?;

@@ -81,6 +81,7 @@ impl Perform<Action> for Acting<'_> {
             Action::Disconnect(node_id) => self.expire(*node_id, NodeStatus::Disconnected, reason).await?,
             Action::MarkDown(node_id) => self.expire(*node_id, NodeStatus::Down, reason).await?,
             Action::LoseAlloc(id, node_id) => self.lose(*id, *node_id, reason, now).await?,
+            Action::ListAlloc(id, node_id) => self.list_again(*id, *node_id, now).await?,
             Action::UnknownAlloc(id, node_id) => self.unknown(*id, *node_id, reason, now).await?,
             Action::StopAlloc(id, node_id) => self.stop(*id, *node_id, reason).await?,
             Action::ResolveReconnect { keep, stop } => self.resolve(*keep, stop, reason).await?,

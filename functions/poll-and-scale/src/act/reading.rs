@@ -74,6 +74,15 @@ impl Reading<'_> {
         Ok(record.filter(lists))
     }
 
+    /// A live alloc and the record of its node. A conflict if the alloc has ended, or if the record lists it.
+    pub(super) async fn not_on_record(&self, id: AllocId, node_id: NodeId) -> Result<(Alloc, NodeRecord), ActError> {
+        let alloc = self.alloc(id).await?;
+        let record = self.store.node(node_id.slot()).await?.ok_or(ActError::CONFLICT)?;
+        let lacks = record.life().is_some_and(|life| life.node_id == node_id && !life.allocs.contains(&id));
+        let is_live = !alloc.summary.client.is_final() && alloc.summary.node_id == node_id;
+        if is_live && lacks { Ok((alloc, record)) } else { Err(ActError::CONFLICT) }
+    }
+
     /// A conflict unless the alloc can be lost, or taken off its node's record.
     async fn can_be_lost(
         &self,
@@ -138,6 +147,7 @@ impl Reading<'_> {
         let record = |node_id: NodeId| self.seen.node(node_id);
         match action {
             Action::Clean { unlisted: Some(instance_id), .. } => self.is_gone(instance_id).await?,
+            Action::ListAlloc(id, node_id) => drop(self.not_on_record(*id, *node_id).await?),
             Action::LoseAlloc(id, node_id) => self.can_be_lost(*id, *node_id, record(*node_id), now).await?,
             Action::StopAlloc(id, _) => drop(self.stopped(*id).await?),
             Action::UnknownAlloc(id, _) | Action::Drain(id, _) => drop(self.alloc(*id).await?),

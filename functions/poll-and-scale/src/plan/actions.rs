@@ -64,6 +64,8 @@ pub enum Action {
     MarkDown(NodeId),
     /// End an alloc as lost.
     LoseAlloc(AllocId, NodeId),
+    /// Put a live alloc on the record of its node, which does not list it.
+    ListAlloc(AllocId, NodeId),
     /// Note that an alloc is unknown and its job waits for it.
     UnknownAlloc(AllocId, NodeId),
     /// Tell an alloc to stop, because its job no longer wants it.
@@ -154,6 +156,7 @@ impl Describe for Action {
             Self::Disconnect(_) => ActionName::Disconnect,
             Self::MarkDown(_) => ActionName::MarkDown,
             Self::LoseAlloc(..) => ActionName::LoseAlloc,
+            Self::ListAlloc(..) => ActionName::ListAlloc,
             Self::UnknownAlloc(..) => ActionName::UnknownAlloc,
             Self::StopAlloc(..) => ActionName::StopAlloc,
             Self::ResolveReconnect { .. } => ActionName::ResolveReconnect,
@@ -183,6 +186,7 @@ impl Describe for Action {
             | Self::Terminate { node_id, .. }
             | Self::Clean { node_id, .. } => About::Node(*node_id),
             Self::LoseAlloc(alloc_id, node_id)
+            | Self::ListAlloc(alloc_id, node_id)
             | Self::UnknownAlloc(alloc_id, node_id)
             | Self::StopAlloc(alloc_id, node_id)
             | Self::Drain(alloc_id, node_id)

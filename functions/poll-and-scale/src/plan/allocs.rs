@@ -46,6 +46,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         resolve(plan, &copies);
     }
     without_rows(view, plan);
+    not_on_record(view, plan);
     // A job that is placed but has no live alloc would be stuck for ever. Such a job can exist after the tables were
     // restored to different moments.
     let aside = &view.seen.aside.allocs;
@@ -65,6 +66,18 @@ fn without_rows(view: &View<'_>, plan: &mut Plan) {
         let is_known = |id: &AllocId| view.is_live_alloc(*id) || view.seen.aside.allocs.contains(id);
         for id in life.allocs.iter().filter(|id| !is_known(id)) {
             plan.add(Action::LoseAlloc(*id, life.node_id), Reason::AllocWithoutRow {});
+        }
+    }
+}
+
+/// The live allocs that the record of their node does not list. Mostly they were placed after this run had read the record, and
+/// the acting write then finds them there. Otherwise the records were restored to another moment.
+fn not_on_record(view: &View<'_>, plan: &mut Plan) {
+    for alloc in view.seen.allocs.iter().filter(|alloc| view.is_unclear(alloc.node_id)) {
+        let life = view.node(alloc.node_id).and_then(NodeRecord::life);
+        if life.is_some_and(|life| !life.allocs.contains(&alloc.alloc_id)) {
+            let reason = Reason::NotOnItsNode { node_id: alloc.node_id };
+            plan.add(Action::ListAlloc(alloc.alloc_id, alloc.node_id), reason);
         }
     }
 }

@@ -395,8 +395,14 @@ impl NodeRecord {
         if !self.takes_work() {
             return Err(self.not_possible("take work"));
         }
+        self.listing_again(alloc, now)
+    }
+
+    /// Adds a live alloc that the record should list: it was placed here, and the record is from a restored table. It does not
+    /// matter whether the node takes work now. Raises `seq`.
+    pub fn listing_again(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
-        let life = new.life_mut().ok_or_else(|| self.not_possible("take work"))?;
+        let life = new.life_mut().ok_or_else(|| self.not_possible("run an alloc"))?;
         life.allocs.insert(alloc);
         life.seq = life.next_seq(now);
         if let Some(contact) = new.contact_mut() {
