@@ -430,6 +430,7 @@ mod tests {
             freed.quota().row(),
             &EntryRow { version: kept.quota().row().version, ..EntryRow::new(&ControlKey::Quota) }
         );
+        assert!(freed.entries().all(|(key, row)| row.is_over(key, 1, at(0))), "the row is deleted");
         assert!(freed.runs.values().all(|run| run.quiet_since().is_none()), "{:?}", freed.runs);
         let keys: Vec<&str> = freed.unreadable.iter().map(|entry| entry.key.as_str()).collect();
         assert_eq!(keys, ["quota", "run#poll-and-scale", "run#sweep-dispatch"]);
