@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const SITUATIONS: &[&str] = &[
     "a brake let go by itself",
     "a brake was released",
+    "a call named an id that EC2 does not know",
     "a condition failed",
     "a copy was placed for an unknown alloc",
     "a handle became creating",
@@ -50,13 +51,16 @@ pub const SITUATIONS: &[&str] = &[
     "a record was cleaned: its instance is terminated",
     "a record was deleted",
     "a request's function was cut off by its time-out",
+    "a request's function was killed",
     "a run could not observe",
     "a run was cut off by its time-out",
+    "a run was killed",
     "a small job came late",
     "a stale report came",
     "a transaction's condition failed",
     "all were silent, and some went",
     "a silence was believed without proof",
+    "an agent was killed",
     "an alloc became complete",
     "an alloc became failed",
     "an alloc became lost",
@@ -73,6 +77,9 @@ pub const SITUATIONS: &[&str] = &[
     "poll-and-scale ran",
     "sweep-dispatch ran",
 ];
+
+/// The situations in which something was killed.
+pub const KILLS: [&str; 3] = ["a request's function was killed", "a run was killed", "an agent was killed"];
 
 /// The actions of the scheduled functions.
 pub const ACTIONS: &[(&str, ActionName)] = &[
@@ -140,6 +147,12 @@ impl Happened {
             *self.did.entry(*what).or_default() += n;
         }
     }
+
+    /// How many runs, requests' functions and agents were killed.
+    pub fn kills(&self) -> u64 {
+        KILLS.iter().filter_map(|what| self.counts.get(what)).sum()
+    }
+
     /// As a table: faults, situations, actions with their outcomes.
     pub fn table(&self) -> String {
         let mut lines = vec!["faults:".to_owned()];

@@ -163,6 +163,7 @@ impl Scenario {
             let chance = *pick(&mut dice, &chances);
             scenario.set_chance(fault, if calm { 0.0 } else { chance });
         }
+        scenario.set_chance(Fault::IdsNotNamed, if calm { 0.0 } else { 0.2 });
         scenario
     }
 
