@@ -55,6 +55,10 @@ pub fn world(seed: u64, options: &str) -> Scenario {
         let fault = Fault::ALL.iter().find(|f| format!("{f:?}") == name).unwrap();
         scenario.set_chance(*fault, chance.parse().unwrap());
     }
+    for knob in given("--knob") {
+        let (knob, number) = knob.split_once('=').unwrap();
+        scenario.set_number(knob, number.parse().unwrap());
+    }
     for rows in given("--queue-rows") {
         scenario.set_queue_rows(rows.parse().unwrap());
     }
@@ -94,6 +98,30 @@ fn every_invariant_holds_where_agents_take_no_work_for_a_while() {
 fn every_invariant_holds_where_a_run_reads_a_small_part_of_the_queue() {
     for seed in 1..=8 {
         hold(&world(seed, "--small --hours 1 --queue-rows 4"), How::default());
+    }
+}
+
+#[test]
+fn every_invariant_holds_where_rows_become_unreadable() {
+    for seed in 1..=8 {
+        let outcome = hold(&world(seed, "--small --hours 1 --fault RowUnreadable=0.3"), How::default());
+        assert!(outcome.happened.faults[Fault::RowUnreadable as usize] > 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_invariant_holds_where_a_node_destroys_one_handle_at_a_time() {
+    let options = "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3";
+    let held = (1..=8).map(|seed| hold(&world(seed, options), How::default()));
+    let more = held.filter_map(|o| o.happened.counts.get("a node had more to destroy than it may at once").copied());
+    assert!(more.sum::<u64>() > 0, "no node had to wait");
+}
+
+/// The excuses of a restore end an hour after it: then every invariant holds again for what began before.
+#[test]
+fn every_invariant_holds_again_after_a_restore() {
+    for seed in 1..=8 {
+        hold(&world(seed, "--small --hours 2 --fault Restored=0.03"), How::default());
     }
 }
 

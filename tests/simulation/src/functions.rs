@@ -14,6 +14,7 @@ use model::chance::Chance;
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchSettings;
 use model::time::{Span, Time};
+use runtime::answer::Ran;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
 use runtime::keys::Keys;
@@ -282,6 +283,8 @@ impl Functions {
             self.core.count("a request's function was cut off by its time-out");
         }
         let answer = answer.ok()????;
+        self.check.invariant_every_change_has_its_event(&caller);
+        self.check.answered(&caller, &answer);
         if stale {
             self.check.invariant_a_stale_report_is_refused(&name, &answer);
         }
@@ -344,12 +347,19 @@ impl Functions {
                 }
                 _ => sweep_dispatch::tick(&self.store, input, clock).await,
             };
-            let done = answer.is_ok();
-            self.ran(function, answer);
-            if done {
+            if let Ok(answer) = &answer {
+                self.check.invariant_a_warning_drains(&caller, input);
+                if answer.ran == Ran::Whole {
+                    self.check.invariant_what_stands_still_is_told(&caller, function, answer);
+                }
+                self.check.invariant_every_change_has_its_event(&caller);
                 self.check.invariant_a_refusal_is_remembered(&caller);
                 self.check.invariant_a_refused_launch_occupies_no_slot(&caller);
             }
+            if let Err(error) = &answer {
+                self.check.invariant_an_unreadable_row_stops_no_run(&caller, error);
+            }
+            self.ran(function, answer);
         };
         let work = core.invariant_nothing_panics(function, self.as_caller(&caller, self.until_stopped(work)));
         match tokio::time::timeout(budget, work).await {

@@ -191,6 +191,8 @@ impl Machine {
         if !ground.running.iter().eq(running.keys()) {
             ground.running = running.keys().copied().collect();
         }
+        let order = |id: &AllocId| self.disk.started.get(id).map(|(order, _)| order);
+        ground.caches = running.keys().filter_map(order).flat_map(|order| order.caches.clone()).collect();
         if !ground.handles.iter().eq(handles.keys()) {
             ground.handles = handles.keys().cloned().collect();
         }

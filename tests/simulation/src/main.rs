@@ -35,6 +35,9 @@ struct Args {
     /// The chance of a kind of fault, in every world: `Restored=0.02` (may be given several times)
     #[arg(long, value_parser = fault, value_name = "FAULT=CHANCE")]
     fault: Vec<(Fault, f64)>,
+    /// A number of the policy, in every world: `sweep.max_in_flight=1` (may be given several times)
+    #[arg(long, value_parser = knob, value_name = "KNOB=NUMBER")]
+    knob: Vec<(String, u64)>,
     /// How many waiting jobs a run reads from the head of the queue, in every world
     #[arg(long, value_name = "ROWS")]
     queue_rows: Option<u32>,
@@ -93,6 +96,12 @@ fn fault(text: &str) -> Result<(Fault, f64), String> {
     let parsed = chance.parse().ok().filter(|c| (0.0..=1.0).contains(c));
     let chance = parsed.ok_or_else(|| format!("{chance:?} is not a chance: give a number from 0 to 1"))?;
     Ok((fault.ok_or_else(|| format!("there is no fault {name:?}: the summary of a run lists all faults"))?, chance))
+}
+
+fn knob(text: &str) -> Result<(String, u64), String> {
+    let wrong = || format!("{text:?} is not KNOB=NUMBER, such as sweep.max_in_flight=1");
+    let (name, number) = text.split_once('=').filter(|(name, _)| name.contains('.')).ok_or_else(wrong)?;
+    Ok((name.to_owned(), number.parse().map_err(|_| wrong())?))
 }
 
 fn seeds(text: &str) -> Result<(u64, u64), String> {
@@ -214,6 +223,9 @@ fn scenario(seed: u64, args: &Args) -> Scenario {
     }
     for (fault, chance) in &args.fault {
         scenario.set_chance(*fault, *chance);
+    }
+    for (knob, number) in &args.knob {
+        scenario.set_number(knob, *number);
     }
     if let Some(rows) = args.queue_rows {
         scenario.set_queue_rows(rows);

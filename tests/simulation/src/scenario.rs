@@ -277,6 +277,16 @@ impl Scenario {
         self.set_knob("poll", "list_nodes", json!(nodes));
     }
 
+    /// Sets a number of the policy: `sweep.max_in_flight`, for instance.
+    pub fn set_number(&mut self, knob: &str, value: u64) {
+        if let Some((section, knob)) = knob.split_once('.') {
+            if let Some(policy) = self.policy.as_object_mut() {
+                policy.entry(section).or_insert_with(|| json!({}));
+            }
+            self.set_knob(section, knob, json!(value));
+        }
+    }
+
     fn set_knob(&mut self, section: &str, knob: &str, value: Value) {
         if let Some(section) = self.policy.get_mut(section).and_then(Value::as_object_mut) {
             section.insert(knob.to_owned(), value);

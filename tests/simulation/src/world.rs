@@ -1,10 +1,12 @@
 //! One world: schedules, jobs and operators; faults for some hours; then the check that everything that should
 //! end does end.
 //!
-//! Does not: decide how jobs arrive (`arrivals`) or what operators do (`operators`).
+//! Does not: decide how jobs arrive (`arrivals`), what operators do (`operators`) or which rows become unreadable
+//! (`spoiling`).
 
 mod arrivals;
 mod operators;
+mod spoiling;
 
 use crate::check::Check;
 use crate::core::{Broken, Core, Fault, Line, START};
@@ -149,8 +151,9 @@ impl Default for Lived {
 impl World {
     async fn new(mut scenario: Scenario, how: How) -> Arc<Self> {
         if how.real_store {
-            // The embedded store cannot be restored.
+            // The embedded store cannot be restored, and its rows cannot be spoiled.
             scenario.set_chance(Fault::Restored, 0.0);
+            scenario.set_chance(Fault::RowUnreadable, 0.0);
         }
         let core = Arc::new(Core::new(scenario, how.telling));
         let check = Check::new(Arc::clone(&core));
@@ -190,6 +193,7 @@ impl World {
             tokio::spawn(Arc::clone(&self).late_arrivals()),
             tokio::spawn(Arc::clone(&self).operators()),
             tokio::spawn(Arc::clone(&self).events()),
+            tokio::spawn(Arc::clone(&self).spoil()),
         ] {
             drop(work);
         }

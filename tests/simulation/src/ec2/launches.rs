@@ -32,6 +32,7 @@ impl Ec2 {
             core.called(caller.function(), operation, "");
         }
         core.count("a launch call was made");
+        ec2.check.invariant_launch_calls_keep_their_pace(&caller);
         let nodes = nodes_of(request);
         nodes.iter().for_each(|node| caller.was_answered(*node, false));
         let within = !core.scenario.request_limits || {
