@@ -6,8 +6,9 @@ use nodekeeper_simulation::core::{Fault, START};
 use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
-use nodekeeper_simulation::world::{How, Outcome as WorldOutcome, simulate};
+use nodekeeper_simulation::world::{How, Outcome as WorldOutcome, simulate, simulate_beside};
 use runtime::answer::Outcome;
+use std::time::Duration;
 
 /// Seeds whose worlds find a known mistake. `tests/mutants.toml` has the mistake under the same name, with the options
 /// of its worlds. When the simulation changes, a seed gives another world. Then `tests/mutants` tells which seed finds
@@ -54,6 +55,10 @@ pub fn world(seed: u64, options: &str) -> Scenario {
         let fault = Fault::ALL.iter().find(|f| format!("{f:?}") == name).unwrap();
         scenario.set_chance(*fault, chance.parse().unwrap());
     }
+    for knob in given("--knob") {
+        let (knob, number) = knob.split_once('=').unwrap();
+        scenario.set_number(knob, number.parse().unwrap());
+    }
     for rows in given("--queue-rows") {
         scenario.set_queue_rows(rows.parse().unwrap());
     }
@@ -97,11 +102,67 @@ fn every_invariant_holds_where_a_run_reads_a_small_part_of_the_queue() {
 }
 
 #[test]
+fn every_invariant_holds_where_rows_become_unreadable() {
+    for seed in 1..=8 {
+        let outcome = hold(&world(seed, "--small --hours 1 --fault RowUnreadable=0.3"), How::default());
+        assert!(outcome.happened.faults[Fault::RowUnreadable as usize] > 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_invariant_holds_where_a_node_destroys_one_handle_at_a_time() {
+    let options = "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3";
+    let held = (1..=8).map(|seed| hold(&world(seed, options), How::default()));
+    let more = held.filter_map(|o| o.happened.counts.get("a node had more to destroy than it may at once").copied());
+    assert!(more.sum::<u64>() > 0, "no node had to wait");
+}
+
+/// The excuses of a restore end an hour after it: then every invariant holds again for what began before.
+#[test]
+fn every_invariant_holds_again_after_a_restore() {
+    for seed in 1..=8 {
+        hold(&world(seed, "--small --hours 2 --fault Restored=0.03"), How::default());
+    }
+}
+
+#[test]
 fn every_invariant_holds_where_one_call_launches_a_batch() {
     for seed in 1..=8 {
         hold(&world(seed, "--hours 1 --batches"), How::default());
         hold(&world(seed, "--small --hours 1 --batches"), How::default());
     }
+}
+
+#[test]
+fn a_panic_in_any_task_of_a_world_fails_this_world() {
+    let panics = async {
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        drop(tokio::spawn(async { panic!("nobody waits for this task") }));
+    };
+    let scenario = Scenario::small(3, 1.0);
+    let broken = simulate_beside(scenario.clone(), How::default(), panics).broken.unwrap();
+    assert_eq!(broken.rule, "invariant_nothing_panics");
+    assert!(broken.what.starts_with("seed 3: ") && broken.what.contains("nobody waits for this task"), "{broken:?}");
+    assert!(broken.what.contains("simulation.rs"), "it names the place: {broken:?}");
+    // The next world on the same thread knows nothing of it.
+    hold(&scenario, How::default());
+}
+
+#[test]
+fn a_kill_counts_when_something_dies() {
+    let mut scenario = Scenario::small(1, 1.0);
+    scenario.chances.fill(0.0);
+    let calm = hold(&scenario, How::default());
+    assert_eq!(calm.happened.kills(), 0);
+    assert_eq!(calm.with_faults.node_hours, 0.0, "a world without faults");
+    assert!(calm.without_faults.node_hours > 0.0);
+    scenario.set_chance(Fault::Killed, 0.5);
+    let stormy = hold(&scenario, How { telling: true, ..How::default() });
+    let told = stormy.lines.iter().filter(|line| line.what == "killed").count() as u64;
+    assert!(told > 10, "{told}");
+    assert_eq!(stormy.happened.kills(), told, "no agent is killed here");
+    assert_eq!(stormy.happened.faults[Fault::Killed as usize], told, "what was only drawn does not count");
+    assert!(stormy.with_faults.node_hours > 0.0 && stormy.without_faults.node_hours > 0.0);
 }
 
 #[test]

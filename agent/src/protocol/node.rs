@@ -107,6 +107,9 @@ pub struct Node {
     seen: BTreeMap<AllocId, Seen>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
+    /// Allocs whose update was neither taken nor refused, because their row cannot be read now. They are reported again after
+    /// the next heartbeat.
+    untaken: BTreeSet<AllocId>,
     complete_due: bool,
     /// The report that was sent and not answered yet.
     in_flight: Option<AllocReport>,
@@ -125,6 +128,7 @@ impl Node {
             handle_turn: 0,
             seen: BTreeMap::new(),
             delivered: BTreeMap::new(),
+            untaken: BTreeSet::new(),
             complete_due: true,
             in_flight: None,
         }
@@ -153,6 +157,9 @@ impl Node {
             self.register_anew();
             self.durable.incarnation = Some(answer.incarnation.clone());
             self.durable.wiped_at = self.durable.wiped_at.min(answer.seq);
+        }
+        for alloc_id in std::mem::take(&mut self.untaken) {
+            self.delivered.remove(&alloc_id);
         }
         self.complete_due |= answer.must_report;
         self.settled_handles.take_if(|_| answer.report_handles);
@@ -299,6 +306,9 @@ impl Node {
         let acknowledged: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();
         for update in &report.allocs {
             self.delivered.insert(update.alloc_id, update.client);
+            if !acknowledged.contains(&update.alloc_id) {
+                self.untaken.insert(update.alloc_id);
+            }
             // An acknowledged `running` says nothing about an end that came later.
             if update.client.is_final() && acknowledged.contains(&update.alloc_id) {
                 self.forget(update.alloc_id);

@@ -349,3 +349,24 @@ fn an_alloc_placed_again_and_dropped_again_is_forgotten_without_a_report() {
     node.observe(alloc_id(0), ended(143));
     assert!(!node.has_report());
 }
+
+#[test]
+fn an_update_that_is_neither_taken_nor_refused_is_reported_again_after_the_next_heartbeat() {
+    let mut node = node_with_running_alloc();
+    node.observe(alloc_id(0), ended(0));
+    node.report().unwrap();
+    // Its row cannot be read now, so the answer says nothing of it.
+    node.on_report(&accepted_answer(5, &[]));
+    assert!(!node.has_report(), "not again and again");
+    for _ in 0..2 {
+        node.on_heartbeat(&answer(5, None));
+        let report = node.report().unwrap();
+        assert_eq!(report.allocs.iter().map(|a| a.client).collect::<Vec<_>>(), [ClientStatus::Complete]);
+        node.on_report(&accepted_answer(5, &[]));
+    }
+    node.on_heartbeat(&answer(5, None));
+    node.report().unwrap();
+    node.on_report(&accepted_answer(5, &[alloc_id(0)]));
+    node.on_heartbeat(&answer(5, None));
+    assert!(!node.has_report(), "it was taken");
+}

@@ -11,7 +11,7 @@ use model::time::{Span, Time};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
 use model::{ActionName, Caller, NodeRecord, NodeStatus};
 use runtime::http::{Proven, Refusal, standing, wrong_incarnation};
-use store::{Pulse, WriteError};
+use store::{Pulse, WriteError, steps};
 
 /// The longest text that a caller may send in a field, in bytes.
 const MAX_WORD_BYTES: usize = 128;
@@ -139,7 +139,7 @@ impl Ingest {
         beat: &crate::Beat,
         now: Time,
     ) -> Result<HeartbeatAnswer, Refusal> {
-        let record = self.interrupted(record, heartbeat, now).await?;
+        let record = self.interrupted(record, heartbeat, beat.keep_events, now).await?;
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that was to be answered"));
         };
@@ -166,11 +166,16 @@ impl Ingest {
     }
 
     /// Drains the node if the agent reports that EC2 will interrupt the instance. The interruption is the deadline.
-    async fn interrupted(&self, record: NodeRecord, heartbeat: &Heartbeat, now: Time) -> Result<NodeRecord, Refusal> {
+    async fn interrupted(
+        &self,
+        record: NodeRecord,
+        heartbeat: &Heartbeat,
+        keep_events: Span,
+        now: Time,
+    ) -> Result<NodeRecord, Refusal> {
         let Some(by) = heartbeat.interrupt_at else { return Ok(record) };
-        let Some(after) = record.interrupted(by, now) else { return Ok(record) };
-        match self.store.write(Some(&record), &after, Vec::new()).await {
-            Ok(written) => Ok(written),
+        match steps::drain_interrupted(&self.store, &record, by, Some(keep_events), now).await {
+            Ok(written) => Ok(written.unwrap_or(record)),
             // A lost race is fine: the next heartbeat reports the interruption again.
             Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(record),
             Err(WriteError::Db(e)) => Err(internal(e)),

@@ -59,7 +59,7 @@ impl Known {
     }
 }
 
-/// When the node calls next, and when its lease expires.
+/// When the node calls next, when its lease expires, and how long events are kept.
 ///
 /// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on
 /// whether the node is idle, because the write that renews the lease is the first to show that. The length does not
@@ -71,6 +71,7 @@ pub(crate) struct Beat {
     interval_s: f64,
     idle_s: f64,
     pub(crate) lease_expires_at: Time,
+    pub(crate) keep_events: Span,
 }
 
 impl Beat {
@@ -82,6 +83,7 @@ impl Beat {
             interval_s: heartbeat.interval_s(known.in_use),
             idle_s: heartbeat.idle_interval_s(known.in_use),
             lease_expires_at: now + heartbeat.lease(known.in_use),
+            keep_events: known.policy.history.keep_events(),
         }
     }
 

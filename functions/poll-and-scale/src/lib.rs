@@ -29,7 +29,7 @@ use runtime::unusual::Unusual;
 use runtime::watchdog;
 use serde_json::Value;
 use std::time::Duration;
-use store::{Store, WriteError};
+use store::{Store, WriteError, steps};
 
 /// The name of the function.
 pub const FUNCTION: &str = POLL_AND_SCALE.name;
@@ -186,9 +186,12 @@ async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Resul
         if record.life().is_none_or(|l| l.instance_id.as_deref() != Some(instance_id)) {
             continue;
         }
-        let Some(drained) = record.interrupted(now + SPOT_WARNING, now) else { continue };
+        let policy = store.ingest_control().await.ok().and_then(|control| control.checked_policy().ok());
+        let keep_events = policy.map(|(policy, _)| policy.history.keep_events());
         // A lost race is fine: the next heartbeat of the agent reports the same interruption.
-        if let Err(WriteError::Db(e)) = store.write(Some(&record), &drained, Vec::new()).await {
+        if let Err(WriteError::Db(e)) =
+            steps::drain_interrupted(store, &record, now + SPOT_WARNING, keep_events, now).await
+        {
             return Err(e.into());
         }
     }

@@ -62,7 +62,13 @@ impl PerformTogether<Action> for Acting<'_> {
         }
         let mut outcomes = Vec::with_capacity(handles.len());
         for handle in handles {
-            outcomes.push(self.mark(&[handle]).await.map_or_else(|e| e.outcome(), |()| (Outcome::Done, None)));
+            // Each is an action of its own, so each begins only in time.
+            let outcome = if self.0.may_begin() {
+                self.mark(&[handle]).await.map_or_else(|e| e.outcome(), |()| (Outcome::Done, None))
+            } else {
+                (Outcome::Left, None)
+            };
+            outcomes.push(outcome);
         }
         outcomes
     }

@@ -161,7 +161,9 @@ impl Applying<'_> {
             self.tell(ActionName::ForgetHandle, &reason).await;
         }
         let marked: Vec<&Handle> = verdict.twice_unknown.iter().chain(&verdict.back).copied().collect();
-        verdict.destroy.extend(batches.mark(&marked).await?);
+        let marked = batches.mark(&marked).await?;
+        self.tell_marked(&marked, &verdict).await;
+        verdict.destroy.extend(marked);
         let left = batches.left();
         self.record = batches.record();
         if let Some((before, after)) = release.filter(|_| left == 0) {
@@ -172,7 +174,10 @@ impl Applying<'_> {
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
         let most = self.policy.sweep.max_in_flight as usize;
         answer.more = destroy.len() > most;
-        answer.destroy = turn(&destroy, self.report.report_no, most);
+        // Each part has a number of its own, so a part meets only every so many numbers. The rounds are what counts.
+        let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
+        let round = self.report.report_no.checked_div(parts).unwrap_or_default();
+        answer.destroy = turn(&destroy, round, most);
         answer.conflicts = verdict.conflicts;
         answer.held = is_held;
         answer.left = left;
@@ -239,13 +244,27 @@ impl Applying<'_> {
         Ok(over)
     }
 
+    /// The events of the handles that this report marks: nobody ordered them, or they were destroyed before.
+    async fn tell_marked(&self, marked: &[String], verdict: &Verdict<'_>) {
+        let is_marked = |row: &&&Handle| marked.contains(&row.handle);
+        let names = |rows: &[&Handle]| rows.iter().filter(is_marked).map(|row| row.handle.clone()).collect::<Vec<_>>();
+        let (unknown, back) = (names(&verdict.twice_unknown), names(&verdict.back));
+        if !unknown.is_empty() {
+            let reason = Reason::UnknownAgain { handles: unknown.len(), shown: some_of(&unknown) };
+            self.tell(ActionName::MarkDestroying, &reason).await;
+        }
+        if !back.is_empty() {
+            let reason = Reason::HandlesBack { handles: back.len(), shown: some_of(&back) };
+            self.tell(ActionName::MarkDestroying, &reason).await;
+        }
+    }
+
     /// One event a day about the handles that carry the label of another node.
     async fn tell_conflicts(&self, conflicts: &[String]) {
         if conflicts.is_empty() {
             return;
         }
-        let shown = conflicts.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-        self.warn_daily(&Reason::ForeignHandles { handles: conflicts.len(), shown }).await;
+        self.warn_daily(&Reason::ForeignHandles { handles: conflicts.len(), shown: some_of(conflicts) }).await;
     }
 
     /// Names the first row that cannot be read. The others are named after it was corrected.
@@ -351,6 +370,11 @@ impl Applying<'_> {
         let subject = Subject::Slot(self.node_id.slot());
         store.tell(&Event::new(&subject, action, &reason.to_string(), self.now, keep, store.chance())).await;
     }
+}
+
+/// The first few of these names, for people.
+fn some_of(names: &[String]) -> String {
+    names.iter().take(5).cloned().collect::<Vec<_>>().join(", ")
 }
 
 /// Whether the part and the digest are possible.

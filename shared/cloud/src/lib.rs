@@ -5,6 +5,7 @@
 //! Does not: decide what to launch, or repeat a launch.
 //! Source of the rules about tokens and errors: EC2 API reference, "Ensuring idempotency" and "Error codes".
 
+pub mod by_id;
 mod refusal;
 
 use async_trait::async_trait;
@@ -18,6 +19,7 @@ use aws_sdk_ec2::types::{
     Reservation, ResourceType, Tag, TagSpecification,
 };
 use base64::Engine;
+use by_id::ById;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::Market;
@@ -26,7 +28,7 @@ use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, Instance
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use model::time::Time;
-use refusal::{can_be_of_one_instance, is_unknown_instance, launch_error};
+use refusal::launch_error;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
@@ -133,7 +135,7 @@ impl Cloud for Ec2 {
     }
 
     async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
-        let calls: Vec<_> = instance_ids.chunks(DESCRIBE_IDS).map(|ids| self.known(ids).boxed()).collect();
+        let calls: Vec<_> = instance_ids.chunks(DESCRIBE_IDS).map(|ids| by_id::known(self, ids).boxed()).collect();
         self.ours(calls).await
     }
 
@@ -150,7 +152,7 @@ impl Cloud for Ec2 {
     }
 
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
-        Ok(self.known(&[instance_id.to_owned()]).await?.pop())
+        Ok(by_id::known(self, &[instance_id.to_owned()]).await?.pop())
     }
 
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
@@ -204,26 +206,8 @@ impl Cloud for Ec2 {
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
         let mut first_error = None;
         for chunk in instance_ids.chunks(TERMINATE_IDS) {
-            let Err(error) = self.terminate_call(chunk).await else { continue };
-            // If one id is unknown or protected, EC2 refuses all ids of the call, or all ids in the same zone. Then
-            // each instance gets a call of its own.
-            if !matches!(&error, CloudError::Refused { code, .. } if can_be_of_one_instance(code)) {
+            if let Err(error) = by_id::terminate(self, chunk).await {
                 first_error.get_or_insert(error);
-                continue;
-            }
-            for id in chunk {
-                match self.terminate_call(std::slice::from_ref(id)).await {
-                    Err(CloudError::Refused { code, .. }) if is_unknown_instance(Some(&code)) => {}
-                    Err(error) => {
-                        let goes_on =
-                            matches!(&error, CloudError::Refused { code, .. } if can_be_of_one_instance(code));
-                        first_error.get_or_insert(error);
-                        if !goes_on {
-                            break;
-                        }
-                    }
-                    Ok(()) => {}
-                }
             }
         }
         first_error.map_or(Ok(()), Err)
@@ -267,44 +251,6 @@ impl Ec2 {
         }
     }
 
-    /// Those of these instances that EC2 knows, at most [`DESCRIBE_IDS`], whatever their tags are.
-    async fn known(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
-        let mut found = Vec::new();
-        let mut parts = vec![instance_ids.to_vec()];
-        while let Some(mut ids) = parts.pop() {
-            if ids.is_empty() {
-                // A call without ids would list the whole account.
-                continue;
-            }
-            let error = match self.client.describe_instances().set_instance_ids(Some(ids.clone())).send().await {
-                Ok(answer) => {
-                    add_all(&mut found, answer.reservations())?;
-                    continue;
-                }
-                Err(error) => cloud_error(DESCRIBE, &error),
-            };
-            // If EC2 does not know one of the ids, it refuses the call and names the ids that it does not know.
-            let CloudError::Refused { code, message, .. } = &error else { return Err(error) };
-            if !is_unknown_instance(Some(code)) {
-                return Err(error);
-            }
-            let asked = ids.len();
-            let is_id = |c: char| c.is_ascii_alphanumeric() || c == '-';
-            let named: BTreeSet<&str> = message.split(|c| !is_id(c)).collect();
-            ids.retain(|id| !named.contains(id.as_str()));
-            match ids.len() {
-                // It named none of them. One of the halves has none that is unknown, or each has fewer.
-                left if left == asked && asked > 1 => {
-                    parts.push(ids.split_off(asked / 2));
-                    parts.push(ids);
-                }
-                left if left < asked => parts.push(ids),
-                _ => {}
-            }
-        }
-        Ok(found)
-    }
-
     /// Makes these calls, several at the same time, and returns the instances that have our cluster tag. All calls must
     /// succeed.
     async fn ours(
@@ -319,11 +265,22 @@ impl Ec2 {
         found.dedup_by(|a, b| a.instance_id == b.instance_id);
         Ok(found)
     }
+}
 
-    async fn terminate_call(&self, ids: &[String]) -> Result<(), CloudError> {
+#[async_trait]
+impl ById for Ec2 {
+    async fn describe(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+        let call = self.client.describe_instances().set_instance_ids(Some(instance_ids.to_vec()));
+        let answer = call.send().await.map_err(|e| cloud_error(DESCRIBE, &e))?;
+        let mut found = Vec::new();
+        add_all(&mut found, answer.reservations())?;
+        Ok(found)
+    }
+
+    async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
         self.client
             .terminate_instances()
-            .set_instance_ids(Some(ids.to_vec()))
+            .set_instance_ids(Some(instance_ids.to_vec()))
             .customize()
             .config_override(
                 aws_sdk_ec2::config::Builder::default()

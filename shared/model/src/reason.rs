@@ -218,6 +218,8 @@ reasons! {
     BootBlackout "boot_blackout" {} = "no heartbeat within boot.timeout_s, but heartbeat-ingest has not shown since then that it works: the node is left alone until it has";
     /// A node sent no heartbeat within the boot time-out.
     BootTimedOut "boot_timed_out" { waited: Span } = "no heartbeat within {waited} of its assignment";
+    /// EC2 takes the instance of the node away.
+    Interrupted "interrupted" { by: Time } = "EC2 takes its instance away at {by}";
     /// A drained node is idle.
     DrainedAndIdle "drained_and_idle" {} = "drained and idle";
     /// The drain's deadline has passed.
@@ -290,6 +292,10 @@ reasons! {
     BelongsToNoAlloc "belongs_to_no_alloc" {} = "it belongs to no alloc";
     /// A live handle was missing from reports for too long.
     MissingTooLong "missing_too_long" { handle: String } = "{handle} was missing for too long";
+    /// A report listed handles again that no row orders.
+    UnknownAgain "unknown_again" { handles: usize, shown: String } = "{handles} handles were listed twice although no row orders them ({shown})";
+    /// A report listed handles again that were destroyed.
+    HandlesBack "handles_back" { handles: usize, shown: String } = "{handles} handles are listed again after they were destroyed ({shown})";
     /// A report would take away an unusual share of a node's handles.
     ManyHandles "many_handles" { node_id: NodeId, unusual: usize, all: usize } = "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing";
 

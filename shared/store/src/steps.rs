@@ -10,7 +10,7 @@
 //! Does not: decide when any of this is due.
 
 use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
-use crate::db::WriteError;
+use crate::db::{DbError, WriteError};
 use crate::rows::{change, unchanged};
 use crate::store::Store;
 use crate::write::{Cond, Write};
@@ -85,7 +85,7 @@ async fn end_alloc_if(
         writes.push(write);
         written = Some(after);
     }
-    if let Some(handle) = store.handle(alloc.summary.node_id, &id.to_string()).await? {
+    if let HandleRow::Is(handle) = handle_row(store, alloc.summary.node_id, &id.to_string()).await? {
         writes.extend(handle_of_ended(&handle, ending.client, keep, now));
     }
     let message = ending.message.as_ref().map_or_else(String::new, |m| format!(": {m}"));
@@ -93,6 +93,27 @@ async fn end_alloc_if(
     writes.push(event_of(&Subject::Alloc(id), ActionName::EndAlloc, &reason, keep, now));
     store.transact(&writes).await?;
     Ok(written)
+}
+
+/// The row of a handle.
+#[allow(clippy::large_enum_variant, reason = "it lives for a moment")]
+enum HandleRow {
+    Is(Handle),
+    Absent,
+    /// The row cannot be read. It is left as it is, and keeps nothing else from going on: the sweep looks at it within a day
+    /// after it is repaired.
+    Unreadable,
+}
+
+async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Result<HandleRow, DbError> {
+    match store.handle(node_id, name).await {
+        Ok(row) => Ok(row.map_or(HandleRow::Absent, HandleRow::Is)),
+        Err(error @ DbError::Corrupt { .. }) => {
+            tracing::warn!(%error, "a handle is left alone");
+            Ok(HandleRow::Unreadable)
+        }
+        Err(other) => Err(other),
+    }
 }
 
 /// The change of a handle's next look when its alloc ends. The next look is now. For a failed alloc it is after
@@ -164,6 +185,25 @@ async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Vec<Alloc
 /// The event of a change, as a write in the transaction of that change.
 fn event_of(subject: &Subject, action: ActionName, reason: &Reason, keep: Retention, now: Time) -> Write {
     Store::event_write(&Event::of_change(subject, action, &reason.to_string(), now, keep.events))
+}
+
+/// Drains a node until `by`, when EC2 takes its instance away, and writes the event. `None` if the node already drains until
+/// then, or is shutting down. Without `keep_events` there is no event: a policy that cannot be read must not stop the drain.
+pub async fn drain_interrupted(
+    store: &Store,
+    record: &NodeRecord,
+    by: Time,
+    keep_events: Option<Span>,
+    now: Time,
+) -> Result<Option<NodeRecord>, WriteError> {
+    let Some(after) = record.interrupted(by, now) else { return Ok(None) };
+    let (write, after) = change(Some(record), &after);
+    let reason = Reason::Interrupted { by }.to_string();
+    let subject = Subject::Slot(record.slot);
+    let event = keep_events.map(|keep| Event::of_change(&subject, ActionName::Drain, &reason, now, keep));
+    let writes: Vec<Write> = std::iter::once(write).chain(event.iter().map(Store::event_write)).collect();
+    store.transact(&writes).await?;
+    Ok(Some(after))
 }
 
 /// Writes a new job and its event. Returns the job as written.
@@ -264,8 +304,12 @@ async fn skip_spent_ids(
 ) -> Result<(), WriteError> {
     let same = store.job(job.summary.job_id).await?.is_some_and(|now| now.summary.version == job.summary.version);
     for (id, node) in ids.iter().zip(on).take_while(|_| same) {
-        let handle = store.handle(node, &id.to_string()).await?;
-        let spent = handle.is_some_and(|h| h.state != HandleState::Gone) || store.alloc(*id).await?.is_some();
+        let is_taken = match handle_row(store, node, &id.to_string()).await? {
+            HandleRow::Is(handle) => handle.state != HandleState::Gone,
+            HandleRow::Absent => false,
+            HandleRow::Unreadable => true,
+        };
+        let spent = is_taken || store.alloc(*id).await?.is_some();
         if spent {
             let mut after = job.clone();
             let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -287,22 +331,25 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -
     let mut writes = vec![make_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
     for cache in &alloc.work.caches {
         let name = cache_handle(cache);
-        writes.push(match store.handle(node_id, &name).await? {
-            None | Some(Handle { state: HandleState::Gone, .. }) => {
+        writes.push(match handle_row(store, node_id, &name).await? {
+            HandleRow::Absent | HandleRow::Is(Handle { state: HandleState::Gone, .. }) => {
                 make_handle(&creating(name, HandleKind::Volume, None))
             }
-            Some(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
+            // The cache is on the node or not: its row is not touched. Nobody destroys it while it cannot be read, and
+            // afterwards it counts as used.
+            HandleRow::Unreadable => continue,
+            HandleRow::Is(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
                 // The cache is used again, so its unused time starts again.
                 let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
                 let due_at = row.due_at.max(now + keep.creating);
                 change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
             }
             // Its node cannot destroy it. Otherwise the job would be placed here again and again.
-            Some(row) if row.is_stuck(now) => {
+            HandleRow::Is(row) if row.is_stuck(now) => {
                 change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
             }
             // The cache is being destroyed: the next run places the alloc.
-            Some(_) => return Err(WriteError::CONFLICT),
+            HandleRow::Is(_) => return Err(WriteError::CONFLICT),
         });
     }
     Ok(writes)

@@ -11,7 +11,7 @@ use model::time::Time;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// The kinds of callers.
@@ -59,11 +59,39 @@ pub struct Caller {
     refused: Mutex<HashSet<NodeId>>,
     without: Mutex<BTreeSet<NodeId>>,
     /// The refusals that EC2 told the caller and that start a limit: the control key and the time of each.
-    told: Mutex<HashMap<String, Time>>,
+    refusals: Mutex<HashMap<String, Time>>,
     /// The instances that a list showed to the caller in a state in which they do not work.
     leaving: Mutex<HashSet<String>>,
     /// The instances whose records were shutting down when the caller read or wrote them.
     shut_down: Mutex<HashSet<String>>,
+    /// What the caller changed that needs an event, and the events that it wrote.
+    told: Mutex<Told>,
+    /// Whether a write of the caller met somebody else's.
+    lost: AtomicBool,
+    /// Whether the caller does not know what became of one of its calls.
+    unsure: AtomicBool,
+}
+
+/// A change that needs an event.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The subjects of which one has the event.
+    pub subjects: Vec<String>,
+    /// The actions of which the event has one.
+    pub actions: &'static [&'static str],
+    /// The words of the event's reason; `None` if any words will do.
+    pub reason: Option<String>,
+    /// The change, for people.
+    pub what: String,
+}
+
+/// What a caller changed and told.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// The changes that need an event.
+    pub changes: Vec<Change>,
+    /// The subject, the action and the reason of each event.
+    pub events: Vec<(String, String, String)>,
 }
 
 tokio::task_local! {
@@ -87,9 +115,12 @@ impl Caller {
             wrote: Mutex::default(),
             refused: Mutex::default(),
             without: Mutex::default(),
-            told: Mutex::default(),
+            refusals: Mutex::default(),
             leaving: Mutex::default(),
             shut_down: Mutex::default(),
+            told: Mutex::default(),
+            lost: AtomicBool::new(false),
+            unsure: AtomicBool::new(false),
         })
     }
 
@@ -220,14 +251,18 @@ impl Caller {
             LaunchError::Quota(_) => "quota".to_owned(),
             LaunchError::Throttled(_) => "backoff".to_owned(),
             LaunchError::NotAllowed(_) => "not_allowed".to_owned(),
-            LaunchError::BadRequest(_) | LaunchError::Spent(_) | LaunchError::Lost(_) => return,
+            LaunchError::BadRequest(_) => {
+                self.takes(&bad_request_key(offering));
+                return;
+            }
+            LaunchError::Spent(_) | LaunchError::Lost(_) => return,
         };
-        lock(&self.told).insert(key, now);
+        lock(&self.refusals).insert(key, now);
     }
 
     /// The refusals that EC2 told the caller and that start a limit: the control key and the time of each.
     pub fn refusals(&self) -> Vec<(String, Time)> {
-        lock(&self.told).iter().map(|(key, at)| (key.clone(), *at)).collect()
+        lock(&self.refusals).iter().map(|(key, at)| (key.clone(), *at)).collect()
     }
 
     /// Notes that a list showed this instance in a state in which it does not work.
@@ -250,6 +285,41 @@ impl Caller {
         lock(&self.shut_down).contains(instance_id)
     }
 
+    /// Notes a change that needs an event.
+    pub fn changed(&self, change: Change) {
+        lock(&self.told).changes.push(change);
+    }
+
+    /// Notes an event that the caller wrote.
+    pub fn told_of(&self, subject: &str, action: &str, reason: &str) {
+        lock(&self.told).events.push((subject.to_owned(), action.to_owned(), reason.to_owned()));
+    }
+
+    /// What the caller changed and told.
+    pub fn told(&self) -> MutexGuard<'_, Told> {
+        lock(&self.told)
+    }
+
+    /// Notes that a write of the caller met somebody else's.
+    pub fn loses(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a write of the caller met somebody else's.
+    pub fn has_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a call of the caller failed, or was carried out without an answer.
+    pub fn is_unanswered(&self) {
+        self.unsure.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the caller does not know what became of one of its calls. Then it may not have told what it changed.
+    pub fn is_unsure(&self) -> bool {
+        self.unsure.load(Ordering::Relaxed)
+    }
+
     /// How many things the caller has taken away so far, counted for this brake.
     pub fn taken(&self, brake: &str) -> usize {
         lock(&self.taken).get(brake).copied().unwrap_or(0)
@@ -262,6 +332,11 @@ impl Caller {
         *n += 1;
         *n
     }
+}
+
+/// The control key of a size that EC2 calls a wrong request.
+pub fn bad_request_key(offering: &Offering) -> String {
+    format!("bad_request#{}", offering.size)
 }
 
 /// The control key of a shortage of an offering.

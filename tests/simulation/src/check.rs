@@ -11,11 +11,14 @@ mod allocs;
 mod brakes;
 pub mod cloud;
 mod demand;
+mod events;
 mod handles;
+mod interruptions;
 mod jobs;
 mod left;
 mod nodes;
 mod shutdown;
+mod unreadable;
 
 use crate::caller::{Caller, Kind};
 use crate::core::{Core, Fault, lock};
@@ -46,6 +49,10 @@ const RUN: Span = Span::from_s(90);
 /// How long a run may act on what an index shows, which may lag as well.
 const INDEX: Span = Span::from_s(180);
 
+/// How long after a restore the invariants do not apply to what began before it. The functions and the nodes put
+/// everything right within this time, and then the invariants hold again for everything.
+pub const RESTORE_EXCUSES: Span = Span::from_s(3600);
+
 /// The faults that keep a run from writing what it decided.
 const WRITES_FAIL: [Fault; 5] =
     [Fault::DbThrottles, Fault::DbFails, Fault::DbContended, Fault::DbAnswerLost, Fault::Restored];
@@ -59,6 +66,8 @@ pub struct Ground {
     pub known: BTreeSet<AllocId>,
     /// The allocs that run.
     pub running: BTreeSet<AllocId>,
+    /// The caches that these allocs name.
+    pub caches: BTreeSet<String>,
     /// Containers and volumes.
     pub handles: BTreeSet<String>,
     /// The time at which the last answer told the agent to call again.
@@ -111,6 +120,16 @@ struct Seen {
     brakes: HashMap<String, (u64, Time, Row)>,
     /// When the tables were last restored.
     restored_at: Option<Time>,
+    /// The rows that cannot be read.
+    spoiled: Vec<unreadable::Spoiled>,
+    /// The handles whose rows could not be read at some time.
+    once_spoiled: HashSet<String>,
+    /// When an operator last set the intent of each node.
+    intended_at: HashMap<NodeId, Time>,
+    /// When the row of a handle stopped being marked for destruction.
+    unmarked_at: HashMap<(NodeId, String), Time>,
+    /// For each handle that waits to be destroyed: how many answers in turn named others and not this one.
+    passed_over: BTreeMap<(NodeId, String), usize>,
 }
 
 /// The invariants, with what they remember.
@@ -280,6 +299,8 @@ impl Check {
         }
         let mut seen = lock(&self.seen);
         seen.restored_at = Some(self.core.now());
+        // A table that was not restored still has its rows.
+        seen.spoiled.retain(|one| one.is_still_so(model));
         seen.up = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).count();
         seen.jobs = model.rows(Table::Jobs).filter(|r| r.contains_key("queue")).count();
         let queued: Vec<_> = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued")).collect();
@@ -289,6 +310,8 @@ impl Check {
         seen.queued.set(now, members);
         let unknown = model.rows(Table::Allocs).filter(|a| text(a, "client") == Some("unknown")).count();
         seen.unknown.set(now, unknown);
+        // An id whose alloc the tables do not know any more may be given a second time.
+        seen.started.retain(|id| model.get(&alloc_key(*id)).is_some());
         seen.wanted.clear();
         seen.live.clear();
         seen.back_since.clear();
@@ -307,9 +330,17 @@ impl Check {
         }
     }
 
-    /// Whether the tables were restored after something began. The restore may have taken away some of its rows, so the
-    /// invariants do not apply to it. (The invariants apply to everything that began after the restore.)
+    /// Whether the tables were restored after something began, not longer than [`RESTORE_EXCUSES`] ago. The restore may have
+    /// taken away some of its rows, so the invariants do not apply to it. (They apply at once to everything that began after
+    /// the restore.)
     fn forgets(&self, began: Option<Time>) -> bool {
+        let restored_at = lock(&self.seen).restored_at;
+        restored_at.is_some_and(|at| self.core.now().since(at) < RESTORE_EXCUSES) && self.was_restored_since(began)
+    }
+
+    /// Whether the tables were restored after something began, however long ago. Only for counts that a restore makes wrong
+    /// for ever.
+    fn was_restored_since(&self, began: Option<Time>) -> bool {
         let restored_at = lock(&self.seen).restored_at;
         restored_at.is_some_and(|at| began.is_none_or(|began| began <= at + SLACK))
     }
@@ -348,6 +379,7 @@ impl Check {
             node_id,
             known: BTreeSet::new(),
             running: BTreeSet::new(),
+            caches: BTreeSet::new(),
             handles: BTreeSet::new(),
             next_call_at: None,
             answered_at: None,
@@ -391,9 +423,11 @@ impl Check {
                 Table::Control => {
                     after.filter(|r| text(r, "key") == Some("policy")).into_iter().for_each(|r| self.policy(r));
                 }
-                Table::Events => {}
+                Table::Events => after.into_iter().for_each(|event| self.told(caller, event)),
             }
         }
+        self.needs_events(caller, changes);
+        self.unreadable(caller, changes);
         self.invariant_one_copy_of_a_member_is_wanted(changes);
         self.invariant_no_write_is_blind(caller, writes);
         self.invariant_nothing_is_done_by_an_old_observation(caller, changes);
@@ -429,10 +463,10 @@ impl Check {
     }
 
     /// No run begins an action if its observation is older than `poll.stale_after_s`. An action that has already begun
-    /// may still write, for as long as an action takes, and after a slow call. (Not checked: sweep-dispatch, and
-    /// launches, which may take longer.)
+    /// may still write, for as long as an action takes, and after a slow call. (Not checked: launches, which may take
+    /// longer.)
     fn invariant_nothing_is_done_by_an_old_observation(&self, caller: &Caller, changes: &[Change]) {
-        if !matches!(caller.kind, Kind::Run(f) if f != sweep_dispatch::FUNCTION) {
+        if !matches!(caller.kind, Kind::Run(_)) {
             return;
         }
         let assigned = |row: Option<&Row>| row.is_some_and(|r| text(r, "state") == Some("assigned"));
@@ -441,8 +475,8 @@ impl Check {
         let intent =
             |row: Option<&Row>| row.map(|r| (text(r, "intent").map(ToOwned::to_owned), time(r, "drain_by_at")));
         let warned = |c: &Change| c.table == Table::Nodes && intent(c.before.as_ref()) != intent(c.after.as_ref());
-        let acting =
-            |c: &&Change| matches!(c.table, Table::Nodes | Table::Jobs | Table::Allocs) && !launching(c) && !warned(c);
+        let decided = |table| matches!(table, Table::Nodes | Table::Jobs | Table::Allocs | Table::Handles);
+        let acting = |c: &&Change| decided(c.table) && !launching(c) && !warned(c);
         let Some(change) = changes.iter().find(acting) else { return };
         if self.is_too_late(caller) {
             let what = format!("{} began at {} and changed {:?}", caller.name(), caller.began(), change.after);

@@ -7,6 +7,7 @@
 //! Does not: know what a fault does. The code that asks for the fault knows.
 
 use crate::happened::{self, Happened};
+use crate::panics;
 use crate::scenario::Scenario;
 use futures::FutureExt;
 use model::ActionName;
@@ -209,6 +210,10 @@ faults! {
     AgentRefuses = 0.0,
     /// EC2 launches fewer instances than a batch asks for (`--batches`)
     BatchCutShort = 0.0,
+    /// EC2 refuses a call because it does not know an id, and does not name the id (small fleets, and `--fault`)
+    IdsNotNamed = 0.0,
+    /// somebody makes a row of any table unreadable for up to half an hour (`--fault`)
+    RowUnreadable = 0.0,
 }
 
 impl Fault {
@@ -327,18 +332,32 @@ impl Core {
 
     /// Whether this fault happens on this occasion.
     pub fn happens(&self, fault: Fault) -> bool {
-        let chance = self.scenario.chance(fault);
-        if chance <= 0.0 || self.is_healed() {
+        if self.scenario.chance(fault) <= 0.0 || self.is_healed() {
             return false;
         }
-        let mut state = lock(&self.state);
-        let State { streams, faults, .. } = &mut *state;
-        let (Some(stream), Some(count)) = (streams.get_mut(fault.index()), faults.get_mut(fault.index())) else {
-            return false;
-        };
-        let happens = stream.random_bool(chance.min(1.0));
-        *count += u64::from(happens);
+        let happens = self.is_drawn(fault);
+        if happens {
+            self.happened_now(fault);
+        }
         happens
+    }
+
+    /// Whether this fault is planned on this occasion. The fault counts only when it happens: see
+    /// [`Self::happened_now`]. What is planned may never happen, because a run may end before its time comes.
+    pub fn is_planned(&self, fault: Fault) -> bool {
+        self.scenario.chance(fault) > 0.0 && !self.is_healed() && self.is_drawn(fault)
+    }
+
+    fn is_drawn(&self, fault: Fault) -> bool {
+        let chance = self.scenario.chance(fault).min(1.0);
+        lock(&self.state).streams.get_mut(fault.index()).is_some_and(|stream| stream.random_bool(chance))
+    }
+
+    /// Counts a fault that happens now.
+    pub fn happened_now(&self, fault: Fault) {
+        if let Some(count) = lock(&self.state).faults.get_mut(fault.index()) {
+            *count += 1;
+        }
     }
 
     /// A random number from this fault's own stream, ends included.
@@ -408,10 +427,14 @@ impl Core {
 
     /// Notes a broken invariant. Only the first one is kept.
     pub fn broken(&self, rule: &'static str, what: String) {
+        self.breaks(Broken { rule, what, at: self.now() }, false);
+    }
+
+    fn breaks(&self, new: Broken, is_cause: bool) {
         let mut broken = lock(&self.broken);
-        if broken.is_none() {
-            self.tell(|| "the world".into(), || format!("BROKEN {rule}: {what}"));
-            *broken = Some(Broken { rule, what, at: self.now() });
+        if broken.as_ref().is_none_or(|old| is_cause && old.rule != new.rule) {
+            self.tell(|| "the world".into(), || format!("BROKEN {}: {}", new.rule, new.what));
+            *broken = Some(new);
             self.stop.notify_waiters();
             self.stop.notify_one();
         }
@@ -420,7 +443,16 @@ impl Core {
     /// Runs work that must never panic. Returns `None` if it did.
     pub async fn invariant_nothing_panics<T>(&self, who: &str, work: impl Future<Output = T>) -> Option<T> {
         let result = AssertUnwindSafe(work).catch_unwind().await;
-        result.map_err(|_| self.broken("invariant_nothing_panics", format!("{who}: see the message above"))).ok()
+        let panicked = || panics::broken(self.scenario.seed, who, self.now());
+        result.map_err(|_| self.breaks(panicked(), true)).ok()
+    }
+
+    /// A panic that nobody caught, in any task of the world, breaks it too. It comes before an invariant that broke in the
+    /// meantime, because it is the cause.
+    pub fn invariant_no_task_panics(&self) {
+        if panics::first().is_some() {
+            self.breaks(panics::broken(self.scenario.seed, "a task", self.now()), true);
+        }
     }
 
     /// The first broken invariant.

@@ -183,6 +183,21 @@ impl Model {
         self.data(key.table)?.rows.get(&row_key(key)?)
     }
 
+    /// The rows of a table with this text as their hash key.
+    pub fn with_hash(&self, table: Table, hash: &str) -> Vec<Row> {
+        let Some((data, hash)) = self.data(table).zip(Part::of(&AttributeValue::S(hash.to_owned()))) else {
+            return Vec::new();
+        };
+        let from = data.rows.range((hash.clone(), None)..);
+        from.take_while(|((of, _), _)| *of == hash).map(|(_, row)| row.clone()).collect()
+    }
+
+    /// Replaces a row, whatever it is: nobody's write, and no condition.
+    pub fn replace(&mut self, key: &Key, row: Item, now: i64) {
+        let before = self.get(key).cloned();
+        drop(self.apply(key, before, Some(Row::from(row)), now));
+    }
+
     /// Reads one row, after checking its key.
     pub fn read(&self, key: &Key) -> Result<Option<&Row>, DbError> {
         refused("GetItem", rules::key(key))?;
@@ -446,7 +461,8 @@ fn key_of(schema: KeySchema, row: &Item) -> Option<RowKey> {
     Some((row.get(schema.hash.name).and_then(Part::of)?, range))
 }
 
-fn key_as_read(table: Table, row: &Item) -> Option<Key> {
+/// The key of a row of this table.
+pub fn key_as_read(table: Table, row: &Item) -> Option<Key> {
     let schema = table.definition().key;
     let range = schema.range.and_then(|r| row.get(r.name).cloned());
     Some(Key { table, hash: row.get(schema.hash.name)?.clone(), range })

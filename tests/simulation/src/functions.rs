@@ -14,6 +14,7 @@ use model::chance::Chance;
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchSettings;
 use model::time::{Span, Time};
+use runtime::answer::Ran;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
 use runtime::keys::Keys;
@@ -180,7 +181,7 @@ impl Functions {
 
     fn caller(&self, kind: Kind) -> Arc<Caller> {
         let number = self.callers.fetch_add(1, Ordering::Relaxed) + 1;
-        let kill_at = if self.core.happens(Fault::Killed) {
+        let kill_at = if self.core.is_planned(Fault::Killed) {
             let points: &[i64] = if matches!(kind, Kind::Run(_)) { &[120, 120, 600] } else { &[12, 12, 60] };
             let most = self.core.one_of(points).copied().unwrap_or(1);
             u32::try_from(self.core.of(Fault::Killed, 1, most)).unwrap_or(1)
@@ -188,6 +189,21 @@ impl Functions {
             0
         };
         Caller::new(kind, number, kill_at, self.core.now())
+    }
+
+    /// Does the work of a caller. Returns `None` if the caller is killed, which counts only then: most callers that were to
+    /// be killed end before.
+    async fn as_caller<T>(&self, caller: &Arc<Caller>, work: impl Future<Output = T>) -> Option<T> {
+        let result = caller.run(work).await;
+        if result.is_none() {
+            self.core.happened_now(Fault::Killed);
+            self.core.count(match caller.kind {
+                Kind::Run(_) => "a run was killed",
+                _ => "a request's function was killed",
+            });
+            self.core.tell(|| caller.name(), || "killed".into());
+        }
+        result
     }
 
     /// Delivers one request of a node. Returns the status and body of the answer, or `None` if the request or the
@@ -260,13 +276,15 @@ impl Functions {
         };
         let work = async { self.until_stopped(work).await.flatten() };
         let name = caller.name();
-        let work = self.core.invariant_nothing_panics(&name, caller.run(work));
+        let work = self.core.invariant_nothing_panics(&name, self.as_caller(&caller, work));
         // The function's own time-out may end the request at any await point.
         let answer = tokio::time::timeout(Duration::from_secs(30), work).await;
         if answer.is_err() {
             self.core.count("a request's function was cut off by its time-out");
         }
         let answer = answer.ok()????;
+        self.check.invariant_every_change_has_its_event(&caller);
+        self.check.answered(&caller, &answer);
         if stale {
             self.check.invariant_a_stale_report_is_refused(&name, &answer);
         }
@@ -329,17 +347,23 @@ impl Functions {
                 }
                 _ => sweep_dispatch::tick(&self.store, input, clock).await,
             };
-            let done = answer.is_ok();
-            self.ran(function, answer);
-            if done {
+            if let Ok(answer) = &answer {
+                self.check.invariant_a_warning_drains(&caller, input);
+                if answer.ran == Ran::Whole {
+                    self.check.invariant_what_stands_still_is_told(&caller, function, answer);
+                }
+                self.check.invariant_every_change_has_its_event(&caller);
                 self.check.invariant_a_refusal_is_remembered(&caller);
                 self.check.invariant_a_refused_launch_occupies_no_slot(&caller);
             }
+            if let Err(error) = &answer {
+                self.check.invariant_an_unreadable_row_stops_no_run(&caller, error);
+            }
+            self.ran(function, answer);
         };
-        let work = core.invariant_nothing_panics(function, caller.run(self.until_stopped(work)));
+        let work = core.invariant_nothing_panics(function, self.as_caller(&caller, self.until_stopped(work)));
         match tokio::time::timeout(budget, work).await {
-            Ok(Some(Some(_)) | None) => {}
-            Ok(Some(None)) => core.tell(|| caller.name(), || "killed".into()),
+            Ok(_) => {}
             Err(_) => {
                 core.count("a run was cut off by its time-out");
                 core.tell(|| caller.name(), || "cut off by its time-out".into());

@@ -13,13 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const SITUATIONS: &[&str] = &[
     "a brake let go by itself",
     "a brake was released",
+    "a call named an id that EC2 does not know",
     "a condition failed",
     "a copy was placed for an unknown alloc",
+    "a function was overdue",
     "a handle became creating",
     "a handle became destroying",
     "a handle became gone",
     "a handle became live",
     "a handle became unknown",
+    "a handle could not be read",
     "a handle was destroyed",
     "a handle's row was deleted",
     "a job became cancelled",
@@ -28,6 +31,7 @@ pub const SITUATIONS: &[&str] = &[
     "a job became placed",
     "a job became regrouping",
     "a job became rejected",
+    "a job could not be read",
     "a job of several members was placed",
     "a job was placed",
     "a job was submitted",
@@ -39,7 +43,10 @@ pub const SITUATIONS: &[&str] = &[
     "a node became down",
     "a node became ready",
     "a node became syncing",
+    "a node had more to destroy than it may at once",
     "a node lost its status",
+    "a node record could not be read",
+    "a node was drained for an interruption",
     "a node was told that it is gone",
     "a process started",
     "a record became assigned",
@@ -50,19 +57,25 @@ pub const SITUATIONS: &[&str] = &[
     "a record was cleaned: its instance is terminated",
     "a record was deleted",
     "a request's function was cut off by its time-out",
+    "a request's function was killed",
     "a run could not observe",
     "a run was cut off by its time-out",
+    "a run was killed",
     "a small job came late",
     "a stale report came",
     "a transaction's condition failed",
     "all were silent, and some went",
     "a silence was believed without proof",
+    "an agent was killed",
     "an alloc became complete",
     "an alloc became failed",
     "an alloc became lost",
     "an alloc became pending",
     "an alloc became running",
     "an alloc became unknown",
+    "an alloc could not be read",
+    "an entry of control could not be read",
+    "an event could not be read",
     "an event was kept",
     "an instance was launched",
     "an instance was terminated",
@@ -73,6 +86,9 @@ pub const SITUATIONS: &[&str] = &[
     "poll-and-scale ran",
     "sweep-dispatch ran",
 ];
+
+/// The situations in which something was killed.
+pub const KILLS: [&str; 3] = ["a request's function was killed", "a run was killed", "an agent was killed"];
 
 /// The actions of the scheduled functions.
 pub const ACTIONS: &[(&str, ActionName)] = &[
@@ -140,6 +156,12 @@ impl Happened {
             *self.did.entry(*what).or_default() += n;
         }
     }
+
+    /// How many runs, requests' functions and agents were killed.
+    pub fn kills(&self) -> u64 {
+        KILLS.iter().filter_map(|what| self.counts.get(what)).sum()
+    }
+
     /// As a table: faults, situations, actions with their outcomes.
     pub fn table(&self) -> String {
         let mut lines = vec!["faults:".to_owned()];

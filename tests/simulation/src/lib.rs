@@ -9,6 +9,7 @@
 //! machine                     a node: the agent's protocol and its calls
 //! check                       the invariants
 //! happened                    what was reached, and what never was
+//! panics                      a panic anywhere fails its world
 //! story                       makes a failure small and tells it
 //! ```
 //!
@@ -25,6 +26,7 @@ pub mod functions;
 pub mod happened;
 pub mod launch_limits;
 pub mod machine;
+pub mod panics;
 pub mod rules;
 pub mod scenario;
 pub mod story;

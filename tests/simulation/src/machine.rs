@@ -109,7 +109,7 @@ impl Machine {
             locked_out: false,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
             // work by then.
-            hangs_at: core.happens(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
+            hangs_at: core.is_planned(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
             never_reports: core.happens(Fault::NeverReports),
             stuck: BTreeMap::new(),
             appears: BTreeMap::new(),
@@ -140,6 +140,7 @@ impl Machine {
                 self.mishaps(now).await;
             }
             if self.hangs_at.is_some_and(|at| now >= at) && self.protocol.durable.incarnation.is_some() {
+                self.core.happened_now(Fault::Hangs);
                 self.core.tell(|| self.name(), || "hangs".into());
                 return std::future::pending().await;
             }
@@ -190,6 +191,8 @@ impl Machine {
         if !ground.running.iter().eq(running.keys()) {
             ground.running = running.keys().copied().collect();
         }
+        let order = |id: &AllocId| self.disk.started.get(id).map(|(order, _)| order);
+        ground.caches = running.keys().filter_map(order).flat_map(|order| order.caches.clone()).collect();
         if !ground.handles.iter().eq(handles.keys()) {
             ground.handles = handles.keys().cloned().collect();
         }
@@ -410,6 +413,7 @@ impl Machine {
 
     /// The agent ends, and starts again after `s` seconds with what was on disk.
     async fn restart(&mut self, s: i64) {
+        self.core.count("an agent was killed");
         self.core.tell(|| self.name(), || format!("its agent is down for {s} s"));
         self.write_ground();
         tokio::time::sleep(Duration::from_secs(s.unsigned_abs())).await;

@@ -10,7 +10,7 @@ use nodekeeper_simulation::core::{Broken, Fault};
 use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
-use nodekeeper_simulation::world::{FLEET, How, Outcome, simulate};
+use nodekeeper_simulation::world::{FLEET, How, Outcome, Simulated, simulate};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +35,9 @@ struct Args {
     /// The chance of a kind of fault, in every world: `Restored=0.02` (may be given several times)
     #[arg(long, value_parser = fault, value_name = "FAULT=CHANCE")]
     fault: Vec<(Fault, f64)>,
+    /// A number of the policy, in every world: `sweep.max_in_flight=1` (may be given several times)
+    #[arg(long, value_parser = knob, value_name = "KNOB=NUMBER")]
+    knob: Vec<(String, u64)>,
     /// How many waiting jobs a run reads from the head of the queue, in every world
     #[arg(long, value_name = "ROWS")]
     queue_rows: Option<u32>,
@@ -95,6 +98,12 @@ fn fault(text: &str) -> Result<(Fault, f64), String> {
     Ok((fault.ok_or_else(|| format!("there is no fault {name:?}: the summary of a run lists all faults"))?, chance))
 }
 
+fn knob(text: &str) -> Result<(String, u64), String> {
+    let wrong = || format!("{text:?} is not KNOB=NUMBER, such as sweep.max_in_flight=1");
+    let (name, number) = text.split_once('=').filter(|(name, _)| name.contains('.')).ok_or_else(wrong)?;
+    Ok((name.to_owned(), number.parse().map_err(|_| wrong())?))
+}
+
 fn seeds(text: &str) -> Result<(u64, u64), String> {
     let wrong = || format!("{text:?} is not a seed or a range of seeds such as 1..100");
     match text.split_once("..") {
@@ -110,8 +119,8 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
 struct Sum {
     worlds: u64,
     hours: f64,
-    fleet_hours: f64,
-    node_hours: f64,
+    with_faults: Simulated,
+    without_faults: Simulated,
     happened: Happened,
     failed: BTreeMap<u64, Broken>,
 }
@@ -120,8 +129,8 @@ impl Sum {
     fn add(&mut self, seed: u64, outcome: &Outcome) {
         self.worlds += 1;
         self.hours += outcome.hours;
-        self.fleet_hours += outcome.fleet_hours;
-        self.node_hours += outcome.node_hours;
+        self.with_faults.add(outcome.with_faults);
+        self.without_faults.add(outcome.without_faults);
         self.happened.add(&outcome.happened);
         if let Some(broken) = &outcome.broken {
             self.failed.insert(seed, broken.clone());
@@ -130,14 +139,18 @@ impl Sum {
 
     fn line(&self, began: Instant) -> String {
         let minutes = began.elapsed().as_secs_f64() / 60.0;
+        let Simulated { fleet_hours, node_hours } = self.with_faults;
         format!(
-            "{:.1} min: {} worlds, {:.0} h simulated, {:.0} fleet-hours ({FLEET} nodes or more), {:.0} node-hours; {:.0} fleet-hours a minute; {} failed",
+            "{:.1} min: {} worlds, {:.0} h simulated, {} kills; with faults {:.0} fleet-hours ({FLEET} nodes or more) and {:.0} node-hours, without {:.0} and {:.0}; {:.0} fleet-hours with faults a minute; {} failed",
             minutes,
             self.worlds,
             self.hours,
-            self.fleet_hours,
-            self.node_hours,
-            self.fleet_hours / minutes.max(1e-9),
+            self.happened.kills(),
+            fleet_hours,
+            node_hours,
+            self.without_faults.fleet_hours,
+            self.without_faults.node_hours,
+            fleet_hours / minutes.max(1e-9),
             self.failed.len(),
         )
     }
@@ -161,7 +174,7 @@ fn main() -> ExitCode {
                     if seed > args.seeds.1 || over || (failed && !args.keep_going) {
                         break;
                     }
-                    let outcome = world(seed, &args, how);
+                    let outcome = simulate(scenario(seed, &args), how);
                     let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
                     sum.add(seed, &outcome);
                     if let Some(broken) = &outcome.broken {
@@ -211,6 +224,9 @@ fn scenario(seed: u64, args: &Args) -> Scenario {
     for (fault, chance) in &args.fault {
         scenario.set_chance(*fault, *chance);
     }
+    for (knob, number) in &args.knob {
+        scenario.set_number(knob, *number);
+    }
     if let Some(rows) = args.queue_rows {
         scenario.set_queue_rows(rows);
     }
@@ -218,21 +234,4 @@ fn scenario(seed: u64, args: &Args) -> Scenario {
         scenario.set_list_nodes(nodes);
     }
     scenario
-}
-
-/// Runs one world. A panic of the product counts as a broken invariant.
-fn world(seed: u64, args: &Args, how: How) -> Outcome {
-    let run = || simulate(scenario(seed, args), how);
-    std::panic::catch_unwind(run).unwrap_or_else(|_| Outcome {
-        broken: Some(Broken {
-            rule: "invariant_nothing_panics",
-            what: format!("seed {seed}: see the message above"),
-            at: nodekeeper_simulation::core::START,
-        }),
-        happened: Happened::default(),
-        hours: 0.0,
-        fleet_hours: 0.0,
-        node_hours: 0.0,
-        lines: Vec::new(),
-    })
 }

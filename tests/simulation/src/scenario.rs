@@ -163,6 +163,7 @@ impl Scenario {
             let chance = *pick(&mut dice, &chances);
             scenario.set_chance(fault, if calm { 0.0 } else { chance });
         }
+        scenario.set_chance(Fault::IdsNotNamed, if calm { 0.0 } else { 0.2 });
         scenario
     }
 
@@ -274,6 +275,16 @@ impl Scenario {
     /// Sets `poll.list_nodes`: with 0, poll-and-scale asks EC2 for the instances of its records by id.
     pub fn set_list_nodes(&mut self, nodes: u32) {
         self.set_knob("poll", "list_nodes", json!(nodes));
+    }
+
+    /// Sets a number of the policy: `sweep.max_in_flight`, for instance.
+    pub fn set_number(&mut self, knob: &str, value: u64) {
+        if let Some((section, knob)) = knob.split_once('.') {
+            if let Some(policy) = self.policy.as_object_mut() {
+                policy.entry(section).or_insert_with(|| json!({}));
+            }
+            self.set_knob(section, knob, json!(value));
+        }
     }
 
     fn set_knob(&mut self, section: &str, knob: &str, value: Value) {

@@ -94,9 +94,11 @@ impl Tables {
             tokio::time::sleep(Duration::from_millis(ms.unsigned_abs())).await;
         }
         if self.core.happens(Fault::DbThrottles) {
+            caller.is_unanswered();
             return Err(DbError::Throttled { operation });
         }
         if self.core.happens(Fault::DbFails) {
+            caller.is_unanswered();
             return Err(DbError::Unreachable { operation, detail: "it broke (simulated)".into() });
         }
         Ok(caller)
@@ -112,6 +114,7 @@ impl Tables {
         caller.point().await;
         self.slow(caller, false).await;
         if self.core.happens(Fault::DbAnswerLost) {
+            caller.is_unanswered();
             return Err(DbError::Unreachable { operation, detail: "the answer was lost (simulated)".into() });
         }
         Ok(())
@@ -349,18 +352,20 @@ impl Db for Tables {
         let caller = self.before(operation, false).await?;
         self.called(&caller, operation, write.key.table, None);
         if write.key.table == Table::Events {
-            // Events are for people. Nothing is decided from them, so this world does not keep them.
-            self.core.count("an event was kept");
-            return Ok(None);
+            // No fault besides those of `before`: so other worlds stay as they were when no world kept its events.
+            return self.commit(&caller, write, answer).await;
         }
         if self.core.happens(Fault::DbContended) {
+            caller.loses();
             return Err(WriteError::Contended);
         }
         let mut result = self.commit(&caller, write, answer).await;
         if result.is_ok() && self.core.happens(Fault::DbSentTwice) {
+            caller.is_unanswered();
             result = self.commit(&caller, write, answer).await;
         }
         if result.is_err() {
+            caller.loses();
             self.core.count("a condition failed");
         }
         let row = result?;
@@ -374,6 +379,7 @@ impl Db for Tables {
         // A transaction needs the permissions of its parts.
         writes.iter().for_each(|write| self.called(&caller, self::operation(write), write.key.table, None));
         if self.core.happens(Fault::DbContended) {
+            caller.loses();
             return Err(WriteError::Contended);
         }
         let result = {
@@ -390,6 +396,7 @@ impl Db for Tables {
             );
         }
         if result.is_err() {
+            caller.loses();
             self.core.count("a transaction's condition failed");
         }
         result?;
@@ -401,7 +408,20 @@ impl Db for Tables {
         let operation = "BatchWriteItem";
         let caller = self.before(operation, false).await?;
         self.called(&caller, operation, table, None);
-        rows.iter().for_each(|_| self.core.count("an event was kept"));
+        let schema = table.definition().key;
+        let value = |row: &Item, name: &str| row.get(name).cloned();
+        for row in rows {
+            let Some(hash) = value(row, schema.hash.name) else { continue };
+            let key = Key { table, hash, range: schema.range.and_then(|range| value(row, range.name)) };
+            let write = Write { key, when: Vec::new(), effect: Effect::Put(row.clone()) };
+            match self.commit(&caller, &write, Answer::None).await {
+                Ok(_) => {}
+                Err(WriteError::Db(e)) => return Err(e),
+                Err(other) => {
+                    return Err(DbError::Unreachable { operation, detail: other.to_string() });
+                }
+            }
+        }
         Ok(())
     }
 }

@@ -1,22 +1,26 @@
 //! One world: schedules, jobs and operators; faults for some hours; then the check that everything that should
 //! end does end.
 //!
-//! Does not: decide how jobs arrive (`arrivals`) or what operators do (`operators`).
+//! Does not: decide how jobs arrive (`arrivals`), what operators do (`operators`) or which rows become unreadable
+//! (`spoiling`).
 
 mod arrivals;
 mod operators;
+mod spoiling;
 
 use crate::check::Check;
-use crate::core::{Broken, Core, Fault, Line};
+use crate::core::{Broken, Core, Fault, Line, START};
 use crate::ec2::Ec2;
 use crate::embedded::Embedded;
 use crate::functions::Functions;
 use crate::happened::Happened;
 use crate::machine::Machine;
+use crate::panics;
 use crate::scenario::Scenario;
 use crate::tables::Tables;
 use model::time::Span;
 use serde_json::{Value, json};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -37,7 +41,7 @@ pub const TICKS_TO_FORGET: u32 = 3200;
 pub const FLEET: usize = 20;
 
 /// The result of one world.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// What broke.
     pub broken: Option<Broken>,
@@ -45,12 +49,34 @@ pub struct Outcome {
     pub happened: Happened,
     /// How many hours the world lasted.
     pub hours: f64,
+    /// What was simulated while faults could happen.
+    pub with_faults: Simulated,
+    /// What was simulated without faults: after them, or in a world that has none.
+    pub without_faults: Simulated,
+    /// The story, if one was told.
+    pub lines: Vec<Line>,
+}
+
+/// How much was simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Simulated {
     /// Hours with a fleet of at least [`FLEET`] nodes.
     pub fleet_hours: f64,
     /// Hours of all nodes together.
     pub node_hours: f64,
-    /// The story, if one was told.
-    pub lines: Vec<Line>,
+}
+
+impl Simulated {
+    /// Adds what another world simulated.
+    pub fn add(&mut self, other: Self) {
+        self.fleet_hours += other.fleet_hours;
+        self.node_hours += other.node_hours;
+    }
+
+    fn minute(&mut self, nodes: usize) {
+        let fleet = if nodes >= FLEET { 1.0 } else { 0.0 };
+        self.add(Self { fleet_hours: fleet / 60.0, node_hours: nodes as f64 / 60.0 });
+    }
 }
 
 /// How a world is run.
@@ -64,14 +90,27 @@ pub struct How {
 
 /// Runs a world from its beginning to its end.
 pub fn simulate(scenario: Scenario, how: How) -> Outcome {
+    simulate_beside(scenario, how, std::future::ready(()))
+}
+
+/// Runs a world, and one more task beside those of the world. A panic anywhere is a broken invariant of the world.
+pub fn simulate_beside(scenario: Scenario, how: How, beside: impl Future<Output = ()> + Send + 'static) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    match runtime {
-        Ok(runtime) => runtime.block_on(async {
+    let runtime = runtime.unwrap_or_else(|e| unreachable!("no runtime: {e}"));
+    let seed = scenario.seed;
+    panics::listen();
+    let run = AssertUnwindSafe(|| {
+        runtime.block_on(async {
             let world = World::new(scenario, how).await;
+            drop(tokio::spawn(beside));
             world.live().await
-        }),
-        Err(e) => unreachable!("no runtime: {e}"),
-    }
+        })
+    });
+    // The world itself may panic too. Then nothing is known but the message.
+    let outcome = std::panic::catch_unwind(run)
+        .unwrap_or_else(|_| Outcome { broken: Some(panics::broken(seed, "the world", START)), ..Outcome::default() });
+    panics::stop_listening();
+    outcome
 }
 
 struct World {
@@ -86,10 +125,8 @@ struct World {
 /// The counts of a world so far.
 struct Lived {
     minutes: u32,
-    /// Minutes with a fleet of at least [`FLEET`] nodes, while faults happened.
-    fleet_minutes: u32,
-    /// The minutes of all nodes together.
-    node_minutes: usize,
+    with_faults: Simulated,
+    without_faults: Simulated,
     /// Minutes since the faults stopped.
     healthy_minutes: u32,
     /// The fewest unfinished jobs seen since the faults stopped.
@@ -102,8 +139,8 @@ impl Default for Lived {
     fn default() -> Self {
         Self {
             minutes: 0,
-            fleet_minutes: 0,
-            node_minutes: 0,
+            with_faults: Simulated::default(),
+            without_faults: Simulated::default(),
             healthy_minutes: 0,
             fewest_jobs: usize::MAX,
             fewest_since: 0,
@@ -114,8 +151,9 @@ impl Default for Lived {
 impl World {
     async fn new(mut scenario: Scenario, how: How) -> Arc<Self> {
         if how.real_store {
-            // The embedded store cannot be restored.
+            // The embedded store cannot be restored, and its rows cannot be spoiled.
             scenario.set_chance(Fault::Restored, 0.0);
+            scenario.set_chance(Fault::RowUnreadable, 0.0);
         }
         let core = Arc::new(Core::new(scenario, how.telling));
         let check = Check::new(Arc::clone(&core));
@@ -155,6 +193,7 @@ impl World {
             tokio::spawn(Arc::clone(&self).late_arrivals()),
             tokio::spawn(Arc::clone(&self).operators()),
             tokio::spawn(Arc::clone(&self).events()),
+            tokio::spawn(Arc::clone(&self).spoil()),
         ] {
             drop(work);
         }
@@ -167,6 +206,7 @@ impl World {
                 () = self.core.stop.notified() => break,
                 () = sleep(Duration::from_secs(60)) => {}
             }
+            self.core.invariant_no_task_panics();
             if self.core.what_broke().is_some() {
                 break;
             }
@@ -188,22 +228,23 @@ impl World {
                 break;
             }
         }
+        self.core.invariant_no_task_panics();
         Outcome {
             broken: self.core.what_broke(),
             happened: self.core.happened(),
             hours: f64::from(lived.minutes) / 60.0,
-            fleet_hours: f64::from(lived.fleet_minutes) / 60.0,
-            node_hours: lived.node_minutes as f64 / 60.0,
+            with_faults: lived.with_faults,
+            without_faults: lived.without_faults,
             lines: self.core.lines(),
         }
     }
 
     fn count_nodes(&self, lived: &mut Lived, trouble: u32) {
-        let up = self.check.up();
-        lived.node_minutes += up;
-        // An hour without faults proves little, so it does not count as a fleet-hour.
         let in_trouble = lived.minutes <= trouble || self.core.scenario.plain_jobs;
-        lived.fleet_minutes += u32::from(up >= FLEET && in_trouble);
+        // An hour without faults proves less, so it is counted apart.
+        let has_faults = in_trouble && self.core.scenario.faults().next().is_some();
+        let simulated = if has_faults { &mut lived.with_faults } else { &mut lived.without_faults };
+        simulated.minute(self.check.up());
     }
 
     /// One minute after the faults stopped: checks what must have ended by now. Returns whether everything has.

@@ -310,6 +310,7 @@ impl Check {
         let Some(after) = ended.filter(|a| !self.forgets(time(a, "placed_at"))) else { return };
         let row = node_id(after).and_then(|node| model.get(&handle_key(node, &id.to_string())));
         let row = row.filter(|r| matches!(text(r, "state"), Some("creating" | "live")));
+        let row = row.filter(|r| !self.is_row_spoiled(Table::Handles, r));
         let failed = text(after, "client") == Some("failed");
         let keep_s = self.policies(RUN).iter().map(|p| p.sweep.failed_keep_s).max().filter(|_| failed).unwrap_or(0);
         let latest = self.core.now() + SLACK + Span::from_s(keep_s);
@@ -422,10 +423,14 @@ impl Check {
             if placed.iter().any(|a| a.contains_key("replaces")) {
                 self.core.count("a copy was placed for an unknown alloc");
             }
-            // A job of one member is placed again only after a loss or a failure. (Not checked after a restore: then
-            // copy numbers that are in use already are skipped.)
+            // A job of one member is placed again only after a loss or a failure. (Not checked for a job from before a
+            // restore: copy numbers that are in use already are skipped, and the row counts them for ever.)
             let replaces = set(before).len() + usize::from(placed.iter().any(|a| a.contains_key("replaces")));
-            if n == 1 && replaces == 0 && !is_true(after, "replace") && !self.forgets(time(after, "submitted_at")) {
+            if n == 1
+                && replaces == 0
+                && !is_true(after, "replace")
+                && !self.was_restored_since(time(after, "submitted_at"))
+            {
                 let most = 1 + count(before, "lost_count") + count(before, "failed_count");
                 if count(after, "copies") > most {
                     self.broken(rule, format!("placed more often than it was lost or failed: {after:?}"));
@@ -481,7 +486,8 @@ impl Check {
 
     /// The order that a node gets agrees with the alloc's job.
     fn invariant_a_node_is_told_what_was_submitted(&self, order: &AllocOrder) {
-        let Some(job) = self.row(&job_key(order.alloc_id.job_id)) else { return };
+        let key = job_key(order.alloc_id.job_id);
+        let Some(job) = self.row(&key).filter(|_| !self.is_spoiled(&key)) else { return };
         let list = |name: &str| -> Vec<String> {
             let of = |v: &AttributeValue| v.as_s().cloned().unwrap_or_default();
             job.get(name).and_then(|l| l.as_l().ok()).map(|l| l.iter().map(of).collect()).unwrap_or_default()

@@ -19,6 +19,9 @@ const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
 /// The shortest time after a shortage in which only a few launches may try its offering.
 const AGAIN: Span = Span::from_s(900);
 
+/// How long before its observation a run may have begun.
+const CLOCKS: Span = Span::from_s(1);
+
 /// The longest delay of a slow write.
 const COMMITS: Span = Span::from_s(25);
 
@@ -42,6 +45,19 @@ impl Check {
         self.invariant_a_launch_names_its_nodes(request);
     }
 
+    /// A run makes its launch calls at the policy's pace: not more than `launch.calls_per_second` allows since it began. (The
+    /// calls themselves may come closer together, if the write before one of them was slow.)
+    pub fn invariant_launch_calls_keep_their_pace(&self, caller: &Caller) {
+        let fastest = self.policies(RUN).iter().map(|p| p.launch.calls_per_second).fold(0.0, f64::max);
+        let calls = caller.takes("launch calls");
+        let passed = self.core.now().since(caller.began()) + CLOCKS;
+        let most = 1.0 + passed.as_s() * fastest;
+        if calls as f64 > most {
+            let what = format!("{} makes call {calls} in {passed}, at {fastest} a second", caller.name());
+            self.broken("invariant_launch_calls_keep_their_pace", what);
+        }
+    }
+
     /// No launch is made while a quota, throttling, a refusal of the caller, failed starts, a shortage, or a refusal of
     /// its size forbids it, if the run could know. (An earlier call may still be repeated, to learn its outcome.)
     fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
@@ -62,7 +78,7 @@ impl Check {
         let bad = format!("bad_request#{}", offering.size);
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy"));
         let version = policy.and_then(|p| number(p, "version"));
-        for row in model.rows(Table::Control) {
+        for row in model.rows(Table::Control).filter(|row| !self.is_row_spoiled(Table::Control, row)) {
             let Some(key) = text(row, "key") else { continue };
             let known = time(row, "since_at").is_some_and(|since| could_know(caller, since));
             let holds = match key {
@@ -91,6 +107,9 @@ impl Check {
         }
         for (key, told_at) in caller.refusals() {
             let Ok(control) = key.parse() else { continue };
+            if self.is_spoiled(&control_key(&control)) {
+                continue;
+            }
             let row = self.row(&control_key(&control));
             let of = |name| row.as_deref().and_then(|row| time(row, name));
             // A quota pause may have ended by now, because something terminated. Then the row still says when it began.
@@ -121,7 +140,8 @@ impl Check {
 
     /// Soon after a shortage, a run tries one launch of that offering, and twice as many after each success.
     fn invariant_what_was_short_is_tried_by_few(&self, caller: &Caller, model: &Model, shortage: &str) {
-        let Some(row) = model.rows(Table::Control).find(|r| text(r, "key") == Some(shortage)) else { return };
+        let is_this = |r: &&store::Row| text(r, "key") == Some(shortage) && !self.is_row_spoiled(Table::Control, r);
+        let Some(row) = model.rows(Table::Control).find(is_this) else { return };
         let now = self.core.now();
         let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
         // The check applies only if the run could have read the shortage.
@@ -208,6 +228,7 @@ impl Check {
     pub fn terminating(&self, caller: &Caller, real: &Real) {
         self.invariant_no_working_node_is_terminated(caller, real);
         self.invariant_only_the_shut_down_and_orphans_are_terminated(caller, real);
+        self.invariant_no_unreadable_node_is_terminated(caller, real);
     }
 
     /// No instance is terminated while its record has live allocs, or while a live alloc with `desired` = run is on it.

@@ -6,13 +6,16 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
 use model::ids::JobId;
-use model::policy::Policy;
+use model::policy::{Policy, Size};
 use model::time::{Span, Time};
 use std::collections::VecDeque;
 use store::{Item, Row, Table, job_key};
 
 /// After this time every run can see a node's last change.
 const SETTLED: Span = Span::from_s(90);
+
+/// How long after a refusal its offering is only tried by few.
+const AGAIN: Span = Span::from_s(1800);
 
 fn is_assigned(row: Option<&Item>) -> bool {
     row.is_some_and(|r| text(r, "state") == Some("assigned"))
@@ -49,10 +52,13 @@ impl Check {
         // Counts only nodes that this run read or made. If two runs overlap, each run keeps the limits by its own
         // count, and only the number of slots limits both together.
         let known = |row: &&Row| node_id(row).is_some_and(|n| n == node_id(after).unwrap_or(n) || caller.knows(n));
-        let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| is_up(r)).filter(known).collect();
+        // Nobody knows the size of a record that cannot be read.
+        let readable = |r: &&Row| !self.is_row_spoiled(Table::Nodes, r);
+        let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| is_up(r)).filter(known).filter(readable).collect();
         self.invariant_the_fleet_stays_below_its_price(&up, after);
         self.invariant_a_size_stays_below_its_maximum(&up, after);
         self.invariant_no_more_is_launched_than_work_can_use(model, after);
+        self.invariant_the_cheapest_fitting_size_is_launched(caller, model, &up, after);
         self.invariant_what_boots_is_counted(caller, model, after);
         self.invariant_a_doubted_node_counts_for_the_minimum(caller, model, after);
     }
@@ -104,6 +110,48 @@ impl Check {
         if all > most {
             let what = format!("{all} of {size}, and its max is {most}: {after:?}");
             self.broken("invariant_a_size_stays_below_its_maximum", what);
+        }
+    }
+
+    /// A node that is launched for a job has the cheapest size that fits the job and can be had. (A size that EC2 refused
+    /// lately, or that has reached its own maximum, cannot be had.)
+    fn invariant_the_cheapest_fitting_size_is_launched(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        up: &[&Row],
+        after: &Item,
+    ) {
+        let job = wanted_for(after).and_then(|job| model.get(&job_key(job)));
+        let (Some(job), Some(size)) = (job, text(after, "size")) else { return };
+        let (now, policies) = (self.core.now(), self.policies(RUN));
+        let refused = |s: &Size| {
+            let kind = format!("#{}#", s.instance_type);
+            let told = |key: &str| key == format!("bad_request#{}", s.name) || key.contains(&kind);
+            let lately = |row: &Row| time(row, "until_at").is_none_or(|until| now < until + AGAIN);
+            caller.refusals().iter().any(|(key, _)| told(key))
+                || caller.taken(&format!("bad_request#{}", s.name)) > 0
+                || model.rows(Table::Control).any(|row| text(row, "key").is_some_and(told) && lately(row))
+        };
+        let is_full = |s: &Size| {
+            let all = up.iter().filter(|r| text(r, "size") == Some(s.name.as_str())).count();
+            s.max.is_some_and(|max| all + MOVED >= max as usize)
+        };
+        // What is cheaper by every policy that the run may have read.
+        let is_cheaper = |p: &Policy, name: &str| {
+            let (Some(other), Some(own)) = (p.size_named(name), p.size_named(size)) else { return false };
+            other.price_per_hour < own.price_per_hour && fits(p, other, job) && !refused(other) && !is_full(other)
+        };
+        let names = policies.first().map(|p| p.size.iter().map(|s| s.name.clone()).collect::<Vec<_>>());
+        let cheaper = names.into_iter().flatten().find(|name| policies.iter().all(|p| is_cheaper(p, name)));
+        if let Some(cheaper) = cheaper {
+            let refused: Vec<&Row> = model.rows(Table::Control).filter(|r| !r.contains_key("document")).collect();
+            let what = format!(
+                "{} launches {size} and not {cheaper} for {job:?}: {after:?}; refused: {refused:?}, {:?}",
+                caller.name(),
+                caller.refusals()
+            );
+            self.broken("invariant_the_cheapest_fitting_size_is_launched", what);
         }
     }
 
@@ -257,18 +305,21 @@ pub(super) fn decimal(row: &Item, name: &str) -> f64 {
     }
 }
 
+/// Whether a job fits a size.
+fn fits(policy: &Policy, size: &Size, job: &Item) -> bool {
+    let need = |name: &str| count(job, name).unsigned_abs();
+    u64::from(size.capacity.vcpus) >= need("vcpus")
+        && (size.capacity.memory_mib as f64 * policy.nodes.memory_usable).floor() >= need("memory_mib") as f64
+        && size.capacity.scratch_gib >= need("scratch_gib")
+        && u64::from(size.capacity.gpus) >= need("gpus")
+        && text(job, "instance_type").is_none_or(|t| t == size.instance_type)
+        && text(job, "market").is_none_or(|m| m == size.market.as_str())
+}
+
 fn has_room(policy: &Policy, job: &Item) -> bool {
     let need = |name: &str| count(job, name).unsigned_abs();
-    let fits = |s: &&model::policy::Size| {
-        u64::from(s.capacity.vcpus) >= need("vcpus")
-            && (s.capacity.memory_mib as f64 * policy.nodes.memory_usable).floor() >= need("memory_mib") as f64
-            && s.capacity.scratch_gib >= need("scratch_gib")
-            && u64::from(s.capacity.gpus) >= need("gpus")
-            && text(job, "instance_type").is_none_or(|t| t == s.instance_type)
-            && text(job, "market").is_none_or(|m| m == s.market.as_str())
-    };
     let nodes = need("nodes").max(1);
-    let sizes: Vec<_> = policy.size.iter().filter(fits).collect();
+    let sizes: Vec<_> = policy.size.iter().filter(|size| fits(policy, size, job)).collect();
     let room: u64 = sizes.iter().map(|s| s.max.map_or(nodes, u64::from)).sum();
     let cheapest = sizes.iter().map(|s| f64::from(s.price_per_hour)).fold(f64::INFINITY, f64::min);
     let cap = f64::from(policy.nodes.max_price_per_hour);

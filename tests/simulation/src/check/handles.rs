@@ -1,12 +1,20 @@
 //! The invariants of handles: containers and volumes on the nodes.
 
-use super::{Check, SLACK, alloc_id, count, is_final, is_true, node_id, set, text, time};
+use super::{Check, RUN, SLACK, alloc_id, count, is_final, is_true, node_id, set, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
 use model::ids::{AllocId, NodeId};
 use model::time::Span;
+use std::collections::BTreeSet;
 use store::{Item, Row, Table, alloc_key, handle_key, node_key, to_json};
+
+/// The longest time between the order to destroy a handle and its destruction.
+const ANSWER: Span = Span::from_s(60);
+
+/// After so many rounds each handle had its turn. (A node of this world cuts its report anew each time, so the order of the
+/// turns changes.)
+const ROUNDS: usize = 12;
 
 /// Whether an alloc uses a cache.
 fn uses(alloc: &Item, cache: &str) -> bool {
@@ -24,6 +32,12 @@ impl Check {
         self.invariant_rows_are_made_for_current_lives(model, before, after);
         self.invariant_rows_go_only_with_their_lives(model, before, after);
         let (from, to) = (before.and_then(|b| text(b, "state")), after.and_then(|a| text(a, "state")));
+        let name = |row: &Item| Some((node_id(row)?, text(row, "handle")?.to_owned()));
+        if let (Some("destroying"), true, Some(name)) = (from, from != to, before.and_then(name)) {
+            let mut seen = lock(&self.seen);
+            seen.passed_over.remove(&name);
+            seen.unmarked_at.insert(name, self.core.now());
+        }
         if from != to {
             self.core.count(match to {
                 Some("creating") => "a handle became creating",
@@ -82,7 +96,7 @@ impl Check {
         self.invariant_an_unused_cache_is_kept_for_a_while(model, before);
         // The handle of a failed alloc is kept for some time, so that people can look at it. (The handles may be
         // restored to another moment. What was destroyed before is not kept a second time.)
-        if let Some(alloc) = alloc.filter(|a| !self.forgets(time(a, "placed_at")))
+        if let Some(alloc) = alloc.filter(|a| !self.forgets(time(a, "placed_at")) && !self.was_spoiled(before))
             && text(before, "state") != Some("gone")
             && text(alloc, "client") == Some("failed")
             && let Some(policy) = self.present_policy()
@@ -165,6 +179,9 @@ impl Check {
         let there = matches!(text(after, "state"), Some("creating" | "live")) && !is_true(after, "keep");
         let alloc = alloc_id(after).and_then(|id| model.get(&alloc_key(id))).filter(|a| node_id(a) == node_id(after));
         let Some(alloc) = alloc.filter(|a| there && is_final(a) && !self.forgets(time(a, "placed_at"))) else { return };
+        if self.was_spoiled(after) {
+            return;
+        }
         let failed = text(alloc, "client") == Some("failed");
         let keep_s = self.present_policy().map_or(0, |p| p.sweep.failed_keep_s);
         let most = self.core.now() + SLACK + Span::from_s(if failed { keep_s } else { 0 });
@@ -239,9 +256,119 @@ impl Check {
         };
         let alloc = handle.parse().ok().and_then(|id| self.alloc_row(id));
         let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
-        // When a node follows a late answer, a cache may be needed again. A container is never needed again.
-        if (!marked || live) && !handle.starts_with("cache:") && !self.forgets_life(node) {
+        // The order may be a little older than the row: an alloc may have taken a cache back meanwhile. (A container is
+        // never needed again.)
+        let unmarked = lock(&self.seen).unmarked_at.get(&(node, handle.to_owned())).copied();
+        let lately = handle.starts_with("cache:") && unmarked.is_some_and(|at| self.core.now().since(at) < ANSWER);
+        if ((!marked && !lately) || live) && !self.forgets_life(node) {
             self.broken("invariant_only_what_is_over_is_marked", format!("{handle} on {node}: {row:?} {alloc:?}"));
+        }
+        self.invariant_what_runs_keeps_its_handles(node, handle);
+    }
+
+    /// A handle that a running alloc uses is not destroyed: its container, and the caches that it names.
+    fn invariant_what_runs_keeps_its_handles(&self, node: NodeId, handle: &str) {
+        let Some(ground) = self.ground(node) else { return };
+        let ground = lock(&ground);
+        let uses = |id: AllocId| ground.running.contains(&id);
+        let used =
+            handle.strip_prefix("cache:").map_or_else(|| handle.parse().is_ok_and(uses), |c| ground.caches.contains(c));
+        if used {
+            let what = format!("{handle} on {node}, where {:?} run", ground.running);
+            self.broken("invariant_what_runs_keeps_its_handles", what);
+        }
+    }
+
+    /// Called with the answer to a report of handles.
+    pub fn answered_handles(&self, caller: &Caller, node: NodeId, report: &str, answer: &str) {
+        let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
+        let (report, answer) = (parse(report), parse(answer));
+        let names = |value: &serde_json::Value, place: &str| -> BTreeSet<String> {
+            let all = value.get(place).and_then(|v| v.as_array()).cloned().unwrap_or_default();
+            let name =
+                |one: &serde_json::Value| one.as_str().or_else(|| one.get("handle")?.as_str()).map(ToOwned::to_owned);
+            all.iter().filter_map(name).collect()
+        };
+        let (listed, destroy) = (names(&report, "handles"), names(&answer, "destroy"));
+        for handle in &destroy {
+            self.invariant_what_is_used_is_not_named_for_destruction(caller, node, handle);
+            self.invariant_no_unreadable_handle_is_destroyed(caller, node, handle);
+        }
+        let more = answer.get("more").and_then(serde_json::Value::as_bool) == Some(true);
+        self.invariant_not_too_many_are_destroyed_at_once(caller, &destroy, more);
+        self.invariant_each_handle_gets_its_turn(caller, node, &listed, &destroy, more);
+    }
+
+    /// An answer names no handle for destruction that a live alloc of the node uses: its own container, or a cache that the
+    /// alloc names. (Checked for allocs that were placed before the function read anything.)
+    fn invariant_what_is_used_is_not_named_for_destruction(&self, caller: &Caller, node: NodeId, handle: &str) {
+        if self.forgets_life(node) {
+            return;
+        }
+        let ids: Vec<AllocId> = {
+            let seen = lock(&self.seen);
+            seen.live.iter().filter(|(_, on)| **on == node).map(|(id, _)| *id).collect()
+        };
+        let cache = handle.strip_prefix("cache:");
+        for id in ids {
+            let Some(alloc) = self.alloc_row(id).filter(|a| !is_final(a)) else { continue };
+            let known = time(&alloc, "placed_at").is_some_and(|at| at + SLACK < caller.began());
+            let used = cache.map_or_else(|| handle == id.to_string(), |cache| uses(&alloc, cache));
+            // What did not appear by its deadline is marked, and its alloc may go on: until the node lists it, nobody
+            // knows better.
+            if used && known {
+                let row = self.row(&handle_key(node, handle));
+                let what = format!("{} names {handle} on {node}, which {id} uses: {row:?}", caller.name());
+                self.broken("invariant_what_is_used_is_not_named_for_destruction", what);
+            }
+        }
+    }
+
+    /// An answer names at most `sweep.max_in_flight` handles to destroy.
+    fn invariant_not_too_many_are_destroyed_at_once(&self, caller: &Caller, destroy: &BTreeSet<String>, more: bool) {
+        let most = self.policies(RUN).iter().map(|p| p.sweep.max_in_flight as usize).max().unwrap_or(0);
+        if more {
+            self.core.count("a node had more to destroy than it may at once");
+        }
+        if destroy.len() > most {
+            let what = format!("{} names {} of {most}: {destroy:?}", caller.name(), destroy.len());
+            self.broken("invariant_not_too_many_are_destroyed_at_once", what);
+        }
+    }
+
+    /// A handle that waits to be destroyed is named within [`ROUNDS`] rounds of answers, although others of its node cannot be
+    /// destroyed. (Not checked: handles that others name as their parent, and caches, which wait for their children.)
+    fn invariant_each_handle_gets_its_turn(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        listed: &BTreeSet<String>,
+        destroy: &BTreeSet<String>,
+        more: bool,
+    ) {
+        let most = self.policies(RUN).iter().map(|p| p.sweep.max_in_flight as usize).min().unwrap_or(1).max(1);
+        let is_marked = |handle: &&String| {
+            let row = self.row(&handle_key(node, handle));
+            row.is_some_and(|row| text(&row, "state") == Some("destroying"))
+        };
+        let waiting: Vec<&String> = listed.iter().filter(|h| !h.starts_with("cache:")).filter(is_marked).collect();
+        let rounds = ROUNDS * (waiting.len().div_ceil(most) + 1);
+        let mut seen = lock(&self.seen);
+        let mut late = None;
+        for handle in waiting {
+            let key = (node, handle.clone());
+            if destroy.contains(handle) || !more {
+                seen.passed_over.remove(&key);
+                continue;
+            }
+            let passed = seen.passed_over.entry(key).or_default();
+            *passed += 1;
+            late = late.or((*passed > rounds).then(|| (handle.clone(), *passed)));
+        }
+        drop(seen);
+        if let Some((handle, passed)) = late {
+            let what = format!("{} passes over {handle} for the {passed}th time: {destroy:?}", caller.name());
+            self.broken("invariant_each_handle_gets_its_turn", what);
         }
     }
 }

@@ -75,6 +75,9 @@ impl Check {
     /// Remembers when a drain's deadline was set.
     pub(super) fn drained(&self, caller: &Caller, before: &Item, after: &Item) {
         let by = |row: &Item| time(row, "drain_by_at");
+        if let (Kind::Operator, Some(node)) = (&caller.kind, node_id(after)) {
+            lock(&self.seen).intended_at.insert(node, self.core.now());
+        }
         if let (true, Some(node)) = (by(before) != by(after), node_id(after)) {
             lock(&self.seen).drained_at.insert(node, self.core.now());
             self.invariant_an_interruption_is_ec2s_word(caller, before, after);

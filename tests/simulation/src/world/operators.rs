@@ -55,7 +55,8 @@ impl World {
             if core.maybe(0.03) {
                 self.release(&[BrakeKind::Missing, BrakeKind::Leases, BrakeKind::Orphans, BrakeKind::Handles]).await;
             }
-            if minutes.is_multiple_of(10) {
+            // A backup of a row that cannot be read would bring it back for ever.
+            if minutes.is_multiple_of(10) && !self.check.has_spoiled() {
                 backups.push_back(lock(&self.tables.model).backup());
                 if backups.len() > 4 {
                     backups.pop_front();
@@ -235,6 +236,7 @@ impl World {
         self.core.heal();
         self.ec2.heal();
         self.functions.heal();
+        self.until_all_is_readable().await;
         while !self.set_policy(&self.core.scenario.policy).await {}
         for _ in 0..3 {
             let Ok(nodes) = self.store.nodes().await else { continue };

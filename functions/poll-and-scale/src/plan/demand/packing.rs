@@ -306,11 +306,13 @@ impl<'v, 'a> Packing<'v, 'a> {
         let (market, price) = (first.market, first.price_per_hour);
         self.records += 1;
         // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
-        // applies to them.
+        // applies to them. What is dearer than a size with a cap does not replace it either: the next run counts the caps
+        // anew, and takes the cheaper size.
         let capped = |o: &Offering| {
             !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
         };
-        ways.retain(|o| o.size == size.name || !capped(o));
+        let alike = ways.iter().position(|o| o.size != size.name && capped(o));
+        ways.truncate(alike.unwrap_or(ways.len()));
         for offering in &ways {
             if self.attempts_allowed(offering).is_some() {
                 *self.tried.entry(ControlKey::shortage_of(offering)).or_default() += 1;

@@ -1,0 +1,263 @@
+//! The invariants of events and of the watchdog: a person can look up what happened, and why.
+//!
+//! Guarantees: a caller that came to its end, and whose writes were all answered, is judged by what it changed and by what
+//! it told. Does not: judge a caller that was killed or cut off: the events of its last actions may be missing.
+
+use super::{Check, RUN, SLACK, alloc_id, is_final, node_id, slot, text, time};
+use crate::caller::{Caller, Change as Told, Kind};
+use crate::core::lock;
+use crate::database::Change;
+use model::functions;
+use model::time::{Span, Time};
+use runtime::answer::{Outcome, RunAnswer};
+use store::{Item, Table, control_key};
+
+/// One event tells of a function that is overdue within this time.
+const ONCE: Span = Span::from_s(3600);
+
+/// A change of these words needs an event with one of these actions.
+type Rule = (&'static str, &'static [&'static str]);
+
+const STATES: &[Rule] =
+    &[("in_use", &["heartbeat"]), ("shutting_down", &["shut_down"]), ("cleaned", &["clean", "abandon"])];
+
+const STATUSES: &[Rule] =
+    &[("syncing", &["heartbeat"]), ("ready", &["ready"]), ("disconnected", &["disconnect"]), ("down", &["mark_down"])];
+
+const JOBS: &[Rule] = &[
+    ("placed", &["place"]),
+    ("queued", &["end_job", "requeue"]),
+    ("regrouping", &["end_job"]),
+    ("complete", &["end_job"]),
+    ("failed", &["end_job"]),
+    ("rejected", &["reject"]),
+];
+
+/// The actions that an attribute needs whose new value is this one.
+fn rule(rules: &'static [Rule], before: Option<&Item>, after: Option<&Item>, name: &str) -> &'static [&'static str] {
+    let value = |row: Option<&Item>| row.and_then(|r| text(r, name)).map(ToOwned::to_owned);
+    let (was, is) = (value(before), value(after));
+    let found = rules.iter().find(|(word, _)| was != is && is.as_deref() == Some(word));
+    found.map_or(&[], |(_, actions)| actions)
+}
+
+fn slot_subject(row: &Item) -> Vec<String> {
+    slot(row).or_else(|| node_id(row).map(|n| n.slot())).map(|slot| format!("slot#{slot}")).into_iter().collect()
+}
+
+impl Check {
+    /// Called for each event that is written.
+    pub fn told(&self, caller: &Caller, event: &Item) {
+        self.core.count("an event was kept");
+        let words = |name: &str| text(event, name).unwrap_or_default().to_owned();
+        let (subject, action, reason) = (words("subject"), words("action"), words("reason"));
+        self.invariant_an_event_says_why(caller, event);
+        caller.told_of(&subject, &action, &reason);
+    }
+
+    /// An event names its subject, what was done and why, and it expires.
+    fn invariant_an_event_says_why(&self, caller: &Caller, event: &Item) {
+        let known = ["slot#", "job#", "alloc#", "function#"];
+        let subject = text(event, "subject").unwrap_or_default();
+        let right = (subject == "cluster" || known.iter().any(|kind| subject.starts_with(kind)))
+            && ["id", "action", "reason"].iter().all(|name| text(event, name).is_some_and(|said| !said.is_empty()))
+            && event.contains_key("expires_at");
+        if !right {
+            self.broken("invariant_an_event_says_why", format!("{} wrote {event:?}", caller.name()));
+        }
+    }
+
+    /// Notes which events these changes need. A drain needs one where EC2 takes the instance away. Operators of this world write rows as their commands do, but tell nothing.
+    pub(super) fn needs_events(&self, caller: &Caller, changes: &[Change]) {
+        if caller.kind == Kind::Operator {
+            return;
+        }
+        for change in changes {
+            let (before, after) = (change.before.as_deref(), change.after.as_deref());
+            let needed = match (change.table, after) {
+                (Table::Nodes, Some(row)) => Self::of_node(caller, before, row),
+                (Table::Jobs, Some(row)) => {
+                    let subjects = text(row, "job_id").map(|job| format!("job#{job}")).into_iter().collect();
+                    vec![(subjects, rule(JOBS, before, after, "state"), None)]
+                }
+                (Table::Allocs, Some(row)) => self.of_alloc(caller, before, row),
+                (Table::Handles, Some(row)) => {
+                    let marked = rule(&[("destroying", &["mark_destroying"])], before, after, "state");
+                    vec![(slot_subject(row), marked, None)]
+                }
+                _ => Vec::new(),
+            };
+            for (subjects, actions, reason) in needed.into_iter().filter(|(_, actions, _)| !actions.is_empty()) {
+                let what = format!("{before:?} → {after:?}");
+                caller.changed(Told { subjects, actions, reason, what });
+            }
+        }
+    }
+
+    fn of_node(
+        caller: &Caller,
+        before: Option<&Item>,
+        row: &Item,
+    ) -> Vec<(Vec<String>, &'static [&'static str], Option<String>)> {
+        let after = Some(row);
+        let reason = text(row, "reason").map(ToOwned::to_owned);
+        let mut state = rule(STATES, before, after, "state");
+        // A launch that EC2 refused is not carried out: the run's answer says so, and the slot is free as before.
+        if before.and_then(node_id).is_some_and(|node| caller.is_refused(node)) {
+            state = &[];
+        }
+        let status = rule(STATUSES, before, after, "status");
+        let bound = |r: Option<&Item>| r.is_some_and(|r| r.contains_key("instance_id"));
+        let same_life = before.and_then(node_id) == node_id(row);
+        let binds: &[&str] = if same_life && bound(after) && !bound(before) {
+            &["launch", "relaunch", "bind_instance", "heartbeat"]
+        } else {
+            &[]
+        };
+        let drains = |r: Option<&Item>| r.and_then(|r| time(r, "drain_by_at"));
+        let drained: &[&str] =
+            if same_life && drains(after).is_some() && drains(before) != drains(after) { &["drain"] } else { &[] };
+        let subjects = slot_subject(row);
+        vec![
+            (subjects.clone(), state, reason.clone()),
+            (subjects.clone(), status, if status == ["ready"] { None } else { reason }),
+            (subjects.clone(), binds, None),
+            (subjects, drained, None),
+        ]
+    }
+
+    /// An alloc tells its own history: every change of `client` and `desired` adds to it, with a reason. Its end and what
+    /// a run decided about it are events too.
+    fn of_alloc(
+        &self,
+        caller: &Caller,
+        before: Option<&Item>,
+        row: &Item,
+    ) -> Vec<(Vec<String>, &'static [&'static str], Option<String>)> {
+        self.invariant_an_alloc_keeps_its_history(caller, before, row);
+        let Some(id) = alloc_id(row) else { return Vec::new() };
+        let own = vec![format!("alloc#{id}")];
+        let Some(before) = before else {
+            // Either the job was placed, or a copy of an unknown alloc.
+            let original = text(row, "replaces").map(|original| format!("alloc#{original}"));
+            return vec![(
+                original.into_iter().chain([format!("job#{}", id.job_id)]).collect(),
+                &["place", "replace"],
+                None,
+            )];
+        };
+        let mut needed = Vec::new();
+        if is_final(row) && !is_final(before) {
+            needed.push((own.clone(), &["end_alloc"][..], None));
+        }
+        let of_client = rule(&[("unknown", &["unknown_alloc"])], Some(before), Some(row), "client");
+        needed.push((own.clone(), of_client, None));
+        if text(row, "desired") == Some("stop") && text(before, "desired") == Some("run") && !is_final(row) {
+            // Of several copies one stays, and the event is about this one.
+            let seen = lock(&self.seen);
+            let copies = seen.live.keys().filter(|copy| (copy.job_id, copy.member) == (id.job_id, id.member));
+            let subjects = own.into_iter().chain(copies.map(|copy| format!("alloc#{copy}"))).collect();
+            needed.push((subjects, &["stop_alloc", "drain", "resolve_reconnect"], None));
+        }
+        needed
+    }
+
+    /// Every change of an alloc's `client` and `desired` is in its history, with a reason.
+    fn invariant_an_alloc_keeps_its_history(&self, caller: &Caller, before: Option<&Item>, row: &Item) {
+        let last = |name: &str| {
+            let json = store::to_json(row);
+            let history = json.get("history").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
+            let of = |entry: &&serde_json::Value| entry.get("field").and_then(|f| f.as_str()) == Some(name);
+            let entry = history.iter().rfind(of).cloned().unwrap_or_default();
+            let word = |name: &str| entry.get(name).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+            (word("value"), word("reason"))
+        };
+        for name in ["client", "desired"] {
+            let (was, is) = (before.and_then(|b| text(b, name)), text(row, name));
+            // An alloc that is lost is not wanted any more either: one entry says both.
+            if was == is || (name == "desired" && (before.is_none() || is_final(row))) {
+                continue;
+            }
+            let (value, reason) = last(name);
+            if Some(value.as_str()) != is || reason.is_empty() {
+                let what = format!("{}: {name} {was:?} → {is:?}: {row:?}", caller.name());
+                self.broken("invariant_an_alloc_keeps_its_history", what);
+            }
+        }
+    }
+
+    /// Every change has its event: of the right subject and action, and with the reason that the record has. Checked when
+    /// the caller has come to its end, if it knows what became of each of its writes.
+    pub fn invariant_every_change_has_its_event(&self, caller: &Caller) {
+        if caller.is_unsure() {
+            return;
+        }
+        let told = caller.told();
+        for change in &told.changes {
+            let tells = |(subject, action, reason): &&(String, String, String)| {
+                change.subjects.contains(subject)
+                    && change.actions.contains(&action.as_str())
+                    && change.reason.as_ref().is_none_or(|words| words == reason)
+            };
+            if told.events.iter().find(tells).is_none() {
+                let events = told.events.iter().filter(|(subject, ..)| change.subjects.contains(subject));
+                let events: Vec<_> = events.collect();
+                let Told { subjects, actions, reason, what } = change;
+                let what = format!(
+                    "{} left no event {actions:?} of {subjects:?} for {reason:?}, only {events:?}: {what}",
+                    caller.name()
+                );
+                self.broken("invariant_every_change_has_its_event", what);
+            }
+        }
+    }
+
+    /// A run that came to its end has noted in its row that it ran. And if another function was overdue when it began, an
+    /// event of the last hour says so.
+    pub fn invariant_what_stands_still_is_told(&self, caller: &Caller, function: &'static str, answer: &RunAnswer) {
+        let left = answer.actions.iter().any(|action| action.outcome == Outcome::Left);
+        if caller.is_unsure() || left || self.forgets(Some(caller.began())) {
+            return;
+        }
+        if self.has_spoiled() {
+            // A row of a run may be one that cannot be read.
+            return;
+        }
+        let own = self.run_row(function);
+        let noted = own.and_then(|row| time(&row, "started_at")).is_some_and(|at| at + SLACK >= answer.observed_at);
+        if !noted && !caller.has_lost() {
+            self.broken("invariant_what_stands_still_is_told", format!("{} left no row of itself", caller.name()));
+        }
+        let most = self.policies(RUN).iter().map(|p| p.watchdog.multiplier).fold(0.0, f64::max);
+        for (other, period) in functions::scheduled().filter(|(other, _)| other.name != function) {
+            let Some(row) = self.run_row(other.name) else { continue };
+            let quiet = time(&row, "last_success_at").or_else(|| time(&row, "failing_since_at"));
+            let limit = Span::from_ms((period.as_ms() as f64 * most) as i64) + SLACK + RUN;
+            if quiet.is_none_or(|at| caller.began().since(at) <= limit) {
+                continue;
+            }
+            self.core.count("a function was overdue");
+            if !self.is_told(&format!("function#{}", other.name), caller.began()) {
+                let what = format!("{} says nothing of {}: {row:?}", caller.name(), other.name);
+                self.broken("invariant_what_stands_still_is_told", what);
+            }
+        }
+    }
+
+    fn run_row(&self, function: &str) -> Option<store::Row> {
+        let key = format!("run#{function}").parse().ok()?;
+        self.row(&control_key(&key))
+    }
+
+    /// Whether a warning about this subject was written in the last hour.
+    fn is_told(&self, subject: &str, began: Time) -> bool {
+        let Some(model) = self.model.get() else { return true };
+        let model = lock(model);
+        let warns = |row: &&store::Row| {
+            let id = text(row, "id").and_then(|id| id.parse::<model::ids::Ulid>().ok());
+            let at = id.and_then(|id| i64::try_from(id.timestamp_ms()).ok()).map(Time::from_ms);
+            text(row, "action") == Some("warn") && at.is_some_and(|at| at + ONCE + SLACK >= began)
+        };
+        model.with_hash(Table::Events, subject).iter().any(|row| warns(&row))
+    }
+}

@@ -1,0 +1,81 @@
+//! The invariants of interruptions: EC2 takes an instance away, and its node is drained in time.
+//!
+//! Guarantees: whoever hears of an interruption, by EC2's event or by the node's heartbeat, sets the drain.
+//! Does not: check what follows from a drain (`shutdown` does).
+
+use super::{Check, SLACK, node_id, text, time};
+use crate::caller::{Caller, Kind};
+use model::ids::NodeId;
+use model::time::{Span, Time};
+use serde_json::Value;
+use store::{Row, Table, node_key};
+
+/// How old a list of nodes may be.
+const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
+
+/// Whether a node takes work until its end: nobody has drained it until `by` or earlier.
+fn is_undrained(row: &Row, by: Time) -> bool {
+    let drains = text(row, "intent") == Some("drain") && time(row, "drain_by_at").is_some_and(|at| at <= by + SLACK);
+    matches!(text(row, "state"), Some("assigned" | "in_use")) && !drains
+}
+
+impl Check {
+    /// Called with the answer to a request of a node.
+    pub fn answered(&self, caller: &Caller, answer: &Value) {
+        let Kind::Node { node, what, body } = &caller.kind else { return };
+        if answer.get("statusCode").and_then(Value::as_u64) != Some(200) {
+            return;
+        }
+        match *what {
+            "heartbeat" => self.invariant_a_reported_interruption_drains(caller, *node, body),
+            "handles" => {
+                let said = answer.get("body").and_then(Value::as_str).unwrap_or_default();
+                self.answered_handles(caller, *node, body, said);
+            }
+            _ => {}
+        }
+    }
+
+    /// After a heartbeat that reports an interruption was answered, the node is drained until then. (A lost race is left to
+    /// the next heartbeat.)
+    fn invariant_a_reported_interruption_drains(&self, caller: &Caller, node: NodeId, body: &str) {
+        let beat: Value = serde_json::from_str(body).unwrap_or_default();
+        let Some(by) = beat.get("interrupt_at").and_then(Value::as_i64).map(Time::from_ms) else { return };
+        if caller.has_lost() || caller.is_unsure() || self.forgets(Some(caller.began())) {
+            return;
+        }
+        let row = self.row(&node_key(node.slot())).filter(|row| node_id(row) == Some(node));
+        self.core.count("a node was drained for an interruption");
+        if let Some(row) = row.filter(|row| is_undrained(row, by) && !self.operators_intend(row, caller)) {
+            let what = format!("{} reported it for {by}: {row:?}", caller.name());
+            self.broken("invariant_a_reported_interruption_drains", what);
+        }
+    }
+
+    /// After EC2's warning about an instance started a run, the node of this instance is drained. (Not checked for a record
+    /// that the run may have read from before its instance was known.)
+    pub fn invariant_a_warning_drains(&self, caller: &Caller, input: &Value) {
+        let Some(instance) = input.pointer("/detail/instance-id").and_then(Value::as_str) else { return };
+        if caller.has_lost() || caller.is_unsure() || self.forgets(Some(caller.began())) {
+            return;
+        }
+        let Some(model) = self.model.get() else { return };
+        let of_this = |row: &&Row| text(row, "instance_id") == Some(instance);
+        let row = crate::core::lock(model).rows(Table::Nodes).find(of_this).cloned();
+        let Some(row) = row.filter(|row| !self.is_row_spoiled(Table::Nodes, row)) else { return };
+        let known = time(&row, "first_ping_at").is_some_and(|at| at + BEHIND + SLACK < caller.began());
+        let taken_at = self.ec2().and_then(|ec2| ec2.taken_at(instance));
+        let Some(by) = taken_at.filter(|_| known) else { return };
+        self.core.count("a node was drained for an interruption");
+        if is_undrained(&row, by + SLACK) && !self.operators_intend(&row, caller) {
+            let what = format!("{} was warned of {instance}: {row:?}", caller.name());
+            self.broken("invariant_a_warning_drains", what);
+        }
+    }
+
+    /// Whether an operator may have changed the intent of the node while the caller worked.
+    fn operators_intend(&self, row: &Row, caller: &Caller) -> bool {
+        let at = node_id(row).and_then(|node| crate::core::lock(&self.seen).intended_at.get(&node).copied());
+        at.is_some_and(|at| at + SLACK >= caller.began())
+    }
+}

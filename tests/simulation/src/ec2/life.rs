@@ -1,0 +1,140 @@
+//! What happens to an instance as time passes: its boot, its mishaps and its end.
+//!
+//! Guarantees: an instance that goes down is terminated in the end, and nothing runs on it then.
+//! Does not: answer calls (`calls` does).
+
+use super::Ec2;
+use crate::core::{Fault, START, lock};
+use model::Market;
+use model::cloud::InstanceState;
+use model::time::Span;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a terminated instance is listed at most, in milliseconds (EC2: about an hour).
+const LISTED_MS: i64 = 3_600_000;
+
+impl Ec2 {
+    /// Boots the machine, or lets the boot fail.
+    pub(super) fn grow(self: &Arc<Self>, instance_id: String, instance_type: String, market: Market) {
+        let ec2 = Arc::clone(self);
+        tokio::spawn(async move {
+            let core = &ec2.core;
+            let up_s = if core.happens(Fault::BootsSlowly) {
+                core.of(Fault::BootsSlowly, 120, 2400)
+            } else {
+                core.between(15, core.scenario.boot_s)
+            };
+            sleep_s(up_s / 2).await;
+            ec2.change(&instance_id, |r| {
+                if r.instance.state == InstanceState::Pending {
+                    r.instance.state = InstanceState::Running;
+                }
+            });
+            if core.happens(Fault::DiesBooting) {
+                ec2.end(&instance_id, 0, "died while it booted");
+                return;
+            }
+            sleep_s(up_s / 2).await;
+            let broken = core.scenario.broken_type.as_ref().is_some_and(|(broken, hours)| {
+                *broken == instance_type && core.now().since(START).as_s() < hours * 3600.0
+            });
+            if broken || core.happens(Fault::NeverBoots) {
+                core.tell(|| "ec2".into(), || format!("{instance_id} will never call"));
+            } else if let (Some(boot), Some(real)) = (ec2.boot.get(), ec2.one(&instance_id))
+                && real.is_up()
+            {
+                let machine = boot(&real);
+                ec2.change(&instance_id, |r| r.machine = Some(machine));
+            }
+            ec2.live_on(&instance_id, market).await;
+        });
+    }
+
+    /// What may happen to a running machine as time passes.
+    async fn live_on(self: &Arc<Self>, instance_id: &str, market: Market) {
+        let core = &self.core;
+        while self.is_up(instance_id) && !core.is_healed() {
+            sleep_s(120).await;
+            if !self.is_up(instance_id) {
+                break;
+            }
+            if core.happens(Fault::InstanceDies) || core.happens(Fault::TerminatedByOthers) {
+                self.end(instance_id, core.between(0, 60), "ended by itself or by others");
+            } else if core.happens(Fault::Stopped) {
+                core.tell(|| "ec2".into(), || format!("{instance_id} is stopped by somebody"));
+                self.change(instance_id, |r| r.instance.state = InstanceState::Stopped);
+                self.switch_off(instance_id);
+            } else if core.happens(Fault::ListLoses) {
+                let until = core.now() + Span::from_s(core.of(Fault::ListLoses, 30, 1800));
+                core.tell(|| "ec2".into(), || format!("{instance_id} is not listed until {until}"));
+                self.change(instance_id, |r| r.hidden_until = Some(until));
+            } else if market == Market::Spot && core.happens(Fault::SpotTakenAtOnce) {
+                self.end(instance_id, 0, "spot capacity taken back at once");
+            } else if market == Market::Spot && core.happens(Fault::SpotTaken) {
+                let at = core.now() + Span::from_s(120);
+                core.tell(|| "ec2".into(), || format!("{instance_id} will be taken back at {at}"));
+                self.change(instance_id, |r| r.taken_at = Some(at));
+                lock(&self.region).warnings.push(instance_id.to_owned());
+                sleep_s(120).await;
+                self.end(instance_id, 0, "spot capacity taken back");
+            }
+        }
+    }
+
+    /// Stops everything that runs on the machine.
+    fn switch_off(&self, instance_id: &str) {
+        self.change(instance_id, |r| {
+            if let Some(machine) = r.machine.take() {
+                machine.abort();
+            }
+        });
+        self.check.machine_gone(instance_id);
+    }
+
+    /// Ends two thirds of the instances. Lists soon forget them.
+    pub fn lose_most(self: &Arc<Self>) {
+        for (_, real) in self.real().iter().filter(|r| r.is_up()).enumerate().filter(|(n, _)| n % 3 > 0) {
+            self.end_listed(&real.instance.instance_id, 0, 1000, "its zone is lost");
+        }
+    }
+
+    /// Shuts an instance down, whoever asked for it. After `after_s` seconds EC2 lists it as terminated.
+    pub fn end(self: &Arc<Self>, instance_id: &str, after_s: i64, why: &str) {
+        let listed_ms = if self.core.maybe(0.2) { self.core.between(1, 120_000) } else { LISTED_MS };
+        self.end_listed(instance_id, after_s, listed_ms, why);
+    }
+
+    fn end_listed(self: &Arc<Self>, instance_id: &str, after_s: i64, listed_ms: i64, why: &str) {
+        let mut ends = false;
+        self.change(instance_id, |r| {
+            ends = !matches!(r.instance.state, InstanceState::ShuttingDown | InstanceState::Terminated);
+            if ends {
+                r.instance.state = InstanceState::ShuttingDown;
+            }
+        });
+        if !ends {
+            return;
+        }
+        self.core.tell(|| "ec2".into(), || format!("{instance_id} goes down: {why}"));
+        // The processes on the machine may go on for a while.
+        let off_s = self.core.between(0, after_s);
+        let known_ms = if self.core.maybe(0.5) { listed_ms } else { LISTED_MS };
+        let (ec2, instance_id) = (Arc::clone(self), instance_id.to_owned());
+        tokio::spawn(async move {
+            sleep_s(off_s).await;
+            ec2.switch_off(&instance_id);
+            sleep_s(after_s - off_s).await;
+            let now = ec2.core.now();
+            ec2.change(&instance_id, |r| {
+                r.instance.state = InstanceState::Terminated;
+                r.untagged_at = Some(now + Span::from_ms(listed_ms));
+                r.forgotten_at = Some(now + Span::from_ms(known_ms));
+            });
+        });
+    }
+}
+
+async fn sleep_s(s: i64) {
+    tokio::time::sleep(Duration::from_secs(s.max(0).unsigned_abs())).await;
+}
