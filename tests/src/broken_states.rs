@@ -151,7 +151,7 @@ impl Town {
         rows.iter().filter(|(key, _)| is_its(key)).map(|(key, row)| (key.clone(), steady(key, row))).collect()
     }
 
-    /// What is not as it should be; nothing if the cluster is right.
+    /// Names everything that is wrong in the cluster. The text is empty if the cluster is right.
     async fn wrongs(&self) -> String {
         let (world, mut wrongs) = (&self.world, String::new());
         let seen = Observation::read(&world.look, &*world.cloud, world.now()).await.unwrap();

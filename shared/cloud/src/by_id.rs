@@ -47,7 +47,7 @@ pub async fn known(calls: &impl ById, instance_ids: &[String]) -> Result<Vec<Ins
         let named: BTreeSet<&str> = message.split(|c| !is_id(c)).collect();
         ids.retain(|id| !named.contains(id.as_str()));
         match ids.len() {
-            // It named none of them. One of the halves has none that is unknown, or each has fewer.
+            // EC2 named none of the ids. Half of them are asked for at a time, until the unknown ones stand alone.
             left if left == asked && asked > 1 => {
                 parts.push(ids.split_off(asked / 2));
                 parts.push(ids);

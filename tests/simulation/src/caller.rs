@@ -85,7 +85,7 @@ pub struct Change {
     pub what: String,
 }
 
-/// What a caller changed and told.
+/// The changes that a caller made, and the events that it wrote.
 #[derive(Debug, Default)]
 pub struct Told {
     /// The changes that need an event.
