@@ -38,6 +38,9 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(3600);
 /// After so many parts in a row that were not answered, the rest waits for the next report.
 const MAX_FAILED_PARTS: u32 = 3;
 
+/// The longest wait before the next part, if a refusal asks for one.
+const MAX_PART_WAIT: Duration = Duration::from_secs(10);
+
 /// Reports handles and destroys them.
 #[derive(Debug)]
 pub struct Sweeper {
@@ -156,9 +159,14 @@ impl Sweeper {
                         error.code(),
                         Some(ErrorCode::Gone | ErrorCode::WrongIncarnation | ErrorCode::NotReady)
                     );
+                    let wait = error.retry_after();
                     failed = Some(error);
                     if ends {
                         break;
+                    }
+                    // A node with very many parts may call too often. After the wait, the next part is taken.
+                    if let Some(wait) = wait {
+                        sleep(wait.min(MAX_PART_WAIT)).await;
                     }
                 }
             }

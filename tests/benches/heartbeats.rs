@@ -4,6 +4,7 @@
 //! cargo bench --workspace --bench heartbeats                 10,000 nodes for ten minutes
 //! cargo bench --workspace --bench heartbeats -- 1000 60      1,000 nodes for a minute
 //! cargo bench --workspace --bench heartbeats -- alone        the function alone: no database, no client of AWS
+//! cargo bench --workspace --bench heartbeats -- alone 1000   so many heartbeats, once: to count allocations by valgrind
 //! ```
 //!
 //! Each node calls at the time that the last answer told it. The benchmark fails if a heartbeat is refused, or if the
@@ -11,6 +12,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
+mod meter;
+
+use crate::meter::cpu_ms;
 use async_trait::async_trait;
 use heartbeat_ingest::Ingest;
 use model::NodeRecord;
@@ -56,13 +60,6 @@ impl Cloud for Running {
     async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
         Ok(None)
     }
-}
-
-/// The CPU time of this process so far, in milliseconds. The kernel counts in ticks of 10 ms.
-fn cpu_ms() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
 }
 
 fn request(n: u32, token: &str, as_of: u64, uptime_ms: u128) -> Value {
@@ -213,8 +210,7 @@ impl Db for Steady {
 
 /// The time of one steady heartbeat in the function itself: the event, the token, the body, the write's conditions, the
 /// record and the answer.
-async fn alone() {
-    const BEATS: u32 = 100_000;
+async fn alone(beats: u32, rounds: u32) {
     let cluster: ClusterName = "large".parse().unwrap();
     let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
     let token = keys.boot_token(&cluster, fixtures::node_id(1), keys.version());
@@ -225,8 +221,8 @@ async fn alone() {
     // Each heartbeat comes a second after the one before, so that no limit on calls applies.
     let mut now = Time::now();
     let mut least = Duration::MAX;
-    for _ in 0..5 {
-        let events: Vec<Value> = (0..BEATS).map(|n| request(1, &token, as_of, u128::from(n))).collect();
+    for _ in 0..rounds {
+        let events: Vec<Value> = (0..beats).map(|n| request(1, &token, as_of, u128::from(n))).collect();
         let began = Instant::now();
         for event in &events {
             now = now + Span::from_s(1);
@@ -235,15 +231,16 @@ async fn alone() {
         }
         least = least.min(began.elapsed());
     }
-    println!("a steady heartbeat in the function alone: {:.1} µs", least.as_secs_f64() * 1e6 / f64::from(BEATS));
+    println!("a steady heartbeat in the function alone: {:.1} µs", least.as_secs_f64() * 1e6 / f64::from(beats));
 }
 
 fn main() {
+    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     if std::env::args().any(|a| a == "alone") {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        return runtime.block_on(alone());
+        let (beats, rounds) = numbers.first().map_or((100_000, 5), |n| (u32::try_from(*n).unwrap(), 1));
+        return runtime.block_on(alone(beats, rounds));
     }
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let nodes = u32::try_from(numbers.first().copied().unwrap_or(10_000)).unwrap();
     let seconds = numbers.get(1).copied().unwrap_or(600);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -11,28 +11,29 @@
 //! this process has filled before. So CPU time and memory are those of the run alone.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
 
-use async_trait::async_trait;
+mod meter;
+
+use crate::meter::{Meter, Metered, cpu_ms, peak_mib};
 use cloud::Ec2;
 use futures::StreamExt;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::Cloud;
 use model::control::RunRow;
 use model::fixtures::{self, at};
 use model::functions::POLL_AND_SCALE;
-use model::ids::{ClusterName, JobId, NodeId, Ulid};
+use model::ids::{ClusterName, JobId, Ulid};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
 use model::{Job, JobSpec, NodeRecord, NodeState};
-use nodekeeper_simulation::embedded;
 use runtime::answer::Outcome;
 use runtime::clock::RunClock;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::steps::{self, Retention};
-use store::{Answer, Db, DbError, Dynamo, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
+use store::{Db, Dynamo, Item, Store, Table};
 
 const CASES: [&str; 6] = ["idle", "busy", "launch", "shut down", "orphans", "queue"];
 /// How many rows the benchmark writes at the same time when it fills the cluster.
@@ -41,94 +42,6 @@ const AT_ONCE: usize = 32;
 const QUEUE_NODES: u32 = 100;
 /// When the run takes place, in seconds; the nodes were launched at 0.
 const NOW_S: i64 = 7200;
-
-/// The calls by operation, and the bytes of the rows that came back.
-#[derive(Default)]
-struct Meter {
-    calls: Mutex<BTreeMap<String, usize>>,
-    bytes: Mutex<usize>,
-}
-
-impl Meter {
-    fn count(&self, operation: impl Into<String>, calls: usize, rows: &[Row]) {
-        *self.calls.lock().unwrap().entry(operation.into()).or_default() += calls;
-        *self.bytes.lock().unwrap() += rows.iter().map(|row| embedded::size(row)).sum::<usize>();
-    }
-}
-
-struct Metered<T> {
-    inner: T,
-    meter: Arc<Meter>,
-}
-
-#[async_trait]
-impl Db for Metered<Dynamo> {
-    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        let row = self.inner.get(key).await?;
-        self.meter.count(format!("get {:?}", key.table), 1, row.as_slice());
-        Ok(row)
-    }
-    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
-        let rows = self.inner.get_many(keys).await?;
-        self.meter.count("batch get", keys.len().div_ceil(100), &rows);
-        Ok(rows)
-    }
-    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
-        let page = self.inner.query(query, from).await?;
-        self.meter.count(format!("query {:?}", query.table), 1, &page.items);
-        Ok(page)
-    }
-    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
-        let page = self.inner.scan(scan, from).await?;
-        self.meter.count(format!("scan {:?}", scan.table), 1, &page.items);
-        Ok(page)
-    }
-    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
-        self.meter.count(format!("write {:?}", write.key.table), 1, &[]);
-        self.inner.write(write, answer).await
-    }
-    async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
-        self.meter.count("transact", 1, &[]);
-        self.inner.transact(writes).await
-    }
-    async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
-        self.meter.count(format!("batch write {table:?}"), rows.len().div_ceil(25), &[]);
-        self.inner.put_new(table, rows).await
-    }
-}
-
-#[async_trait]
-impl Cloud for Metered<Ec2> {
-    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
-        let all = self.inner.instances().await?;
-        self.meter.count("DescribeInstances", all.len().div_ceil(1000).max(1), &[]);
-        Ok(all)
-    }
-    async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
-        self.meter.count("DescribeInstances by id", instance_ids.len().div_ceil(250), &[]);
-        self.inner.instances_by_id(instance_ids).await
-    }
-    async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
-        self.meter.count("DescribeInstances by tag", 2 * nodes.len().div_ceil(200), &[]);
-        self.inner.instances_of(nodes).await
-    }
-    async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
-        self.meter.count("DescribeInstances of one", 1, &[]);
-        self.inner.instance(instance_id).await
-    }
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
-        self.meter.count("RunInstances", 1, &[]);
-        self.inner.launch(request, client_token).await
-    }
-    async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
-        self.meter.count("TerminateInstances", instance_ids.len().div_ceil(1000), &[]);
-        self.inner.terminate(instance_ids).await
-    }
-    async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError> {
-        self.meter.count("GetConsoleOutput", 1, &[]);
-        self.inner.console_output(instance_id).await
-    }
-}
 
 fn cluster() -> ClusterName {
     "large".parse().unwrap()
@@ -168,28 +81,13 @@ async fn measure(case: &str, dynamo_url: &str, ec2_url: &str) {
         _ => poll_and_scale::tick(&store, &cloud, &settings(), &input, clock).await.unwrap(),
     };
     let outcomes: BTreeMap<String, usize> = answer.outcomes.iter().map(|(o, n)| (format!("{o:?}"), *n)).collect();
-    let calls = meter.calls.lock().unwrap().clone();
-    let bytes = *meter.bytes.lock().unwrap();
+    let (calls, bytes) = meter.take();
     let done = answer.outcomes.get(&Outcome::Done).copied().unwrap_or(0);
     println!(
         "{}",
         json!({"cpu_ms": cpu_ms() - before, "peak_mib": peak_mib(), "calls": calls, "bytes": bytes, "outcomes": outcomes,
             "done": done, "took_ms": answer.duration_ms})
     );
-}
-
-/// The CPU time of this process so far, in milliseconds. The kernel counts in ticks of 10 ms.
-fn cpu_ms() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
-}
-
-/// The most memory that this process has had, in MiB.
-fn peak_mib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
 
 /// A ready node on a running instance.

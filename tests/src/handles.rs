@@ -1,12 +1,14 @@
 //! Reports of handles: in parts, quiet when nothing is new; and what brakes and releases let go.
 
 use crate::node::Node;
+use crate::raw::{Raw, item, s as text};
 use crate::world::{World, job, quick_policy};
 use model::control::{BrakeEntry, ControlKey};
 use model::handle::cache_handle;
 use model::time::{Span, Time};
 use model::{BrakeKind, Handle, HandleKind, HandleState, JobSpec, NodeRecord};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use store::{delete_handle, insert_handle};
 
 /// A world with this many idle nodes that are ready.
@@ -171,4 +173,69 @@ async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
     world.steps(4).await;
     assert_eq!(world.look.job(id).await.unwrap().unwrap().summary.allocs.len(), 1);
     assert_eq!(world.row(&nodes[0], &name).await.unwrap().state, HandleState::Live);
+}
+
+#[tokio::test]
+async fn in_each_part_of_a_report_every_handle_gets_its_turn() {
+    let (mut world, nodes) = ready(1, json!({"max_in_flight": 2})).await;
+    let name = |n: usize| format!("h{n:05}");
+    // Three parts. In the middle of each are six handles to destroy, and the node can destroy the last four of them.
+    let middle = |n: usize| (40..46).contains(&(n % 100));
+    let (now, look_at) = (world.now(), world.now() + Span::from_s(80_000));
+    for n in 0..300 {
+        let row = live(&nodes[0], &name(n), HandleKind::Container, look_at);
+        let row = if middle(n) { row.marked(1, now) } else { row };
+        world.look.apply(&insert_handle(&row)).await.unwrap();
+        let node = world.node_of(&nodes[0]);
+        node.handles.insert(name(n));
+        if n % 100 == 40 || n % 100 == 41 {
+            node.stuck.insert(name(n));
+        }
+    }
+    world.steps(12).await;
+    let node = world.node_of(&nodes[0]);
+    let left: BTreeSet<String> = node.handles.clone();
+    let expected = (0..300).filter(|n| !middle(*n) || n % 100 < 42).map(name).collect::<BTreeSet<_>>();
+    assert_eq!(left.symmetric_difference(&expected).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[tokio::test]
+async fn no_cache_is_judged_while_the_row_of_an_alloc_that_may_use_it_cannot_be_read() {
+    let (mut world, _) = ready(1, json!({"cap_min": 10})).await;
+    let id = world.submit(JobSpec { caches: vec!["data".into()], ..job(&["forever"]) }).await.summary.job_id;
+    world.steps(8).await;
+    let nodes = world.look.nodes().await.unwrap();
+    let (alloc, cache) = (format!("{id}.0.0"), cache_handle("data"));
+    let node = world.node_of(&nodes[0]);
+    node.handles.insert(cache.clone());
+    world.steps(4).await;
+    // The row of the cache is lost, and that of the alloc cannot be read.
+    let row = world.row(&nodes[0], &cache).await.unwrap();
+    world.look.apply(&delete_handle(&row)).await.unwrap();
+    let (raw, key) = (Raw::of(&world), item(&[("alloc_id", text(&alloc))]));
+    let whole = raw.get("allocs", &key).await.unwrap();
+    let mut spoiled = whole.clone();
+    spoiled.insert("client".into(), text("nonsense"));
+    raw.put("allocs", &spoiled).await;
+    world.node_of(&nodes[0]).protocol.report_handles_again();
+    world.steps(20).await;
+    assert_eq!(world.row(&nodes[0], &cache).await, None, "nobody knows whether it is in use");
+    assert!(world.node_of(&nodes[0]).handles.contains(&cache));
+    // A person corrects the row.
+    raw.put("allocs", &whole).await;
+    world.node_of(&nodes[0]).protocol.report_handles_again();
+    world.steps(4).await;
+    assert_eq!(world.row(&nodes[0], &cache).await.unwrap().state, HandleState::Live);
+}
+
+#[tokio::test]
+async fn the_brake_ends_for_the_parts_that_a_report_no_longer_has() {
+    let (mut world, nodes) = ready(1, json!({})).await;
+    world.node_of(&nodes[0]).handles.extend((0..450).map(|n| format!("stray-{n:05}")));
+    world.steps(3).await;
+    assert_eq!(world.held(BrakeKind::Handles).await, 450, "in five parts");
+    // A person removes them by hand. The next report has one part.
+    world.node_of(&nodes[0]).handles.clear();
+    world.steps(3).await;
+    assert_eq!(world.held(BrakeKind::Handles).await, 0);
 }

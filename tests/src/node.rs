@@ -28,6 +28,8 @@ pub struct Node {
     pub conflicts: Vec<String>,
     /// How many reports of handles, or parts of them, the node has sent.
     pub handle_reports: usize,
+    /// The handles that it cannot destroy.
+    pub stuck: BTreeSet<String>,
     /// How often each alloc was started here.
     pub started: BTreeMap<AllocId, u32>,
     /// Whether the node got the answer 410.
@@ -77,6 +79,7 @@ impl Node {
             relabelled: BTreeMap::new(),
             conflicts: Vec::new(),
             handle_reports: 0,
+            stuck: BTreeSet::new(),
             started: BTreeMap::new(),
             gone: false,
             silent: false,
@@ -142,7 +145,9 @@ impl Node {
             for handle in answer.destroy {
                 let running = handle.parse().is_ok_and(|id| self.protocol.unfinished().contains(&id));
                 assert!(!running, "told to destroy {handle}, which runs");
-                self.handles.remove(&handle);
+                if !self.stuck.contains(&handle) {
+                    self.handles.remove(&handle);
+                }
             }
         }
         self.protocol.end_handle_round(&round);

@@ -207,6 +207,8 @@ struct Way {
     /// The functions that run no more: their schedule is off, they were deleted, or every run hangs until Lambda ends it.
     stopped: &'static [Function],
     cloud: fn(Arc<dyn Cloud>) -> Arc<dyn Cloud>,
+    /// DynamoDB answers no call of the functions.
+    tables_away: bool,
     /// The most minutes until an event tells of it; `None` if no function is left to tell.
     told_within: Option<u32>,
     /// The most minutes until `status` says that not all is well; `None` if it stays well, because the work goes on.
@@ -218,6 +220,7 @@ const WAYS: &[Way] = &[
         name: "poll-and-scale stopped",
         stopped: &[POLL_AND_SCALE],
         cloud: |real| real,
+        tables_away: false,
         told_within: Some(6),
         wrong_within: Some(6),
     },
@@ -225,6 +228,7 @@ const WAYS: &[Way] = &[
         name: "clean-stale-records stopped",
         stopped: &[CLEAN_STALE_RECORDS],
         cloud: |real| real,
+        tables_away: false,
         told_within: Some(26),
         wrong_within: Some(26),
     },
@@ -232,6 +236,7 @@ const WAYS: &[Way] = &[
         name: "sweep-dispatch stopped",
         stopped: &[SWEEP_DISPATCH],
         cloud: |real| real,
+        tables_away: false,
         told_within: Some(6),
         wrong_within: Some(6),
     },
@@ -239,15 +244,47 @@ const WAYS: &[Way] = &[
         name: "heartbeat-ingest stopped",
         stopped: &[HEARTBEAT_INGEST],
         cloud: |real| real,
+        tables_away: false,
         told_within: Some(10),
         wrong_within: Some(10),
     },
-    Way { name: "all stopped", stopped: &ALL, cloud: |real| real, told_within: None, wrong_within: Some(6) },
-    Way { name: "EC2 away", stopped: &[], cloud: |_| Arc::new(Dead), told_within: Some(6), wrong_within: Some(6) },
+    Way {
+        name: "all stopped",
+        stopped: &ALL,
+        cloud: |real| real,
+        tables_away: false,
+        told_within: None,
+        wrong_within: Some(6),
+    },
+    Way {
+        name: "EC2 away",
+        stopped: &[],
+        cloud: |_| Arc::new(Dead),
+        tables_away: false,
+        told_within: Some(6),
+        wrong_within: Some(6),
+    },
+    Way {
+        name: "DynamoDB away",
+        stopped: &[],
+        cloud: |real| real,
+        tables_away: true,
+        told_within: None,
+        wrong_within: Some(6),
+    },
+    Way {
+        name: "DynamoDB and EC2 away",
+        stopped: &[],
+        cloud: |_| Arc::new(Dead),
+        tables_away: true,
+        told_within: None,
+        wrong_within: Some(6),
+    },
     Way {
         name: "EC2 refuses the credentials",
         stopped: &[],
         cloud: |real| Arc::new(Lists { real, refusal: Some("AuthFailure") }),
+        tables_away: false,
         told_within: Some(6),
         wrong_within: Some(6),
     },
@@ -255,6 +292,7 @@ const WAYS: &[Way] = &[
         name: "EC2's list is empty",
         stopped: &[],
         cloud: |real| Arc::new(Lists { real, refusal: None }),
+        tables_away: false,
         told_within: Some(26),
         wrong_within: None,
     },
@@ -268,13 +306,18 @@ async fn each_way_to_stand_still_is_noticed_and_ends() {
         let before = world.look.events().await.unwrap().len();
         let alive = Arc::clone(&world.cloud);
         world.cloud = (way.cloud)(Arc::clone(&alive));
+        world.switch.take_tables_away(way.tables_away);
+        let work = world.look.live_allocs().await.unwrap().iter().map(|a| a.alloc_id).collect::<Vec<_>>();
         let (mut told, mut wrong) = (None, None);
         let mut minute = 0;
         while minute < 40
             && ((wrong.is_none() && way.wrong_within.is_some()) || (told.is_none() && way.told_within.is_some()))
         {
             minute += 1;
-            world.minute(minute, way.stopped).await;
+            let failed = world.minute(minute, way.stopped).await;
+            // Lambda counts these failures, and an alarm looks at the count.
+            let scheduled = ALL.iter().filter(|function| is_due(function, minute)).count();
+            assert!(!way.tables_away || failed == scheduled, "{}: {failed} of {scheduled} runs failed", way.name);
             let events = world.look.events().await.unwrap();
             let is_news = |e: &&model::events::Event| ["warn", "hold_back"].contains(&e.action.as_str());
             let news = events.iter().filter(is_news).map(|e| format!("{}: {}", e.subject, e.reason)).next_back();
@@ -288,6 +331,7 @@ async fn each_way_to_stand_still_is_noticed_and_ends() {
             }
         }
         world.cloud = alive;
+        world.switch.take_tables_away(false);
         let mut over = 0;
         while over < 40 {
             over += 1;
@@ -306,20 +350,29 @@ async fn each_way_to_stand_still_is_noticed_and_ends() {
             None => assert_eq!(wrong, None, "{}", way.name),
         }
         assert!(over <= 10, "{}: status does not become well again", way.name);
+        if !way.stopped.contains(&HEARTBEAT_INGEST) {
+            let after = world.look.live_allocs().await.unwrap().iter().map(|a| a.alloc_id).collect::<Vec<_>>();
+            assert_eq!(after, work, "{}: the work went on meanwhile", way.name);
+        }
     }
 }
 
+/// Whether the schedule starts the function in this minute.
+fn is_due(function: &Function, minute: u32) -> bool {
+    function.period.is_some_and(|period| i64::from(minute) % (period.as_ms() / 60_000).max(1) == 0)
+}
+
 impl World {
-    /// One minute: every function on its schedule but these, and the nodes.
-    async fn minute(&mut self, minute: u32, stopped: &[Function]) {
+    /// One minute: every function on its schedule but these, and the nodes. Returns how many runs failed.
+    async fn minute(&mut self, minute: u32, stopped: &[Function]) -> usize {
         self.pass(60);
         self.machines();
+        let mut failed = 0;
         for function in ALL.into_iter().filter(|function| !stopped.contains(function)) {
-            let minutes = function.period.map_or(1, |period| period.as_ms() / 60_000);
-            if i64::from(minute) % minutes.max(1) == 0 {
-                // A run that fails is one of the ways.
-                let _ = self.run(function).await;
+            if function.period.is_none() || is_due(&function, minute) {
+                failed += usize::from(self.run(function).await.is_err());
             }
         }
+        failed
     }
 }

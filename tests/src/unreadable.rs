@@ -5,12 +5,11 @@
 //! ends as usual.
 
 use crate::raw::{Item, Raw, n, s, without_pulse};
-use crate::world::{World, job, quick_policy};
+use crate::world::{World, job, lonely_job, patient_policy};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, NodeId};
 use model::{ClientStatus, Job, JobState};
 use runtime::answer::Outcome;
-use serde_json::json;
 
 /// A world in which one job runs alone on its node.
 struct Broken {
@@ -24,12 +23,8 @@ struct Broken {
 
 impl Broken {
     async fn new() -> Self {
-        let mut policy = quick_policy();
-        policy["idle"] = json!({"timeout_s": 600, "confirmations": 2});
-        let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
-        let mut forever = job(&["forever"]);
-        (forever.exclusive, forever.caches) = (true, vec!["data".into()]);
-        let job = world.submit(forever).await;
+        let mut world = World::with(patient_policy(), ec2_stand_in::Ec2Settings::default()).await;
+        let job = world.submit(lonely_job()).await;
         for _ in 0..30 {
             world.step().await;
             let allocs = world.look.live_allocs().await.unwrap();

@@ -21,7 +21,7 @@ use runtime::keys::Keys;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use store::{Answer, Db, DbError, Dynamo, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
@@ -98,6 +98,8 @@ pub struct Switch {
     calls: AtomicUsize,
     kill_after: AtomicUsize,
     killed: tokio::sync::Notify,
+    /// DynamoDB answers no call.
+    tables_away: AtomicBool,
     log: Mutex<Vec<String>>,
 }
 
@@ -109,6 +111,15 @@ impl Switch {
             self.killed.notify_one();
             std::future::pending::<()>().await;
         }
+    }
+
+    pub fn take_tables_away(&self, away: bool) {
+        self.tables_away.store(away, Ordering::SeqCst);
+    }
+
+    fn has_tables(&self, operation: &'static str) -> Result<(), DbError> {
+        let away = self.tables_away.load(Ordering::SeqCst);
+        if away { Err(DbError::Unreachable { operation, detail: "it is away".into() }) } else { Ok(()) }
     }
 
     pub fn calls(&self) -> usize {
@@ -140,18 +151,23 @@ struct Switched<T: ?Sized> {
 #[async_trait]
 impl Db for Switched<dyn Db> {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
+        self.switch.has_tables("GetItem")?;
         self.inner.get(key).await
     }
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        self.switch.has_tables("BatchGetItem")?;
         self.inner.get_many(keys).await
     }
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.switch.has_tables("Query")?;
         self.inner.query(query, from).await
     }
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.switch.has_tables("Scan")?;
         self.inner.scan(scan, from).await
     }
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
+        self.switch.has_tables("UpdateItem")?;
         let result = self.inner.write(write, answer).await;
         if write.key.table != Table::Events {
             let state = match &write.effect {
@@ -163,11 +179,13 @@ impl Db for Switched<dyn Db> {
         result
     }
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
+        self.switch.has_tables("TransactWriteItems")?;
         let result = self.inner.transact(writes).await;
         self.switch.called(format!("transact of {}", writes.len())).await;
         result
     }
     async fn put_new(&self, table: Table, rows: &[store::Item]) -> Result<(), DbError> {
+        self.switch.has_tables("BatchWriteItem")?;
         self.inner.put_new(table, rows).await
     }
 }
@@ -249,6 +267,18 @@ pub fn quick_policy() -> Value {
     policy["heartbeat"] = json!({"ttl_s": 20, "idle_s": 10, "grace_s": 10});
     policy["sweep"] = json!({"failed_keep_s": 30, "creating_s": 60});
     policy
+}
+
+/// The quick policy, but an idle node stays for ten minutes.
+pub fn patient_policy() -> Value {
+    let mut policy = quick_policy();
+    policy["idle"] = json!({"timeout_s": 600, "confirmations": 2});
+    policy
+}
+
+/// A job that never ends, has its node for itself, and uses the cache `data`.
+pub fn lonely_job() -> JobSpec {
+    JobSpec { exclusive: true, caches: vec!["data".into()], ..job(&["forever"]) }
 }
 
 impl World {

@@ -75,7 +75,11 @@ impl HandleRound {
     pub(crate) fn next(&mut self, incarnation: String, report_no: u64) -> Option<HandleReport> {
         let range = self.todo.pop_front()?;
         let part = ReportPart { no: range.no, of: self.of, after: range.after.clone(), up_to: range.up_to.clone() };
-        let handles = self.handles.iter().filter(|h| part.contains(&h.handle)).cloned().collect();
+        let up_to = |end: &Option<String>, none| {
+            end.as_ref().map_or(none, |end| self.handles.partition_point(|h| h.handle <= *end))
+        };
+        let (from, to) = (up_to(&part.after, 0), up_to(&part.up_to, self.handles.len()));
+        let handles = self.handles.get(from..to).unwrap_or_default().to_vec();
         let is_whole = self.of == 1 && range.after.is_none();
         self.sent = Some(range);
         let (part, digest) = ((!is_whole).then_some(part), Some(self.digest.clone()));

@@ -80,62 +80,70 @@ impl<'a> Batches<'a> {
 
     /// New rows. The record must still be that of this node.
     async fn insert(&mut self, rows: &[Handle]) -> Result<(), WriteError> {
-        self.left = self.left.saturating_add(rows.len().saturating_sub(MAX_WRITES) as u64);
-        let rows = rows.get(..MAX_WRITES).unwrap_or(rows);
-        for chunk in rows.chunks(TOGETHER) {
-            if !self.may_begin() {
-                self.left = self.left.saturating_add(chunk.len() as u64);
-                continue;
-            }
-            let writes: Vec<Write> =
-                std::iter::once(unchanged(&self.record)).chain(chunk.iter().map(insert_handle)).collect();
-            match self.store.transact(&writes).await {
-                Ok(()) => {}
-                // One of the rows exists now, or the record has changed.
-                Err(WriteError::Conflict(_) | WriteError::Contended) => {
-                    for row in chunk {
-                        let writes = [unchanged(&self.record), insert_handle(row)];
-                        if self.may_begin() {
-                            ignore_race(self.store.transact(&writes).await)?;
-                        }
-                    }
-                }
-                Err(other) => return Err(other),
+        for chunk in self.first(rows).chunks(TOGETHER) {
+            let together = self.insert_together(chunk).await?;
+            // One of the rows exists now, or the record has changed.
+            for row in chunk.iter().filter(|_| together == Some(false)) {
+                self.insert_together(std::slice::from_ref(row)).await?;
             }
         }
         Ok(())
     }
 
+    /// Whether the rows were written; `None` if there was no time.
+    async fn insert_together(&mut self, rows: &[Handle]) -> Result<Option<bool>, WriteError> {
+        if !self.has_time_for(rows.len()) {
+            return Ok(None);
+        }
+        let writes: Vec<Write> =
+            std::iter::once(unchanged(&self.record)).chain(rows.iter().map(insert_handle)).collect();
+        won(self.store.transact(&writes).await).map(|won| Some(won.is_some()))
+    }
+
     /// Marks these rows. Returns the names of those that were marked.
     pub(crate) async fn mark(&mut self, rows: &[&Handle]) -> Result<Vec<String>, WriteError> {
         let mut marked = Vec::new();
-        self.left = self.left.saturating_add(rows.len().saturating_sub(MAX_WRITES) as u64);
-        let rows = rows.get(..MAX_WRITES).unwrap_or(rows);
-        for chunk in rows.chunks(TOGETHER) {
-            if !self.may_begin() {
-                self.left = self.left.saturating_add(chunk.len() as u64);
-                continue;
-            }
-            match mark(self.store, &self.record, chunk, self.now).await {
-                Ok(told) => {
-                    self.record = told;
-                    marked.extend(chunk.iter().map(|row| row.handle.clone()));
-                }
-                Err(WriteError::Conflict(_) | WriteError::Contended) => {
-                    for row in chunk.iter().filter(|_| self.clock.has_left(self.reserve_ms)) {
-                        match mark(self.store, &self.record, &[row], self.now).await {
-                            Ok(told) => {
-                                self.record = told;
-                                marked.push(row.handle.clone());
-                            }
-                            Err(e) => ignore_race(Err(e))?,
-                        }
-                    }
-                }
-                Err(other) => return Err(other),
+        for chunk in self.first(rows).chunks(TOGETHER) {
+            let together = self.mark_together(chunk, &mut marked).await?;
+            for row in chunk.iter().filter(|_| together == Some(false)) {
+                self.mark_together(std::slice::from_ref(row), &mut marked).await?;
             }
         }
         Ok(marked)
+    }
+
+    /// Whether the rows were marked; `None` if there was no time.
+    async fn mark_together(&mut self, rows: &[&Handle], marked: &mut Vec<String>) -> Result<Option<bool>, WriteError> {
+        if !self.has_time_for(rows.len()) {
+            return Ok(None);
+        }
+        let Some(told) = won(mark(self.store, &self.record, rows, self.now).await)? else { return Ok(Some(false)) };
+        self.record = told;
+        marked.extend(rows.iter().map(|row| row.handle.clone()));
+        Ok(Some(true))
+    }
+
+    /// The rows that one request writes at most. The rest is left.
+    fn first<'r, T>(&mut self, rows: &'r [T]) -> &'r [T] {
+        let most = rows.get(..MAX_WRITES).unwrap_or(rows);
+        self.left = self.left.saturating_add(rows.len().saturating_sub(most.len()) as u64);
+        most
+    }
+
+    /// Whether a write of so many rows may begin. If not, they are left.
+    fn has_time_for(&mut self, rows: usize) -> bool {
+        let may_begin = self.may_begin();
+        self.left = self.left.saturating_add(if may_begin { 0 } else { rows as u64 });
+        may_begin
+    }
+}
+
+/// What was written; `None` after a lost race.
+fn won<T>(result: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
+    match result {
+        Ok(written) => Ok(Some(written)),
+        Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(None),
+        Err(other) => Err(other),
     }
 }
 

@@ -17,6 +17,7 @@ mod verdict;
 
 pub use actions::Action;
 pub use plan::{Plan, plan};
+pub use verdict::digest;
 
 use model::functions::SWEEP_DISPATCH;
 use model::ids::ClusterName;

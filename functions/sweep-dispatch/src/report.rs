@@ -11,7 +11,7 @@
 use crate::Sweep;
 use crate::batches::Batches;
 use crate::plan::{A_DAY, is_over};
-use crate::verdict::{OfNode, Verdict, judge, may_have_children, turn, without_parents};
+use crate::verdict::{OfNode, Verdict, judge, turn, without_parents};
 use model::brake::{Brake, Trouble, Unbraked};
 use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::{Event, Subject};
@@ -27,7 +27,7 @@ use model::wire::{
 use model::{ActionName, BrakeKind, Handle, HandleKind, HandleState, NodeRecord, NodeStatus};
 use runtime::clock::RunClock;
 use runtime::http::{Claim, Refusal, Request, report_of, reporting, standing, too_often};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use store::{Listed, Unreadable, WriteError};
 
@@ -132,12 +132,19 @@ impl Applying<'_> {
         let is_looked_at = |h: &&ReportedHandle| {
             !aside.contains(h.handle.as_str()) && cut.as_deref().is_none_or(|cut| h.handle.as_str() <= cut)
         };
-        let handles: Vec<ReportedHandle> = self.report.handles.iter().filter(is_looked_at).cloned().collect();
+        let mut handles: Vec<ReportedHandle> = self.report.handles.iter().filter(is_looked_at).cloned().collect();
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
         let over = self.labels_of_the_dead(&handles).await?;
         let allocs = self.record.life().map(|life| life.allocs.clone()).unwrap_or_default();
         let used_caches = self.used_caches(&handles, &rows, &allocs).await?;
+        if used_caches.is_none() {
+            // Any cache may be in use, so all are left alone.
+            rows.retain(|row| cache_name(&row.handle).is_none());
+            handles.retain(|handle| cache_name(&handle.handle).is_none());
+        }
+        let every_row_is_read = unreadable.is_empty() && used_caches.is_some();
+        let used_caches = used_caches.unwrap_or_default();
         let node = OfNode { node_id: self.node_id, over: &over, allocs: &allocs, used_caches: &used_caches };
         let mut verdict = judge(&rows, &handles, self.report.complete, &node, self.rules(readiness), self.now);
         self.tell_conflicts(&verdict.conflicts).await;
@@ -149,7 +156,7 @@ impl Applying<'_> {
             && judges
             && verdict.is_quiet(&rows)
             && self.skipped.is_empty()
-            && unreadable.is_empty()
+            && every_row_is_read
             && cut.is_none()
             && !is_held;
         let settled = if quiet { self.settles(settled) } else { None };
@@ -195,39 +202,60 @@ impl Applying<'_> {
         follows.then(|| if no == of { whole.to_owned() } else { format!("{whole}>{no}") })
     }
 
-    /// The caches that live allocs of the node name. Allocs are read only if the report lists a cache whose row does not
-    /// say that it is in use.
+    /// The caches that live allocs of the node name; `None` if nobody knows, because the row of an alloc cannot be read.
+    /// Allocs are read only if the report lists a cache whose row does not say that it is in use.
     async fn used_caches(
         &self,
         handles: &[ReportedHandle],
         rows: &[Handle],
         allocs: &BTreeSet<AllocId>,
-    ) -> Result<BTreeSet<String>, WriteError> {
+    ) -> Result<Option<BTreeSet<String>>, WriteError> {
         let is_in_use = |row: &&Handle| matches!(row.state, HandleState::Creating | HandleState::Live);
         let in_use: BTreeSet<&str> = rows.iter().filter(is_in_use).map(|row| row.handle.as_str()).collect();
         let mut caches = handles.iter().filter(|h| cache_name(&h.handle).is_some());
         if caches.all(|h| in_use.contains(h.handle.as_str())) {
-            return Ok(BTreeSet::new());
+            return Ok(Some(BTreeSet::new()));
         }
         self.caches_of(allocs.iter().copied()).await
     }
 
-    async fn caches_of(&self, allocs: impl Iterator<Item = AllocId>) -> Result<BTreeSet<String>, WriteError> {
-        let allocs = self.sweep.store.allocs_listed(allocs.take(MAX_ALLOCS)).await?.rows;
-        Ok(allocs.into_iter().flat_map(|alloc| alloc.work.caches).collect())
+    async fn caches_of(&self, allocs: impl Iterator<Item = AllocId>) -> Result<Option<BTreeSet<String>>, WriteError> {
+        let allocs = self.sweep.store.allocs_listed(allocs.take(MAX_ALLOCS)).await?;
+        let named = || allocs.rows.iter().flat_map(|alloc| alloc.work.caches.iter().cloned()).collect();
+        Ok(allocs.unreadable.is_empty().then(named))
     }
 
     /// The handles that may be destroyed now: parents wait for their children, and a cache waits for the containers of the
-    /// allocs that name it.
-    async fn in_order(&self, destroy: BTreeSet<String>, rows: &[Handle]) -> Result<BTreeSet<String>, WriteError> {
-        if !may_have_children(&destroy, rows) {
+    /// allocs that name it. If there is no time to look for children, all volumes wait for the next report.
+    async fn in_order(&self, mut destroy: BTreeSet<String>, rows: &[Handle]) -> Result<BTreeSet<String>, WriteError> {
+        let volumes = rows.iter().filter(|row| row.kind == HandleKind::Volume && destroy.contains(&row.handle));
+        let volumes: BTreeSet<&str> = volumes.map(|row| row.handle.as_str()).collect();
+        if volumes.is_empty() {
             return Ok(destroy);
         }
         // The children may be in another part of the report.
-        let (listed, _) = self.sweep.store.handles_between(self.node_id, None, None, MAX_ROWS).await?;
-        let is_there = |row: &&Handle| row.state != HandleState::Gone && row.kind == HandleKind::Container;
-        let caches = self.caches_of(listed.rows.iter().filter(is_there).filter_map(|row| row.alloc_id)).await?;
-        Ok(without_parents(destroy, &listed.rows, &caches))
+        let (mut parents, mut allocs, mut after) = (BTreeMap::new(), BTreeSet::new(), None);
+        loop {
+            let read = self.sweep.store.handles_between(self.node_id, after.as_deref(), None, MAX_ROWS).await?;
+            let (listed, cut) = read;
+            for row in listed.rows.into_iter().filter(|row| row.state != HandleState::Gone) {
+                allocs.extend(row.alloc_id.filter(|_| row.kind == HandleKind::Container));
+                parents.extend(row.parent.map(|parent| (row.handle, parent)));
+            }
+            after = cut;
+            if after.is_none() {
+                break;
+            }
+            if !self.clock.has_left(self.policy.watchdog.reserve_ms) {
+                destroy.retain(|handle| !volumes.contains(handle.as_str()));
+                return Ok(destroy);
+            }
+        }
+        let caches = self.caches_of(allocs.into_iter()).await?;
+        if caches.is_none() {
+            destroy.retain(|handle| cache_name(handle).is_none());
+        }
+        Ok(without_parents(destroy, &parents, &caches.unwrap_or_default()))
     }
 
     /// The labels in the report of other nodes whose lives are certainly over. Nobody else will destroy what carries them.
@@ -342,6 +370,7 @@ impl Applying<'_> {
                 .is_unusual(ids.len(), all, unbraked)
                 .then(|| brake.decide(Trouble { hold: None, ids: ids.clone(), not_before: None, why: why.clone() }));
             let change = decision.as_ref().map_or_else(|| brake.calm(), |decision| decision.change.clone());
+            let change = brake.calming(change, |source| self.is_past_the_last_part(source));
             let written = match &change.entry {
                 Some((before, after)) => store.write_entry(before, after).await.map(drop),
                 None => Ok(()),
@@ -363,6 +392,15 @@ impl Applying<'_> {
         verdict.twice_unknown.clear();
         verdict.dropped.clear();
         Ok((true, None))
+    }
+
+    /// Whether this source of the brake is a part that the node's report no longer has. Only the last part knows it.
+    fn is_past_the_last_part(&self, source: &str) -> bool {
+        let (no, of) = self.report.part.as_ref().map_or((0, 0), |part| (part.no, part.of));
+        let (node, part) = source.split_once('#').unwrap_or((source, "0"));
+        let is_one_of_them =
+            if of == 0 { part == "0" } else { part.parse().is_ok_and(|no: u32| (1..=of).contains(&no)) };
+        no == of && node == self.node_id.to_string() && !is_one_of_them
     }
 
     async fn tell(&self, action: ActionName, reason: &Reason) {

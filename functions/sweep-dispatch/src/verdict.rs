@@ -9,7 +9,7 @@ use model::handle::{Judgement, ReportRules, Sighting, cache_name};
 use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportedHandle;
-use model::{Handle, HandleKind, HandleState, MAX_DUE_S};
+use model::{Handle, HandleState, MAX_DUE_S};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -159,35 +159,29 @@ pub(crate) fn judge<'a>(
 }
 
 /// Without the handles that must wait: those that a handle names as its parent that is still there, and the caches that
-/// one of these allocs names, whose containers are still there. `rows` are all handles of the node.
+/// one of these allocs names, whose containers are still there. `parents`: the handles of the node that name a parent, and
+/// which.
 pub(crate) fn without_parents(
     destroy: BTreeSet<String>,
-    rows: &[Handle],
+    parents: &BTreeMap<String, String>,
     caches: &BTreeSet<String>,
 ) -> BTreeSet<String> {
-    let parents: BTreeMap<&str, &str> = rows
-        .iter()
-        .filter(|row| row.state != HandleState::Gone)
-        .filter_map(|row| Some((row.handle.as_str(), row.parent.as_deref()?)))
-        .collect();
+    let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (child, parent) in parents {
+        children.entry(parent).or_default().push(child);
+    }
+    // Handles that are each other's parents would wait for ever.
     let has_child = |handle: &str| {
-        let children = parents.iter().filter(|(_, parent)| **parent == handle).map(|(child, _)| *child);
-        // Handles that are each other's parents would wait for ever.
-        children.into_iter().any(|child| !is_above(&parents, child, handle))
+        children.get(handle).is_some_and(|all| all.iter().any(|child| !is_above(parents, child, handle)))
     };
     let waits = |handle: &String| has_child(handle) || cache_name(handle).is_some_and(|cache| caches.contains(cache));
     destroy.into_iter().filter(|handle| !waits(handle)).collect()
 }
 
 /// Whether `above` is among the parents of `handle`, its parents' parents and so on.
-fn is_above(parents: &BTreeMap<&str, &str>, above: &str, handle: &str) -> bool {
-    let chain = std::iter::successors(Some(handle), |handle| parents.get(handle).copied());
+fn is_above(parents: &BTreeMap<String, String>, above: &str, handle: &str) -> bool {
+    let chain = std::iter::successors(Some(handle), |handle| parents.get(*handle).map(String::as_str));
     chain.take(MAX_PARENTS).skip(1).any(|parent| parent == above)
-}
-
-/// Whether any of these may have children: only volumes have.
-pub(crate) fn may_have_children(destroy: &BTreeSet<String>, rows: &[Handle]) -> bool {
-    rows.iter().any(|row| row.kind == HandleKind::Volume && destroy.contains(&row.handle))
 }
 
 /// At most `most` handles to destroy. Each report begins with other handles, so that a handle that cannot be destroyed
@@ -200,7 +194,7 @@ pub(crate) fn turn(destroy: &BTreeSet<String>, report_no: u64, most: usize) -> V
 }
 
 /// A digest of these handles, in any order.
-pub(crate) fn digest(handles: &[ReportedHandle]) -> String {
+pub fn digest(handles: &[ReportedHandle]) -> String {
     let mut sorted: Vec<&ReportedHandle> = handles.iter().collect();
     sorted.sort_unstable();
     let json = serde_json::to_vec(&sorted).unwrap_or_default();
@@ -210,12 +204,6 @@ pub(crate) fn digest(handles: &[ReportedHandle]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::fixtures::{self, at};
-
-    fn row(handle: &str, parent: Option<&str>, state: HandleState) -> Handle {
-        let row = Handle::new(fixtures::node_id(1), handle.into(), HandleKind::Volume, state, 5, at(1));
-        Handle { parent: parent.map(str::to_owned), ..row }
-    }
 
     fn set(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -223,20 +211,14 @@ mod tests {
 
     #[test]
     fn rh33_a_parent_is_destroyed_after_its_children() {
-        let rows = [
-            row("a", None, HandleState::Destroying),
-            row("b", Some("a"), HandleState::Destroying),
-            row("c", Some("b"), HandleState::Live),
-            row("d", None, HandleState::Destroying),
-        ];
         let none = BTreeSet::new();
+        let parents = |of: &[(&str, &str)]| of.iter().map(|(c, p)| ((*c).to_owned(), (*p).to_owned())).collect();
+        let rows = parents(&[("b", "a"), ("c", "b")]);
         assert_eq!(without_parents(set(&["a", "b", "d"]), &rows, &none), set(&["d"]));
-        let mut gone = rows.clone();
-        gone[2].state = HandleState::Gone;
-        assert_eq!(without_parents(set(&["a", "b", "d"]), &gone, &none), set(&["b", "d"]));
+        assert_eq!(without_parents(set(&["a", "b", "d"]), &parents(&[("b", "a")]), &none), set(&["b", "d"]));
         // Each other's parents do not wait.
-        let circle = [row("a", Some("b"), HandleState::Destroying), row("b", Some("a"), HandleState::Destroying)];
+        let circle = parents(&[("a", "b"), ("b", "a")]);
         assert_eq!(without_parents(set(&["a", "b"]), &circle, &none), set(&["a", "b"]));
-        assert_eq!(without_parents(set(&["cache:x", "cache:y"]), &[], &set(&["x"])), set(&["cache:y"]));
+        assert_eq!(without_parents(set(&["cache:x", "cache:y"]), &parents(&[]), &set(&["x"])), set(&["cache:y"]));
     }
 }

@@ -172,6 +172,23 @@ impl<'a> Brake<'a> {
         self.change(Some(entry), self.release.used(self.source, self.now))
     }
 
+    /// The change, and that the sources of this kind see nothing any more: parts of a report that has fewer parts now.
+    /// What a release has let go in such a part still counts in the same trouble.
+    #[must_use]
+    pub fn calming(&self, change: BrakeChange, is_over: impl Fn(&str) -> bool) -> BrakeChange {
+        let over = self.entry.sources().filter(|source| *source != self.source && is_over(source));
+        over.fold(change, |change, source| {
+            let entry = change.entry.as_ref().map_or(&self.entry, |(_, after)| after).clone();
+            let release = change.release.as_ref().map_or(&self.release, |(_, after)| after).clone();
+            let calm = Brake::new(self.kind, source, entry, release, self.now).calm();
+            BrakeChange {
+                kind: self.kind,
+                entry: calm.entry.map(|(_, after)| (self.entry.clone(), after)).or(change.entry),
+                release: calm.release.map(|(_, after)| (self.release.clone(), after)).or(change.release),
+            }
+        })
+    }
+
     fn change(&self, entry: Option<BrakeEntry>, release: Option<Release>) -> BrakeChange {
         BrakeChange {
             kind: self.kind,
@@ -326,6 +343,14 @@ mod tests {
         assert_eq!((brake.entry.held(), brake.entry.holds_back(at(30))), (Some(4), true));
         assert!(brake.brake("a", 60).calm().is_empty(), "nothing more to store");
         assert_eq!(brake.look("a", None, ids(0..30), 90), (vec![], 34, true), "what was released is over");
+        // The report of node c had two parts, and has one now.
+        brake.look("c#2", None, ids(0..9), 91);
+        assert_eq!(brake.entry.held(), Some(43));
+        let last = brake.brake("c", 92);
+        brake.store(last.calming(last.calm(), |source| source.starts_with("c#")));
+        assert_eq!(brake.entry.held(), Some(34));
+        let last = brake.brake("c", 93);
+        assert!(last.calming(last.calm(), |source| source.starts_with("c#")).is_empty(), "nothing more to store");
         brake.store(brake.brake("b", 100).ends());
         brake.store(brake.brake("a", 100).calm());
         assert!(!brake.entry.holds_back(at(100)) && !brake.release.applies(at(100)));
