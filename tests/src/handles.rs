@@ -239,3 +239,22 @@ async fn the_brake_ends_for_the_parts_that_a_report_no_longer_has() {
     world.steps(3).await;
     assert_eq!(world.held(BrakeKind::Handles).await, 0);
 }
+
+#[tokio::test]
+async fn a_report_in_parts_is_settled_only_when_every_part_is() {
+    let (mut world, nodes) = ready(1, json!({"missing_grace_s": 60, "cap_min": 10})).await;
+    let name = |n: usize| format!("h{n:05}");
+    let look_at = world.now() + Span::from_s(80_000);
+    for n in 0..300 {
+        world.look.apply(&insert_handle(&live(&nodes[0], &name(n), HandleKind::Container, look_at))).await.unwrap();
+    }
+    // One handle of the second part is missing.
+    world.node_of(&nodes[0]).handles.extend((0..300).filter(|n| *n != 150).map(name));
+    world.steps(40).await;
+    let gone: Vec<String> =
+        world.handles(&nodes[0]).await.into_iter().filter(|r| r.state == HandleState::Gone).map(|r| r.handle).collect();
+    assert_eq!(gone, [name(150)]);
+    let sent = world.node_of(&nodes[0]).handle_reports;
+    world.steps(10).await;
+    assert_eq!(world.node_of(&nodes[0]).handle_reports, sent, "now every part is settled");
+}
