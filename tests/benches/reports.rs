@@ -120,7 +120,7 @@ impl Node {
                 report_no: self.report_no,
                 as_of: self.as_of,
                 complete: true,
-                part: (of > 1).then_some(ReportPart { no, of, after, up_to }),
+                part: (of > 1).then_some(ReportPart { no, of, after, up_to, resumed: false }),
                 digest: digest.clone(),
                 handles: handles.to_vec(),
             });

@@ -7,7 +7,7 @@ use model::Desired;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What survives the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct Durable {
     /// control plane places nothing before it has the registration and the complete report that follows.
     #[serde(default)]
     pub wiped_at: u64,
+    /// The allocs that the last list of orders left out, because the control plane could not read their rows.
+    #[serde(default)]
+    pub unreadable: BTreeSet<AllocId>,
 }
 
 impl Durable {
@@ -39,7 +42,18 @@ impl Durable {
     pub const fn new(node_id: NodeId, boot_id: String) -> Self {
         let allocs = BTreeMap::new();
         let wiped_at = u64::MAX;
-        Self { node_id, boot_id, incarnation: None, as_of: 0, report_no: 0, handle_report_no: 0, allocs, wiped_at }
+        let unreadable = BTreeSet::new();
+        Self {
+            node_id,
+            boot_id,
+            incarnation: None,
+            as_of: 0,
+            report_no: 0,
+            handle_report_no: 0,
+            allocs,
+            wiped_at,
+            unreadable,
+        }
     }
 
     /// Makes the next heartbeat register the node. Running allocs go on.

@@ -140,7 +140,8 @@ impl Node {
             instance_id: self.identity.instance_id.clone(),
             boot_id: self.durable.boot_id.clone(),
             incarnation: self.durable.incarnation.clone(),
-            as_of: self.durable.as_of,
+            // The list of orders is not whole: ask for it again.
+            as_of: self.durable.as_of.saturating_sub(u64::from(!self.durable.unreadable.is_empty())),
             busy: self.busy,
             address: self.identity.address.clone(),
             interrupt_at: self.interrupt_at,
@@ -166,7 +167,7 @@ impl Node {
         // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
         // accepted.
         self.in_flight.take_if(|report| answer.must_report && report.as_of < answer.seq);
-        self.on_orders(answer.seq, answer.allocs.as_deref());
+        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.unreadable);
         registered
     }
 
@@ -180,7 +181,7 @@ impl Node {
     }
 
     /// Applies a list of orders. An answer without a list means that the node has the current one.
-    fn on_orders(&mut self, seq: u64, orders: Option<&[AllocOrder]>) {
+    fn on_orders(&mut self, seq: u64, orders: Option<&[AllocOrder]>, unreadable: &BTreeSet<AllocId>) {
         let Some(orders) = orders else { return };
         for order in orders {
             // The order shows what the control plane knows. After a restore the order may show less than was delivered.
@@ -188,7 +189,7 @@ impl Node {
                 *delivered = order.client;
             }
         }
-        if orders::apply(&mut self.durable, seq, orders) == Applied::SomeMissing {
+        if orders::apply(&mut self.durable, seq, orders, unreadable) == Applied::SomeMissing {
             self.complete_due = true;
         }
         self.forget_dropped();
@@ -314,7 +315,7 @@ impl Node {
                 self.forget(update.alloc_id);
             }
         }
-        self.on_orders(answer.seq, answer.allocs.as_deref());
+        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.unreadable);
     }
 
     /// Applies the refusal of the whole report in flight: the next report is a new one with a new number. But after a

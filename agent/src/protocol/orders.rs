@@ -5,8 +5,10 @@
 //! Does not: start or stop anything.
 
 use crate::protocol::durable::{Durable, LocalAlloc};
+use model::ids::AllocId;
 use model::wire::AllocOrder;
 use model::{ClientStatus, Desired};
+use std::collections::BTreeSet;
 
 /// The result of applying a list of orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +22,9 @@ pub enum Applied {
     SomeMissing,
 }
 
-/// Applies the list of orders of `seq`, and raises `as_of` to it.
-pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder]) -> Applied {
+/// Applies the list of orders of `seq`, and raises `as_of` to it. The control plane cannot read the rows of the `unreadable`
+/// allocs: these stay as they are.
+pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder], unreadable: &BTreeSet<AllocId>) -> Applied {
     if seq < known.as_of {
         return Applied::Older;
     }
@@ -46,13 +49,14 @@ pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder]) -> Applied {
     }
     for (id, alloc) in &mut known.allocs {
         // A list from before the placement of an alloc says nothing about that alloc.
-        let unlisted = !orders.iter().any(|o| o.alloc_id == *id);
+        let unlisted = !unreadable.contains(id) && !orders.iter().any(|o| o.alloc_id == *id);
         if unlisted && seq >= alloc.order.placed_seq {
             alloc.dropped = true;
             alloc.relisted = false;
         }
     }
     known.as_of = seq;
+    known.unreadable.clone_from(unreadable);
     applied
 }
 
@@ -64,17 +68,17 @@ mod tests {
     #[test]
     fn an_older_list_changes_nothing() {
         let mut known = durable();
-        assert_eq!(apply(&mut known, 5, &[order(0, 5)]), Applied::All);
+        assert_eq!(apply(&mut known, 5, &[order(0, 5)], &BTreeSet::new()), Applied::All);
         let before = known.clone();
-        assert_eq!(apply(&mut known, 4, &[]), Applied::Older);
+        assert_eq!(apply(&mut known, 4, &[], &BTreeSet::new()), Applied::Older);
         assert_eq!(known, before);
     }
 
     #[test]
     fn ag_08_an_alloc_absent_from_the_list_is_dropped() {
         let mut known = durable();
-        apply(&mut known, 5, &[order(0, 5), order(1, 4)]);
-        apply(&mut known, 6, &[order(1, 4)]);
+        apply(&mut known, 5, &[order(0, 5), order(1, 4)], &BTreeSet::new());
+        apply(&mut known, 6, &[order(1, 4)], &BTreeSet::new());
         assert!(known.allocs[&alloc_id(0)].dropped);
         assert!(!known.allocs[&alloc_id(1)].dropped);
     }
@@ -82,10 +86,10 @@ mod tests {
     #[test]
     fn a_list_from_before_the_placement_drops_nothing() {
         let mut known = durable();
-        apply(&mut known, 5, &[order(0, 5)]);
+        apply(&mut known, 5, &[order(0, 5)], &BTreeSet::new());
         // A table was restored: the node registered anew, and seq went back.
         known.as_of = 0;
-        apply(&mut known, 4, &[]);
+        apply(&mut known, 4, &[], &BTreeSet::new());
         assert!(!known.allocs[&alloc_id(0)].dropped);
     }
 
@@ -93,15 +97,15 @@ mod tests {
     fn a_stop_is_never_undone() {
         let mut known = durable();
         let stop = AllocOrder { desired: Desired::Stop, ..order(0, 1) };
-        apply(&mut known, 1, &[stop]);
-        apply(&mut known, 2, &[order(0, 1)]);
+        apply(&mut known, 1, &[stop], &BTreeSet::new());
+        apply(&mut known, 2, &[order(0, 1)], &BTreeSet::new());
         assert_eq!(known.allocs[&alloc_id(0)].order.desired, Desired::Stop);
     }
 
     #[test]
     fn an_alloc_placed_before_the_disk_was_wiped_is_not_started() {
         let mut known = Durable { wiped_at: 5, ..durable() };
-        assert_eq!(apply(&mut known, 6, &[order(0, 5), order(1, 6)]), Applied::SomeMissing);
+        assert_eq!(apply(&mut known, 6, &[order(0, 5), order(1, 6)], &BTreeSet::new()), Applied::SomeMissing);
         assert_eq!(known.allocs.keys().copied().collect::<Vec<_>>(), [alloc_id(1)], "placed after the wipe");
         // A complete report without alloc 0 shows that alloc 0 is lost.
         assert_eq!(known.as_of, 6);
@@ -113,10 +117,22 @@ mod tests {
             for desired in [Desired::Run, Desired::Stop] {
                 let mut known = durable();
                 let lost = AllocOrder { client, desired, ..order(0, 1) };
-                assert_eq!(apply(&mut known, 1, &[lost]), Applied::SomeMissing);
+                assert_eq!(apply(&mut known, 1, &[lost], &BTreeSet::new()), Applied::SomeMissing);
                 assert!(known.allocs.is_empty(), "{client} {desired}");
                 assert_eq!(known.as_of, 1);
             }
         }
+    }
+
+    #[test]
+    fn an_alloc_whose_row_cannot_be_read_stays_as_it_is_and_its_order_is_asked_for_again() {
+        let mut known = durable();
+        apply(&mut known, 5, &[order(0, 5), order(1, 4)], &BTreeSet::new());
+        let unreadable = BTreeSet::from([alloc_id(0)]);
+        apply(&mut known, 7, &[order(1, 4), order(2, 7)], &unreadable);
+        assert_eq!(known.allocs.values().map(|a| a.dropped).collect::<Vec<_>>(), [false; 3]);
+        assert_eq!((known.as_of, &known.unreadable), (7, &unreadable));
+        apply(&mut known, 7, &[order(1, 4), order(2, 7)], &BTreeSet::new());
+        assert!(known.allocs[&alloc_id(0)].dropped && known.unreadable.is_empty());
     }
 }

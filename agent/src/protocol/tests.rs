@@ -5,6 +5,7 @@ use model::wire::RefusedUpdate;
 use model::wire::{AllocOrder, AllocReportAnswer, ErrorCode, HeartbeatAnswer, MAX_LOG_TAIL_BYTES};
 use model::{ClientStatus, Desired};
 use model::{Intent, NodeStatus};
+use std::collections::BTreeSet;
 
 fn node() -> Node {
     let identity = Identity { instance_id: "i-1".into(), address: Some("10.0.0.1".into()) };
@@ -21,6 +22,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         intent: Intent::Run,
         must_report: false,
         allocs,
+        unreadable: BTreeSet::new(),
         token: None,
     }
 }
@@ -33,6 +35,7 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
         refused: Vec::new(),
         next_heartbeat_s: None,
         allocs: None,
+        unreadable: BTreeSet::new(),
     }
 }
 

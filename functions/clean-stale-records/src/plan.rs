@@ -20,6 +20,10 @@ use model::{BrakeKind, Life, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use runtime::watchdog;
 use std::collections::BTreeMap;
+use store::Table;
+
+/// A row that cannot be used leaves one event in this time.
+const A_DAY: Span = Span::from_s(86_400);
 
 /// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
@@ -47,6 +51,11 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     }
     clean_silent(seen, now, &mut plan, &silent);
     orphans(seen, now, &mut plan, &by_id, &live);
+    // The queue's index shows only a part of a job's row, so poll-and-scale may not know of these.
+    for row in seen.aside.rows.iter().filter(|row| row.table == Table::Jobs) {
+        let reason = Reason::RowUnsound { what: row.what.clone() };
+        plan.tell(Action::Warn(row.subject.clone()), reason, Telling::Once(A_DAY));
+    }
     for job in &seen.not_indexed {
         plan.add(Action::IndexJob(Box::new(job.clone())), Reason::NotInIndex { state: job.summary.state });
     }

@@ -5,6 +5,7 @@
 //! the gate opens last, after the whole report was applied; a repeated report gets the same answer.
 //! Does not: place or stop allocs; poll-and-scale does.
 
+use crate::orders::Orders;
 use crate::{Ingest, RACES, internal, unwritten};
 use model::events::Subject;
 use model::ids::{AllocId, NodeId};
@@ -20,6 +21,25 @@ use store::{DbError, Unreadable, WriteError, change, unchanged};
 
 /// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
 const MAX_ALLOCS: usize = 10_000;
+
+/// What became of an update.
+enum Taken {
+    Yes,
+    Refused(String),
+    /// A row that the change needs cannot be read. The update is neither taken nor refused, so the node reports it again.
+    NotYet,
+}
+
+/// Passes an error on, unless a row cannot be read: then only the alloc that needs the row is left alone.
+fn left_alone(error: WriteError) -> Result<(), Refusal> {
+    match error {
+        WriteError::Db(error @ DbError::Corrupt { .. }) => {
+            tracing::warn!(%error, "an alloc is left alone");
+            Ok(())
+        }
+        other => Err(unwritten(other)),
+    }
+}
 
 /// One report while it is applied.
 struct Applying<'a> {
@@ -87,11 +107,11 @@ impl Ingest {
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
-        let allocs = if report.as_of < life.seq { self.orders(life).await? } else { None };
+        let Orders { allocs, unreadable } = self.orders(life, report.as_of).await?;
         // The end wakes poll-and-scale. Without this, a node that works would wait 60 to 90 s before it asks.
         let next_heartbeat_s = has_room.then(|| known.soon_s());
         let (status, seq) = (contact.status, life.seq);
-        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs })
+        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs, unreadable })
     }
 
     /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.
@@ -116,10 +136,10 @@ impl Applying<'_> {
         // An update of a row that cannot be read is neither taken nor refused, so the node reports it again.
         let aside: BTreeSet<AllocId> = listed.unreadable.iter().filter_map(Unreadable::alloc_id).collect();
         for update in updates.iter().filter(|u| !aside.contains(&u.alloc_id)) {
-            let verdict = self.update(rows.get(&update.alloc_id).cloned(), update).await?;
-            match verdict {
-                None => self.accepted.push(update.alloc_id),
-                Some(reason) => self.refused.push(RefusedUpdate { alloc_id: update.alloc_id, reason }),
+            match self.update(rows.get(&update.alloc_id).cloned(), update).await? {
+                Taken::Yes => self.accepted.push(update.alloc_id),
+                Taken::Refused(reason) => self.refused.push(RefusedUpdate { alloc_id: update.alloc_id, reason }),
+                Taken::NotYet => {}
             }
         }
         self.accepted.sort_unstable();
@@ -127,13 +147,13 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Applies one update. Returns why the update is refused; `None` if it is accepted.
-    async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Option<String>, Refusal> {
+    /// Applies one update.
+    async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Taken, Refusal> {
         for _ in 0..RACES {
-            let Some(alloc) = row else { return Ok(Some(format!("there is no alloc {}", update.alloc_id))) };
+            let Some(alloc) = row else { return Ok(Taken::Refused(format!("there is no alloc {}", update.alloc_id))) };
             let written = match alloc.reported(update, self.node_id, self.now) {
-                ReportOutcome::Known => return Ok(None),
-                ReportOutcome::Refused(reason) => return Ok(Some(reason)),
+                ReportOutcome::Known => return Ok(Taken::Yes),
+                ReportOutcome::Refused(reason) => return Ok(Taken::Refused(reason)),
                 // The node's record must be unchanged since the check that the node may report.
                 ReportOutcome::Changed(after) => {
                     let writes = [change(Some(&alloc), &*after).0, unchanged(&self.record)];
@@ -142,11 +162,14 @@ impl Applying<'_> {
                 ReportOutcome::Ends(ending) => self.end(&alloc, &ending).await,
             };
             match written {
-                Ok(()) => return Ok(None),
+                Ok(()) => return Ok(Taken::Yes),
                 Err(WriteError::Conflict(_) | WriteError::Contended) => {}
-                Err(e) => return Err(unwritten(e)),
+                Err(e) => return left_alone(e).map(|()| Taken::NotYet),
             }
-            row = self.again(update.alloc_id).await?;
+            row = match self.again(update.alloc_id).await? {
+                Ok(row) => row,
+                Err(unreadable) => return left_alone(unreadable.into()).map(|()| Taken::NotYet),
+            };
         }
         Err(unwritten(WriteError::CONFLICT))
     }
@@ -161,9 +184,9 @@ impl Applying<'_> {
     }
 
     /// After a lost race: checks again that the node may report, and reads the record and the alloc again.
-    async fn again(&mut self, id: AllocId) -> Result<Option<Alloc>, Refusal> {
+    async fn again(&mut self, id: AllocId) -> Result<Result<Option<Alloc>, DbError>, Refusal> {
         self.record = self.ingest.qualified(self.node_id, self.proven, self.report).await?;
-        self.ingest.store.alloc(id).await.map_err(internal)
+        Ok(self.ingest.store.alloc(id).await)
     }
 
     /// Ends as lost the live allocs that a complete report does not list, if the report is new enough to know of them.
@@ -171,15 +194,16 @@ impl Applying<'_> {
         let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).chain(bad.iter().copied()).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
         for id in live.difference(&listed) {
-            let mut row = match self.ingest.store.alloc(*id).await {
-                // Nobody knows whether this alloc should be on the node.
-                Err(error @ DbError::Corrupt { .. }) => {
-                    tracing::warn!(%error, "an alloc is left alone");
-                    continue;
-                }
-                row => row.map_err(internal)?,
-            };
+            let mut read = self.ingest.store.alloc(*id).await;
             for race in 0..RACES {
+                let row = match read {
+                    Ok(row) => row,
+                    // Nobody knows whether this alloc should be on the node.
+                    Err(unreadable) => {
+                        left_alone(unreadable.into())?;
+                        break;
+                    }
+                };
                 let live = row.filter(|a| !a.summary.client.is_final() && a.summary.node_id == self.node_id);
                 if live.as_ref().is_some_and(|alloc| report.as_of < alloc.summary.placed_seq) {
                     break;
@@ -197,9 +221,12 @@ impl Applying<'_> {
                         return Err(unwritten(e));
                     }
                     Err(WriteError::Conflict(_) | WriteError::Contended) => {}
-                    Err(e) => return Err(unwritten(e)),
+                    Err(e) => {
+                        left_alone(e)?;
+                        break;
+                    }
                 }
-                row = self.again(*id).await?;
+                read = self.again(*id).await?;
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 //! an interruption that the agent reports becomes a drain.
 //! Does not: look at allocs, except to send the node its orders.
 
+use crate::orders::Orders;
 use crate::{Ingest, RACES, internal, unwritten};
 use model::events::Subject;
 use model::ids::NodeId;
@@ -151,7 +152,7 @@ impl Ingest {
         // An order about a handle raises `seq`, and any other change of what is settled changes the text.
         let is_settled = |said: &String| contact.settled.as_ref() == Some(said) && is_of(said, life.seq);
         let report_handles = heartbeat.handles.as_ref().is_some_and(|said| !is_settled(said));
-        let allocs = if heartbeat.as_of < life.seq { self.orders(life).await? } else { None };
+        let Orders { allocs, unreadable } = self.orders(life, heartbeat.as_of).await?;
         Ok(HeartbeatAnswer {
             status: contact.status,
             incarnation: contact.incarnation.clone(),
@@ -162,6 +163,7 @@ impl Ingest {
             report_handles,
             token: proven.next_token().map(str::to_owned),
             allocs,
+            unreadable,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The orders that a node gets about its live allocs.
 //!
-//! Guarantees: the list holds every live alloc of the life, read consistently. If the row of one of them cannot be read, the
-//! node gets no list: an agent ends what its list does not name.
+//! Guarantees: the list holds every live alloc of the life, read consistently. It names the allocs whose rows cannot be read:
+//! an agent ends what its list does not name, and leaves these alone.
 //! Does not: change anything.
 
 use crate::{Ingest, internal};
@@ -9,27 +9,34 @@ use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
 use model::{Alloc, Life};
 use runtime::http::Refusal;
-use std::collections::BTreeMap;
-use store::DbError;
+use std::collections::{BTreeMap, BTreeSet};
+use store::{DbError, Unreadable};
+
+/// The orders of a node.
+#[derive(Default)]
+pub(crate) struct Orders {
+    /// `None` if the node has the current ones.
+    pub(crate) allocs: Option<Vec<AllocOrder>>,
+    /// The allocs whose rows cannot be read.
+    pub(crate) unreadable: BTreeSet<AllocId>,
+}
 
 impl Ingest {
-    /// Every live alloc of a life, read consistently by the ids on its record. `None` if a row that the list needs cannot be
-    /// read.
-    pub(crate) async fn orders(&self, life: &Life) -> Result<Option<Vec<AllocOrder>>, Refusal> {
-        match self.list(life).await {
-            Ok(orders) => Ok(Some(orders)),
-            Err(error @ DbError::Corrupt { .. }) => {
-                tracing::warn!(%error, node_id = %life.node_id, "the node gets no orders");
-                Ok(None)
-            }
-            Err(other) => Err(internal(other)),
+    /// Every live alloc of a life, read consistently by the ids on its record, if the node may not have the current list.
+    pub(crate) async fn orders(&self, life: &Life, as_of: u64) -> Result<Orders, Refusal> {
+        if as_of >= life.seq {
+            return Ok(Orders::default());
         }
+        self.list(life).await.map_err(internal)
     }
 
-    async fn list(&self, life: &Life) -> Result<Vec<AllocOrder>, DbError> {
-        let allocs = self.store.allocs(life.allocs.iter().copied()).await?;
-        let mut orders = Vec::with_capacity(allocs.len());
-        for alloc in &allocs {
+    async fn list(&self, life: &Life) -> Result<Orders, DbError> {
+        let listed = self.store.allocs_listed(life.allocs.iter().copied()).await?;
+        for row in &listed.unreadable {
+            tracing::warn!(node_id = %life.node_id, "the node gets no order about an alloc: {row}");
+        }
+        let mut orders = Vec::with_capacity(listed.rows.len());
+        for alloc in &listed.rows {
             if alloc.summary.node_id != life.node_id || alloc.summary.client.is_final() {
                 continue;
             }
@@ -37,23 +44,31 @@ impl Ingest {
             orders.push(alloc.order(hosts));
         }
         orders.sort_by_key(|o| o.alloc_id);
-        Ok(orders)
+        let unreadable = listed.unreadable.iter().filter_map(Unreadable::alloc_id).collect();
+        Ok(Orders { allocs: Some(orders), unreadable })
     }
 
     /// The addresses of the nodes of all members, by member number, including members that have ended. An unknown
     /// address is empty. Members that were placed together have consecutive copy numbers in the order of their member
-    /// numbers. So the ids of the other members' allocs follow from this alloc's id.
+    /// numbers. So the ids of the other members' allocs follow from this alloc's id. The address of a node whose row cannot be
+    /// read is not known.
     async fn hosts(&self, alloc: &Alloc) -> Result<Vec<String>, DbError> {
         let id = alloc.id();
         let first = id.copy.saturating_sub(id.member);
         let members = (0..alloc.nodes).map(|m| AllocId { member: m, copy: first.saturating_add(m), ..id });
-        let rows = self.store.allocs(members.clone()).await?;
+        let rows = self.store.allocs_listed(members.clone()).await?.rows;
         let nodes: BTreeMap<AllocId, NodeId> = rows.iter().map(|a| (a.id(), a.summary.node_id)).collect();
         let mut hosts = Vec::new();
         for member in members {
             let node_id = nodes.get(&member).copied();
             let record = match node_id {
-                Some(node_id) => self.store.node(node_id.slot()).await?,
+                Some(node_id) => match self.store.node(node_id.slot()).await {
+                    Err(error @ DbError::Corrupt { .. }) => {
+                        tracing::warn!(%error, %node_id, "the address of a member is not known");
+                        None
+                    }
+                    record => record?,
+                },
                 None => None,
             };
             let life = record.as_ref().and_then(|r| r.life()).filter(|l| Some(l.node_id) == node_id);

@@ -5,7 +5,6 @@
 //! Does not: decide what is written.
 
 use crate::act::mark;
-use crate::report::ignore_race;
 use crate::verdict::Verdict;
 use futures::StreamExt;
 use model::policy::Policy;
@@ -52,30 +51,41 @@ impl<'a> Batches<'a> {
         self.clock.has_left(self.reserve_ms)
     }
 
-    /// Writes what changes, and the new rows.
-    pub(crate) async fn write(&mut self, verdict: &Verdict<'_>) -> Result<(), WriteError> {
-        let changed = verdict.changed.iter().map(|(before, after)| change_handle(before, after));
-        let buried = verdict.gone.iter().chain(&verdict.dropped).map(|row| change_handle(row, &row.buried(self.now)));
-        let writes: Vec<Write> = changed.chain(buried).collect();
-        self.one_by_one(writes).await?;
-        self.insert(&verdict.new).await
+    /// Writes what changes, and the new rows. Returns the names of the dropped handles whose rows were written.
+    pub(crate) async fn write(&mut self, verdict: &Verdict<'_>) -> Result<Vec<String>, WriteError> {
+        let changed = verdict.changed.iter().map(|(before, after)| (None, change_handle(before, after)));
+        let buried = |row: &Handle| change_handle(row, &row.buried(self.now));
+        let gone = verdict.gone.iter().map(|row| (None, buried(row)));
+        let dropped = verdict.dropped.iter().map(|row| (Some(row.handle.clone()), buried(row)));
+        let writes: Vec<(Option<String>, Write)> = changed.chain(gone).chain(dropped).collect();
+        let dropped = self.one_by_one(writes).await?;
+        self.insert(&verdict.new).await?;
+        Ok(dropped)
     }
 
-    /// Single conditional writes, several at the same time. A lost race is fine: the next report judges the new row.
-    async fn one_by_one(&mut self, writes: Vec<Write>) -> Result<(), WriteError> {
+    /// Single conditional writes, several at the same time. A lost race is fine: the next report judges the new row. Returns the
+    /// names of those that were written.
+    async fn one_by_one(&mut self, writes: Vec<(Option<String>, Write)>) -> Result<Vec<String>, WriteError> {
         let most = writes.len().min(MAX_WRITES);
         let mut left = writes.len().saturating_sub(most);
         let (store, may_begin) = (self.store, || self.may_begin());
-        let work = writes.into_iter().take(most).map(|write| async move {
-            if may_begin() { ignore_race(store.apply(&write).await).map(|()| true) } else { Ok(false) }
+        let work = writes.into_iter().take(most).map(|(name, write)| async move {
+            if may_begin() {
+                won(store.apply(&write).await).map(|won| (true, won.and(name)))
+            } else {
+                Ok((false, None))
+            }
         });
         let mut results = futures::stream::iter(work.collect::<Vec<_>>()).buffer_unordered(AT_ONCE);
-        while let Some(written) = results.next().await {
-            left += usize::from(!written?);
+        let mut names = Vec::new();
+        while let Some(result) = results.next().await {
+            let (began, name): (bool, Option<String>) = result?;
+            left += usize::from(!began);
+            names.extend(name);
         }
         drop(results);
         self.left = self.left.saturating_add(left as u64);
-        Ok(())
+        Ok(names)
     }
 
     /// New rows. The record must still be that of this node.
@@ -106,7 +116,9 @@ impl<'a> Batches<'a> {
         for chunk in self.first(rows).chunks(TOGETHER) {
             let together = self.mark_together(chunk, &mut marked).await?;
             for row in chunk.iter().filter(|_| together == Some(false)) {
-                self.mark_together(std::slice::from_ref(row), &mut marked).await?;
+                let alone = self.mark_together(std::slice::from_ref(row), &mut marked).await?;
+                // The row or the record has changed. The next report judges it anew.
+                self.left = self.left.saturating_add(u64::from(alone == Some(false)));
             }
         }
         Ok(marked)

@@ -29,7 +29,7 @@ use runtime::clock::RunClock;
 use runtime::http::{Claim, Refusal, Request, report_of, reporting, standing, too_often};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use store::{Listed, Unreadable, WriteError};
+use store::{DbError, Listed, Unreadable, WriteError};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
@@ -39,6 +39,9 @@ const MAX_ROWS: usize = 5000;
 
 /// Of how many other nodes one report asks whether they are no more. The next handles wait until these are gone.
 const MAX_OWNERS: usize = 20;
+
+/// The most parts of one report. A part of an agent has up to 1,000 handles.
+const MAX_PARTS: u32 = 10_000;
 
 /// How many allocs of one node are read to learn which caches they name.
 const MAX_ALLOCS: usize = 1000;
@@ -149,7 +152,7 @@ impl Applying<'_> {
         let mut verdict = judge(&rows, &handles, self.report.complete, &node, self.rules(readiness), self.now);
         self.tell_conflicts(&verdict.conflicts).await;
         self.tell_unreadable(&unreadable).await;
-        let (is_held, release) = self.brake(&mut verdict, &rows).await?;
+        let (is_held, release) = self.brake(&mut verdict, &rows, readiness, cut.as_deref()).await?;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
         let quiet = readiness == Readiness::Ready
@@ -162,9 +165,9 @@ impl Applying<'_> {
         let settled = if quiet { self.settles(settled) } else { None };
         self.note_number(settled.as_deref()).await?;
         let mut batches = Batches::new(&self.sweep.store, self.record.clone(), self.clock, self.policy, self.now);
-        batches.write(&verdict).await?;
-        for dropped in &verdict.dropped {
-            let reason = Reason::MissingTooLong { handle: dropped.handle.clone() };
+        let dropped = batches.write(&verdict).await?;
+        if !dropped.is_empty() {
+            let reason = Reason::MissingTooLong { handles: dropped.len(), shown: some_of(&dropped) };
             self.tell(ActionName::ForgetHandle, &reason).await;
         }
         let marked: Vec<&Handle> = verdict.twice_unknown.iter().chain(&verdict.back).copied().collect();
@@ -196,7 +199,11 @@ impl Applying<'_> {
     /// What to note as settled after a report, or a part of one, that changes nothing. A report of several parts is settled
     /// when each of them in turn was so, at the same `seq` and with the same digest.
     fn settles(&self, whole: &str) -> Option<String> {
-        let Some(ReportPart { no, of, .. }) = self.report.part else { return Some(whole.to_owned()) };
+        let Some(ReportPart { no, of, resumed, .. }) = self.report.part else { return Some(whole.to_owned()) };
+        // The beginning of the range was not quiet, or it was too long to be looked at together with its end.
+        if resumed {
+            return None;
+        }
         let before = self.record.contact().and_then(|c| c.settled.as_deref());
         let follows = no == 1 || before == Some(format!("{whole}>{}", no.saturating_sub(1)).as_str());
         follows.then(|| if no == of { whole.to_owned() } else { format!("{whole}>{no}") })
@@ -263,10 +270,17 @@ impl Applying<'_> {
         let labels: BTreeSet<&str> = handles.iter().filter_map(|h| h.label.as_deref()).collect();
         let own = self.node_id.to_string();
         let others = labels.into_iter().filter(|label| *label != own).filter_map(|label| label.parse::<NodeId>().ok());
+        let others: Vec<NodeId> = others.collect();
+        // Each report begins with other labels, so that those of living nodes do not hide the others.
+        let turn = usize::try_from(self.report.report_no).unwrap_or(0).wrapping_mul(MAX_OWNERS);
+        let first = turn.checked_rem(others.len()).unwrap_or(0);
         let mut over = BTreeSet::new();
-        for node_id in others.take(MAX_OWNERS) {
-            if self.sweep.store.node(node_id.slot()).await?.is_some_and(|record| is_over(&record, node_id)) {
-                over.insert(node_id.to_string());
+        for node_id in others.iter().cycle().skip(first).take(MAX_OWNERS.min(others.len())) {
+            match self.sweep.store.node(node_id.slot()).await {
+                Ok(record) => over.extend(record.filter(|r| is_over(r, *node_id)).map(|_| node_id.to_string())),
+                // Nobody knows whether the life is over, so it is not.
+                Err(error @ DbError::Corrupt { .. }) => tracing::warn!(%error, "the label of a node is not judged"),
+                Err(other) => return Err(other.into()),
             }
         }
         Ok(over)
@@ -344,10 +358,14 @@ impl Applying<'_> {
     /// if they are an unusual share of all handles of the node. Returns whether some wait, or whether the brake's entry is
     /// not up to date: then the next report must not be taken for a settled one. And the release that this report uses up,
     /// as read and as it is afterwards.
+    ///
+    /// Only a complete report of a ready node says that nothing unusual is left of what it looked at.
     async fn brake(
         &self,
         verdict: &mut Verdict<'_>,
         rows: &[Handle],
+        readiness: Readiness,
+        cut: Option<&str>,
     ) -> Result<(bool, Option<(Release, Release)>), WriteError> {
         let (store, policy) = (&self.sweep.store, &self.policy.sweep);
         let unusual = verdict.twice_unknown.iter().chain(&verdict.dropped);
@@ -358,14 +376,23 @@ impl Applying<'_> {
         let unbraked = Unbraked { number: policy.cap_min.into(), share: policy.cap_fraction };
         let kind = BrakeKind::Handles;
         // Each part of a report is judged by itself.
-        let part = self.report.part.as_ref().map(|part| format!("#{}", part.no)).unwrap_or_default();
-        let source = format!("{}{part}", self.node_id);
+        let part = self.report.part.as_ref().filter(|part| part.of > 1).map(|part| format!("#{}", part.no));
+        let source = format!("{}{}", self.node_id, part.unwrap_or_default());
+        let judges = self.report.complete && readiness == Readiness::Ready;
+        if ids.is_empty() && !judges {
+            return Ok((false, None));
+        }
+        let began = self.report.part.as_ref().filter(|part| part.resumed).and_then(|part| part.after.as_deref());
+        let is_not_judged = |id: &str| {
+            let is_outside = began.is_some_and(|began| id <= began) || cut.is_some_and(|cut| id > cut);
+            (!judges && !ids.iter().any(|unusual| unusual == id)) || is_outside
+        };
         let why = Reason::ManyHandles { node_id: self.node_id, unusual: ids.len(), all };
         // The entry is one row for all nodes, so the reports of several nodes may change it at the same time.
         for _ in 0..RACES {
             let entry: BrakeEntry = store.entry(&ControlKey::Brake(kind)).await?;
             let release: Release = store.entry(&ControlKey::Release(kind)).await?;
-            let brake = Brake::new(kind, &source, entry, release, self.now);
+            let brake = Brake::new(kind, &source, entry, release, self.now).without_judging(is_not_judged);
             let decision = brake
                 .is_unusual(ids.len(), all, unbraked)
                 .then(|| brake.decide(Trouble { hold: None, ids: ids.clone(), not_before: None, why: why.clone() }));
@@ -394,13 +421,13 @@ impl Applying<'_> {
         Ok((true, None))
     }
 
-    /// Whether this source of the brake is a part that the node's report no longer has. Only the last part knows it.
+    /// Whether this source of the brake is a part that the node's report no longer has.
     fn is_past_the_last_part(&self, source: &str) -> bool {
-        let (no, of) = self.report.part.as_ref().map_or((0, 0), |part| (part.no, part.of));
+        let of = self.report.part.as_ref().map_or(1, |part| part.of);
         let (node, part) = source.split_once('#').unwrap_or((source, "0"));
         let is_one_of_them =
-            if of == 0 { part == "0" } else { part.parse().is_ok_and(|no: u32| (1..=of).contains(&no)) };
-        no == of && node == self.node_id.to_string() && !is_one_of_them
+            if of == 1 { part == "0" } else { part.parse().is_ok_and(|no: u32| (1..=of).contains(&no)) };
+        node == self.node_id.to_string() && !is_one_of_them
     }
 
     async fn tell(&self, action: ActionName, reason: &Reason) {
@@ -419,9 +446,9 @@ fn some_of(names: &[String]) -> String {
 fn check(report: &HandleReport) -> Result<(), Refusal> {
     let bad = |message: String| Err(Refusal::new(ErrorCode::BadRequest, message));
     if let Some(ReportPart { no, of, .. }) = report.part
-        && !(1..=of).contains(&no)
+        && !(1..=of.min(MAX_PARTS)).contains(&no)
     {
-        return bad(format!("part.no must be 1 to part.of, which is {of}"));
+        return bad(format!("part.no must be 1 to part.of, which is {of}; at most {MAX_PARTS} parts are allowed"));
     }
     let is_plain = |digest: &String| {
         (1..=MAX_DIGEST_BYTES).contains(&digest.len()) && digest.bytes().all(|b| b.is_ascii_alphanumeric())

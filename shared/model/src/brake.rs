@@ -8,7 +8,7 @@
 //! Does not: say what is taken away, or how many there are. Each caller does.
 //! Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
 
-use crate::control::{BrakeEntry, BrakePart, Release};
+use crate::control::{BrakeEntry, BrakePart, Release, node_of};
 use crate::reason::Reason;
 use crate::time::{Span, Time};
 use crate::words::BrakeKind;
@@ -28,6 +28,8 @@ pub struct Brake<'a> {
     entry: BrakeEntry,
     release: Release,
     now: Time,
+    /// The held ids of this source that this look does not judge. They stay held.
+    others: BTreeSet<String>,
 }
 
 /// How many may be taken away without a wait.
@@ -105,7 +107,20 @@ impl BrakeChange {
 impl<'a> Brake<'a> {
     /// The brake with this entry and this release, both as read.
     pub const fn new(kind: BrakeKind, source: &'a str, entry: BrakeEntry, release: Release, now: Time) -> Self {
-        Self { kind, source, entry, release, now }
+        Self { kind, source, entry, release, now, others: BTreeSet::new() }
+    }
+
+    /// The brake for a look that does not judge some ids, for example because it sees only a range of names. What is held or
+    /// released of them stays so.
+    #[must_use]
+    pub fn without_judging(mut self, is_not_judged: impl Fn(&str) -> bool) -> Self {
+        let held = self.part().map(|part| part.ids).unwrap_or_default();
+        self.others = held.into_iter().filter(|id| is_not_judged(id)).collect();
+        self
+    }
+
+    fn used(&self) -> Option<Release> {
+        self.release.used(self.source, |id| self.others.contains(id), self.now)
     }
 
     const fn memory(&self) -> Span {
@@ -121,8 +136,7 @@ impl<'a> Brake<'a> {
 
     /// How many a release has let go in the same trouble, over all parts of the same node's report.
     fn let_go(&self) -> u64 {
-        let base = |source: &'a str| source.split('#').next();
-        let sources = self.entry.sources().filter(|source| source.split('#').next() == base(self.source));
+        let sources = self.entry.sources().filter(|source| node_of(source) == node_of(self.source));
         let parts = sources.filter_map(|source| self.entry.part(source, self.memory(), self.now));
         parts.map(|part| part.let_go).sum()
     }
@@ -141,19 +155,18 @@ impl<'a> Brake<'a> {
         count > 0 && sum > unbraked.number && sum as f64 > unbraked.share * all as f64
     }
 
-    /// What to store when the source sees nothing unusual: nothing is held any more, and a release of this source is over.
+    /// What to store when the source sees nothing unusual: nothing that it judges is held any more, and a release of it is over.
     /// The start of the trouble is remembered, because the trouble may come and go.
     pub fn calm(&self) -> BrakeChange {
         let known = self.part();
         let has_part = self.entry.sources().any(|source| source == self.source);
         let entry = match known {
-            Some(part) if part.count == 0 => None,
-            Some(part) => Some(self.entry.with(
-                self.source,
-                Some(BrakePart { ids: Vec::new(), count: 0, ..part }),
-                None,
-                self.now,
-            )),
+            Some(part) if part.count == 0 || (!self.others.is_empty() && part.ids.len() == self.others.len()) => None,
+            Some(part) => {
+                let ids: Vec<String> = self.others.iter().cloned().collect();
+                let calm = BrakePart { count: ids.len() as u64, ids, ..part };
+                Some(self.entry.with(self.source, Some(calm), None, self.now))
+            }
             // The time of the part cannot be, or is over.
             None if has_part && self.entry.until_at().is_some_and(|until| self.now < until) => {
                 Some(self.entry.with(self.source, None, None, self.now))
@@ -163,13 +176,13 @@ impl<'a> Brake<'a> {
             }
             None => None,
         };
-        self.change(entry, self.release.used(self.source, self.now))
+        self.change(entry, self.used())
     }
 
     /// What to store when the source is no more.
     pub fn ends(&self) -> BrakeChange {
         let entry = self.entry.with(self.source, None, None, self.now);
-        self.change(Some(entry), self.release.used(self.source, self.now))
+        self.change(Some(entry), self.used())
     }
 
     /// The change, and that the sources of this kind see nothing any more: parts of a report that has fewer parts now.
@@ -207,11 +220,14 @@ impl<'a> Brake<'a> {
         let may_release = known.is_some() && self.release.applies(now) && self.release.since_at() >= Some(since);
         let named = if may_release && !is_over { self.release.ids(self.source) } else { &[] };
         let named: BTreeSet<&str> = named.iter().map(String::as_str).collect();
-        let (released, held): (BTreeSet<String>, Vec<String>) = {
+        let (released, mut held): (BTreeSet<String>, Vec<String>) = {
             let (released, held): (Vec<_>, Vec<_>) =
                 trouble.ids.into_iter().partition(|id| named.contains(id.as_str()));
             (released.into_iter().collect(), held)
         };
+        held.extend(self.others.iter().filter(|id| !released.contains(*id)).cloned());
+        held.sort_unstable();
+        held.dedup();
         let count = if is_over { 0 } else { held.len() as u64 };
         let part = BrakePart {
             ids: if is_over { Vec::new() } else { held },
@@ -221,7 +237,7 @@ impl<'a> Brake<'a> {
             until_at: now + self.memory(),
         };
         let entry = self.entry.with(self.source, Some(part), Some(trouble.why.to_string()), now);
-        let used = (!released.is_empty()).then(|| self.release.used(self.source, now)).flatten();
+        let used = (!released.is_empty()).then(|| self.used()).flatten();
         let (why, kind) = (Box::new(trouble.why), self.kind);
         let is_known = known.is_some();
         let reason = match left {
@@ -230,7 +246,8 @@ impl<'a> Brake<'a> {
             None => Reason::Held { why, kind },
         };
         Decision {
-            news: count > 0 && known.is_none_or(|part| part.count == 0),
+            // What has no room in the entry is held too, but nobody can be told each time.
+            news: count > 0 && known.is_none_or(|part| part.count == 0) && entry.names(self.source),
             let_go: if is_over { LetGo::All } else { LetGo::Only(released) },
             // A brake that never held has no entry to store.
             change: self.change((count > 0 || is_known).then_some(entry), used),

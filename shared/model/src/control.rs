@@ -20,6 +20,7 @@ use crate::policy::Policy;
 use crate::time::{Span, Time};
 use crate::told::ToldRow;
 use crate::words::BrakeKind;
+pub(crate) use entries::node_of;
 use entries::unwritten;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -291,7 +291,7 @@ reasons! {
     /// A container belongs to no alloc.
     BelongsToNoAlloc "belongs_to_no_alloc" {} = "it belongs to no alloc";
     /// A live handle was missing from reports for too long.
-    MissingTooLong "missing_too_long" { handle: String } = "{handle} was missing for too long";
+    MissingTooLong "missing_too_long" { handles: usize, shown: String } = "{handles} handles were missing for too long ({shown})";
     /// A report listed handles again that no row orders.
     UnknownAgain "unknown_again" { handles: usize, shown: String } = "{handles} handles were listed twice although no row orders them ({shown})";
     /// A report listed handles again that were destroyed.

@@ -10,7 +10,7 @@ use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::time::Time;
 use crate::words::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest request body that is read, in bytes; a larger one is answered 413.
 pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
@@ -129,6 +129,10 @@ pub struct HeartbeatAnswer {
     /// Every live alloc, if the caller's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
+    /// The live allocs that `allocs` does not list because their rows cannot be read. The agent leaves them as they are, and
+    /// asks for the list again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unreadable: BTreeSet<AllocId>,
 }
 
 /// What a node must know of one live alloc.
@@ -227,6 +231,9 @@ pub struct AllocReportAnswer {
     /// Every live alloc, if the reporter's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
+    /// As in [`HeartbeatAnswer`].
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unreadable: BTreeSet<AllocId>,
 }
 
 /// An alloc update that was refused.
@@ -276,6 +283,9 @@ pub struct ReportPart {
     /// The range ends with this name; `None`: with the last name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to: Option<String>,
+    /// Whether this is the rest of a range of which the answer to another report has looked at the beginning.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resumed: bool,
 }
 
 impl ReportPart {

@@ -1,13 +1,14 @@
 //! A plan that is only shown, checked by the reads that a run would make.
 //!
-//! Guarantees: such a plan announces no action that would be a conflict if a run carried it out now.
+//! Guarantees: such a plan announces no action that would be a conflict if a run carried it out now, or that needs a row which
+//! cannot be read.
 //! Does not: write anything.
 
 use crate::answer::ActError;
 use crate::observation::ObserveError;
 use async_trait::async_trait;
 use model::action::{Plan, Planned};
-use store::WriteError;
+use store::{DbError, WriteError};
 
 /// The reads of a function's actions.
 #[async_trait]
@@ -21,6 +22,9 @@ pub async fn confirmed<A: Send + Sync>(confirm: &impl Confirm<A>, mut plan: Plan
     for planned in std::mem::take(&mut plan.actions) {
         match confirm.confirm(&planned).await {
             Ok(()) => plan.actions.push(planned),
+            Err(ActError::Write(WriteError::Db(error @ DbError::Corrupt { .. }))) => {
+                tracing::warn!(%error, "an action is left out");
+            }
             Err(ActError::Write(WriteError::Db(e))) => return Err(e.into()),
             Err(ActError::Cloud(e)) => return Err(e.into()),
             Err(_) => {}

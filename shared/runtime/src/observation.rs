@@ -17,8 +17,8 @@ use model::control::{Control, JobsPlace, NoPolicy, QueuePlace};
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
-use model::time::Time;
-use model::{AllocSummary, Handle, HandleKind, Job, JobSummary, Life, NodeRecord};
+use model::time::{Span, Time};
+use model::{AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cmp::Reverse;
@@ -113,6 +113,11 @@ pub struct Observation {
     pub policy_version: u64,
 }
 
+/// The jobs whose rows clean-stale-records could not read.
+fn unreadable_jobs(control: &Control) -> Vec<JobId> {
+    control.jobs_place().unreadable().iter().copied().collect()
+}
+
 impl Observation {
     /// An empty observation with this policy.
     pub fn empty(policy: Policy, policy_version: u64, observed_at: Time) -> Self {
@@ -156,6 +161,10 @@ impl Observation {
         seen.aside.unreadable(nodes.unreadable);
         seen.aside.unreadable(queue.unreadable.into_iter().chain(placed.unreadable));
         seen.aside.unreadable(allocs.unreadable);
+        // The index shows only a part of a job's row. clean-stale-records has read the other part of these.
+        seen.aside.unreadable(store.jobs_unreadable(unreadable_jobs(&seen.control)).await?);
+        let aside = &seen.aside.jobs;
+        seen.jobs.retain(|job| !aside.contains(&job.job_id));
         let mut seen = seen.sorted_out();
         seen.complete(store).await?;
         Ok(seen)
@@ -180,9 +189,11 @@ impl Observation {
         let place = control.jobs_place();
         let (nodes, (jobs, end)) = try_join(store.nodes_listed(segments), store.jobs_not_indexed(place.job())).await?;
         let mut seen = Self { instances, control, ..Self::empty(policy, policy_version, observed_at) };
-        (seen.nodes, seen.not_indexed, seen.jobs_place) = (nodes.rows, jobs.rows, place.moved(end));
+        let known = store.jobs_unreadable(unreadable_jobs(&seen.control)).await?;
         seen.aside.unreadable(nodes.unreadable);
-        seen.aside.unreadable(jobs.unreadable);
+        seen.aside.unreadable(jobs.unreadable.into_iter().chain(known));
+        seen.jobs_place = place.moved(end, seen.aside.jobs.iter().copied());
+        (seen.nodes, seen.not_indexed) = (nodes.rows, jobs.rows);
         Ok(seen.sorted_out())
     }
 
@@ -234,6 +245,10 @@ impl Observation {
         let shown: BTreeSet<AllocId> = self.allocs.iter().map(|a| a.alloc_id).collect();
         let of_jobs = self.jobs.iter().flat_map(|j| j.allocs.difference(&shown).copied());
         let mut ask: BTreeSet<AllocId> = of_jobs.collect();
+        // The index shows only a part of a row. If the other part cannot be read, no node gets the order to start.
+        let latest = self.observed_at - Span::from_s(self.policy.sweep.creating_s);
+        let waits = |alloc: &&AllocSummary| alloc.client == ClientStatus::Pending && alloc.placed_at <= latest;
+        ask.extend(self.allocs.iter().filter(waits).map(|alloc| alloc.alloc_id));
         for (_, missed) in self.differing() {
             ask.extend(missed);
         }

@@ -54,8 +54,14 @@ impl Unusual {
     /// What clean-stale-records found. `terminated` is how many orphans it terminates.
     ///
     /// A release frees what was held, so what is held and what is terminated may be the same orphans.
+    ///
+    /// Of the rows that are set aside it counts the jobs: it alone reads whole rows of them.
     pub fn by_clean(seen: &Observation, terminated: usize, now: Time) -> Self {
-        Self { orphans: held(&seen.control, BrakeKind::Orphans, now).max(terminated as u64), ..Self::default() }
+        Self {
+            orphans: held(&seen.control, BrakeKind::Orphans, now).max(terminated as u64),
+            set_aside: seen.aside.rows.iter().filter(|row| row.table == Table::Jobs).count() as u64,
+            ..Self::default()
+        }
     }
 
     /// What sweep-dispatch found.

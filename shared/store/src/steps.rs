@@ -9,7 +9,9 @@
 //! the same call finishes the work.
 //! Does not: decide when any of this is due.
 
-use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
+use crate::conditions::{
+    change_handle, delete_any_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs,
+};
 use crate::db::{DbError, WriteError};
 use crate::rows::{change, unchanged};
 use crate::store::Store;
@@ -368,9 +370,15 @@ pub async fn end_quota_pause(store: &Store, control: &Control, now: Time) {
     }
 }
 
+/// How many rows of handles one call of [`clean_node`] deletes, about: as many as take a second or two.
+const MOST_HANDLES: usize = 5000;
+
+/// How many rows of handles one transaction deletes besides the look at the record. DynamoDB takes 100 writes.
+const HANDLES_TOGETHER: usize = 99;
+
 /// Cleans a record: first its allocs end as lost, then its handles' rows are deleted, then the slot is freed. Each of
 /// these writes requires the conditions `more` besides the version, so that a heartbeat that arrives meanwhile stops
-/// the remaining writes.
+/// the remaining writes. Of a node with very many handles, one call deletes only the first rows, and the record stays as it is.
 pub async fn clean_node(
     store: &Store,
     record: &NodeRecord,
@@ -379,7 +387,7 @@ pub async fn clean_node(
     keep: Retention,
     now: Time,
 ) -> Result<NodeRecord, WriteError> {
-    let mut record = record.clone();
+    let (mut record, mut unreadable) = (record.clone(), None);
     let Some(life) = record.life().cloned() else { return Err(WriteError::CONFLICT) };
     // A row that cannot be read is left as it is: only the set of the record is corrected.
     let rows = store.allocs_listed(life.allocs.iter().copied()).await?.rows;
@@ -389,8 +397,15 @@ pub async fn clean_node(
         record = match live {
             Some(alloc) => {
                 let ending = Ending::lost(reason);
-                let after = end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await?;
-                after.unwrap_or(record)
+                match end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await {
+                    Ok(after) => after.unwrap_or(record),
+                    // The alloc stays as it is, and so does the slot. The other allocs end, so that their jobs run again.
+                    Err(WriteError::Db(error @ DbError::Corrupt { .. })) => {
+                        unreadable = Some(error);
+                        record
+                    }
+                    Err(other) => return Err(other),
+                }
             }
             // The allocs table has no such live alloc to end: the tables were restored to different moments. Only the
             // set of the record is corrected.
@@ -400,10 +415,23 @@ pub async fn clean_node(
             }
         };
     }
+    if let Some(error) = unreadable {
+        return Err(error.into());
+    }
     let mut still = unchanged(&record);
     still.when.extend_from_slice(&more);
-    for handle in store.handles_of(life.node_id).await?.rows {
-        store.transact(&[delete_handle(&handle), still.clone()]).await?;
+    let (handles, rest) = store.handles_between(life.node_id, None, None, MOST_HANDLES).await?;
+    // The life is over, so a row that cannot be read is about nothing.
+    let unreadable =
+        handles.unreadable.iter().filter_map(|row| Some(delete_any_handle(life.node_id, row.text("handle")?)));
+    let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).chain(unreadable).collect();
+    for some in deletes.chunks(HANDLES_TOGETHER) {
+        let writes: Vec<Write> = std::iter::once(&still).chain(some).cloned().collect();
+        store.transact(&writes).await?;
+    }
+    // The next run goes on.
+    if rest.is_some() {
+        return Err(WriteError::Contended);
     }
     let cleaned = record.clean(now, reason).map_err(|_| WriteError::CONFLICT)?;
     let mut more = more;

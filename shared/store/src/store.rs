@@ -6,7 +6,7 @@
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError};
-use crate::listed::Listed;
+use crate::listed::{Listed, Unreadable};
 use crate::rows::{
     self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, is_indexed, job_key, n, node_key, s,
     to_json,
@@ -27,6 +27,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The most handles that one run of sweep-dispatch looks at. To read more takes so long that the run's decisions would be too
+/// old to be carried out, and then no run would ever make the number less.
+const MOST_DUE: usize = 20_000;
 
 /// How often a write is retried after a conflict with another transaction.
 const CONTENTION_RETRIES: u32 = 3;
@@ -172,6 +176,12 @@ impl Store {
         Ok((listed, end))
     }
 
+    /// Of these jobs, the rows that cannot be read, read consistently.
+    pub async fn jobs_unreadable(&self, ids: impl IntoIterator<Item = JobId>) -> Result<Vec<Unreadable>, DbError> {
+        let keys: Vec<Key> = ids.into_iter().map(job_key).collect();
+        Ok(Listed::<Job>::of(Table::Jobs, &self.db.get_many(&keys).await?).unreadable)
+    }
+
     /// Every live alloc, in any order, in so many parts that are read at the same time. The index may be behind the table.
     pub async fn live_allocs_listed(&self, segments: i32) -> Result<Listed<AllocSummary>, DbError> {
         self.scan_at_once(Table::Allocs, Some(LIVE), segments).await
@@ -255,7 +265,8 @@ impl Store {
         self.read(&handle_key(node, handle)).await
     }
 
-    /// The handles that are due. The index names them, and then each row is read consistently.
+    /// The handles that are due, those that wait longest first, and not more than one run can decide about. The index names
+    /// them, and then each row is read consistently.
     pub async fn handles_due(&self, now: Time) -> Result<Listed<Handle>, DbError> {
         let query = Query {
             table: Table::Handles,
@@ -275,10 +286,11 @@ impl Store {
                 }
             }
             from = page.next;
-            if from.is_none() {
+            if from.is_none() || keys.len() >= MOST_DUE {
                 break;
             }
         }
+        keys.truncate(MOST_DUE);
         Ok(Listed::of(Table::Handles, &self.db.get_many(&keys).await?))
     }
 

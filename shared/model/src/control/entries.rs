@@ -4,10 +4,11 @@
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
 use super::ControlKey;
+use crate::ids::JobId;
 use crate::node::{LONGEST_AHEAD, Version};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The row of an entry that ends. All of these entries share this format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +43,9 @@ pub struct EntryRow {
     /// function, or the id of a node whose reports are held.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parts: BTreeMap<String, BrakePart>,
+    /// For `jobs_place`: the jobs whose rows cannot be read.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unreadable: BTreeSet<JobId>,
 }
 
 /// What a brake holds of one source.
@@ -65,6 +69,17 @@ pub struct BrakePart {
 /// The most bytes of ids in one row. DynamoDB's limit for a row is 400 KB, and each KB costs a write unit.
 const MAX_ID_BYTES: usize = 64_000;
 
+/// How many of these bytes one node may use. The rest is for the others.
+const MAX_ID_BYTES_OF_A_NODE: usize = MAX_ID_BYTES / 2;
+
+/// The most sources that one row names, and the most of one node, whose report has parts. What has no room is held too. It
+/// is named, and can be released, when there is room.
+const MAX_SOURCES: usize = 1000;
+const MAX_SOURCES_OF_A_NODE: usize = 200;
+
+/// The most jobs that cannot be read and are remembered.
+const MAX_UNREADABLE: usize = 100;
+
 /// How long an entry is kept after its end, in seconds: a day.
 const MEMORY_S: i64 = 86_400;
 
@@ -86,6 +101,7 @@ impl EntryRow {
             policy_version: None,
             message: None,
             parts: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
         }
     }
 
@@ -214,10 +230,18 @@ impl JobsPlace {
         self.message()
     }
 
-    /// The entry after the jobs up to this one were read; `None` after the end of the table. `None` if nothing changes.
+    /// The jobs whose rows could not be read.
+    pub const fn unreadable(&self) -> &BTreeSet<JobId> {
+        &self.0.unreadable
+    }
+
+    /// The entry after the jobs up to this one were read; `None` after the end of the table. Of the jobs that cannot be read,
+    /// only the first ones are kept. `None` if nothing changes.
     #[must_use]
-    pub fn moved(&self, job: Option<String>) -> Option<Self> {
-        (job.as_deref() != self.job()).then(|| Self(EntryRow { message: job, ..self.0.clone() }))
+    pub fn moved(&self, job: Option<String>, unreadable: impl IntoIterator<Item = JobId>) -> Option<Self> {
+        let unreadable: BTreeSet<JobId> = unreadable.into_iter().take(MAX_UNREADABLE).collect();
+        let changes = job.as_deref() != self.job() || unreadable != self.0.unreadable;
+        changes.then(|| Self(EntryRow { message: job, unreadable, ..self.0.clone() }))
     }
 }
 
@@ -239,6 +263,11 @@ impl QueuePlace {
     }
 }
 
+/// The node of a source that is a part of its report; the source itself otherwise.
+pub(crate) fn node_of(source: &str) -> &str {
+    source.split_once('#').map_or(source, |(node, _)| node)
+}
+
 impl BrakeEntry {
     /// How many nodes, records, instances or handles the brake holds back. After the brake let go, the entry says 0
     /// until it ends. `None` if the brake never held.
@@ -255,6 +284,11 @@ impl BrakeEntry {
     pub fn ids(&self) -> impl Iterator<Item = (&str, &str)> {
         let parts = self.0.parts.iter();
         parts.flat_map(|(source, part)| part.ids.iter().map(move |id| (source.as_str(), id.as_str())))
+    }
+
+    /// Whether the entry names this source.
+    pub(crate) fn names(&self, source: &str) -> bool {
+        self.0.parts.contains_key(source)
     }
 
     /// The sources that the entry names.
@@ -284,9 +318,14 @@ impl BrakeEntry {
     pub(crate) fn with(&self, source: &str, part: Option<BrakePart>, message: Option<String>, now: Time) -> Self {
         let mut parts = self.0.parts.clone();
         parts.retain(|other, part| other != source && now < part.until_at);
-        if let Some(mut part) = part {
+        let is_of_node = |other: &str| node_of(other) == node_of(source);
+        let of_node = parts.keys().filter(|other| is_of_node(other)).count();
+        let has_room = parts.len() < MAX_SOURCES && of_node < MAX_SOURCES_OF_A_NODE;
+        if let Some(mut part) = part.filter(|_| has_room) {
             let bytes = |part: &BrakePart| part.ids.iter().map(|id| id.len() + 3).sum::<usize>();
-            let mut room = MAX_ID_BYTES.saturating_sub(parts.values().map(bytes).sum());
+            let all: usize = parts.values().map(bytes).sum();
+            let of_node: usize = parts.iter().filter(|(other, _)| is_of_node(other)).map(|(_, part)| bytes(part)).sum();
+            let mut room = MAX_ID_BYTES.saturating_sub(all).min(MAX_ID_BYTES_OF_A_NODE.saturating_sub(of_node));
             let fits = part.ids.iter().take_while(|id| {
                 let left = room.checked_sub(id.len() + 3);
                 room = left.unwrap_or(0);
@@ -322,10 +361,19 @@ impl Release {
         self.0.parts.get(source).map_or(&[], |part| &part.ids)
     }
 
-    /// The release after it was used for this source. `None` if it releases nothing of this source.
-    pub(crate) fn used(&self, source: &str, now: Time) -> Option<Self> {
+    /// The release after it was used for this source, except for the ids that stay released. `None` if it releases nothing of
+    /// this source.
+    pub(crate) fn used(&self, source: &str, stays: impl Fn(&str) -> bool, now: Time) -> Option<Self> {
         let mut parts = self.0.parts.clone();
-        parts.remove(source)?;
+        let part = parts.get_mut(source)?;
+        let before = part.ids.len();
+        part.ids.retain(|id| stays(id));
+        part.count = part.ids.len() as u64;
+        match part.ids.len() {
+            0 => _ = parts.remove(source),
+            left if left == before => return None,
+            _ => {}
+        }
         let until_at = if parts.is_empty() { Some(now) } else { self.0.until_at };
         let count = Some(parts.values().map(|p| p.ids.len() as u64).sum());
         Some(Self(EntryRow { until_at, count, parts, ..self.0.clone() }))
