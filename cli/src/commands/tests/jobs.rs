@@ -32,7 +32,10 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
         ("nodes", 2.into()),
         ("image", "busybox".into()),
         ("caches", serde_json::json!(["data", "more"])),
-        ("env", serde_json::json!({"A": "1", "B": "x=y"})),
+        (
+            "env",
+            serde_json::json!({"A": "1", "B": "x=y", "NODEKEEPER_ARRAY_INDEX": "0", "NODEKEEPER_ARRAY_COUNT": "3"}),
+        ),
         ("command", serde_json::json!(["sh", "-c", "true"])),
         ("timeout_s", 7200.into()),
         ("kill_timeout_s", 5.into()),
@@ -45,6 +48,30 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
     ] {
         assert_eq!(row[name], value, "{name}");
     }
+}
+
+#[tokio::test]
+async fn the_jobs_of_an_array_have_their_numbers_and_its_limit() {
+    let world = World::new().await;
+    let out = world.run(&["submit", "--array", "7,3-5%2", "--env", "A=1", "--", "true"]).await.done();
+    let mut indexes = Vec::new();
+    for id in out.lines() {
+        let job = world.store().job(id.parse().unwrap()).await.unwrap().unwrap();
+        assert_eq!(job.summary.array_limit, model::array::ArrayLimit::new(2));
+        assert_eq!((job.work.env["A"].as_str(), job.work.env["NODEKEEPER_ARRAY_COUNT"].as_str()), ("1", "4"));
+        assert_eq!(
+            id,
+            model::array::Array::of(job.summary.job_id)
+                .job(job.work.env["NODEKEEPER_ARRAY_INDEX"].parse().unwrap())
+                .to_string()
+        );
+        indexes.push(job.work.env["NODEKEEPER_ARRAY_INDEX"].clone());
+    }
+    assert_eq!(indexes, ["3", "4", "5", "7"]);
+    // The index of the queue has what the plan needs.
+    assert!(world.store().queue().await.unwrap().iter().all(|job| job.array_limit.is_some()));
+    let one = out.lines().next().unwrap();
+    assert!(world.run(&["job", one]).await.done().contains("at most       2 of its array placed at the same time"));
 }
 
 #[tokio::test]
@@ -73,8 +100,10 @@ async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
         &["submit", "--market", "cheap", "--", "true"],
         &["submit", "--env", "A", "--", "true"],
         &["hold"],
-        &["node", "x"],
-        &["job", "7"],
+        &["node"],
+        &["job"],
+        &["submit", "--array", "3-1", "--", "true"],
+        &["submit", "--array", "0-3", "--count", "4", "--", "true"],
         &["release", "all"],
     ] {
         assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
