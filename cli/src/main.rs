@@ -22,7 +22,11 @@ use store::{Dynamo, Store};
 
 /// Keeps EC2 nodes matched to a queue of jobs, with four functions and no server.
 #[derive(Parser, Debug)]
-#[command(name = "nodekeeper", version, after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the code of its command.")]
+#[command(
+    name = "nodekeeper",
+    version,
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the code of its command."
+)]
 struct Cli {
     /// The name of the deployment: part of the names of its tables, and a tag of its instances. Otherwise that of the
     /// context, or NODEKEEPER_CLUSTER
