@@ -7,9 +7,10 @@
 //! Why the AWS CLI: the SDK can read such profiles itself, but with two more service clients, which the functions would
 //! carry too.
 
+use crate::contexts::Settings;
 use anyhow::bail;
-use aws_config::SdkConfig;
 use aws_config::credential_process::CredentialProcessProvider;
+use aws_config::{ConfigLoader, Region, SdkConfig};
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use std::error::Error;
@@ -17,23 +18,45 @@ use std::error::Error;
 /// What gives the credentials of a profile that the SDK cannot read. It reads AWS_PROFILE, as the SDK does.
 const AWS_CLI: &str = "aws configure export-credentials --format process";
 
-/// Loads the configuration of the SDK. It has a region and credentials. `profile` is the value of AWS_PROFILE.
-pub async fn config(profile: Option<&str>) -> anyhow::Result<SdkConfig> {
-    let config = runtime::lambda::sdk_config().load().await;
+/// Loads the configuration of the SDK. It has a region and credentials. `profile` is the value of AWS_PROFILE. `told` is what
+/// a context says in place of the environment.
+pub async fn config(profile: Option<&str>, told: &Settings) -> anyhow::Result<SdkConfig> {
+    let config = loader(told).load().await;
+    let profile = told.profile.as_deref().or(profile);
     if config.region().is_none() {
         bail!("no region is set: {}", no_region(profile));
     }
     let Some(provider) = config.credentials_provider() else { return Ok(config) };
     let Err(error) = provider.provide_credentials().await else { return Ok(config) };
-    let error = told(&error);
+    let error = self::told(&error);
     if !error.contains("cargo feature(s) enabled: sso") && !error.contains("`credentials-login`") {
         bail!("{}", no_credentials(&error, profile));
     }
-    let cli = SharedCredentialsProvider::new(CredentialProcessProvider::new(AWS_CLI.to_owned()));
+    let cli = SharedCredentialsProvider::new(CredentialProcessProvider::new(aws_cli(told)));
     if let Err(error) = cli.provide_credentials().await {
         bail!("{}", no_session(&error, profile));
     }
-    Ok(runtime::lambda::sdk_config().credentials_provider(cli).load().await)
+    Ok(loader(told).credentials_provider(cli).load().await)
+}
+
+fn loader(told: &Settings) -> ConfigLoader {
+    let mut loader = runtime::lambda::sdk_config();
+    if let Some(region) = &told.region {
+        loader = loader.region(Region::new(region.clone()));
+    }
+    if let Some(profile) = &told.profile {
+        loader = loader.profile_name(profile);
+    }
+    if let Some(endpoint) = &told.endpoint {
+        loader = loader.endpoint_url(endpoint);
+    }
+    loader
+}
+
+/// The AWS CLI for the profile of a context. The name is quoted for the shell.
+fn aws_cli(told: &Settings) -> String {
+    let profile = told.profile.as_ref().map(|name| format!(" --profile '{}'", name.replace('\'', r"'\''")));
+    format!("{AWS_CLI}{}", profile.unwrap_or_default())
 }
 
 fn no_region(profile: Option<&str>) -> String {

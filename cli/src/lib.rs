@@ -5,5 +5,6 @@
 
 pub mod aws;
 pub mod commands;
+pub mod contexts;
 pub mod hidden_env;
 pub mod local;

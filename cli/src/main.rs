@@ -5,25 +5,36 @@
 
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
 
-use clap::{Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{CommandFactory, Parser, Subcommand};
 use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Screen, Usage};
+use nodekeeper_cli::contexts::{self, ContextCommand, Given};
 use nodekeeper_cli::hidden_env::HiddenEnv;
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
-use std::io::{self, IsTerminal};
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use store::{Dynamo, Store};
 
 /// Keeps EC2 nodes matched to a queue of jobs, with four functions and no server.
 #[derive(Parser, Debug)]
-#[command(name = "nodekeeper", version, after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+#[command(
+    name = "nodekeeper",
+    version,
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the code of its command."
+)]
 struct Cli {
-    /// The name of the deployment: part of the names of its tables, and a tag of its instances
-    #[arg(long, global = true, env = "NODEKEEPER_CLUSTER", hide_env_values = true, value_name = "NAME")]
+    /// The name of the deployment: part of the names of its tables, and a tag of its instances. Otherwise that of the
+    /// context, or NODEKEEPER_CLUSTER
+    #[arg(long, global = true, value_name = "NAME")]
     cluster: Option<ClusterName>,
+    /// A context of the configuration file, in place of the current one (see `context`)
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
     #[command(subcommand)]
     what: What,
 }
@@ -32,6 +43,19 @@ struct Cli {
 enum What {
     /// Run the whole system on this machine, without AWS
     Local(LocalArgs),
+    /// Choose the cluster that commands work with, from ~/.config/nodekeeper/config.toml (or NODEKEEPER_CONFIG)
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Print the completion of commands and options for a shell
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write a manual page for each command into a directory
+    Man {
+        /// The directory
+        dir: std::path::PathBuf,
+    },
     #[command(flatten)]
     Operate(Command),
 }
@@ -51,6 +75,7 @@ async fn main() -> ExitCode {
     match run(cli).await {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
+        Ok(Outcome::Code(code)) => ExitCode::from(code),
         // The reader closed the pipe: it has read enough.
         Err(e) if closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
@@ -62,6 +87,7 @@ async fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<Outcome> {
     let clock: Arc<dyn Fn() -> Time + Send + Sync> = Arc::new(Time::now);
+    let given = Given { cluster: cli.cluster, context: cli.context, env: environment() };
     match cli.what {
         What::Local(args) => {
             let env = |name: &str| std::env::var(name).ok();
@@ -70,10 +96,25 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
             local::run(args, env).await?;
             Ok(Outcome::Done)
         }
+        What::Context(command) => {
+            contexts::run(&command, &given, &mut io::stdout())?;
+            Ok(Outcome::Done)
+        }
+        What::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "nodekeeper", &mut script);
+            io::stdout().write_all(&script)?;
+            Ok(Outcome::Done)
+        }
+        What::Man { dir } => {
+            std::fs::create_dir_all(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
+            clap_mangen::generate_to(Cli::command(), &dir)
+                .with_context(|| format!("the pages cannot be written to {}", dir.display()))?;
+            Ok(Outcome::Done)
+        }
         What::Operate(command) => {
-            let cluster = cli.cluster;
             let mut context = Context {
-                connect: Box::new(move || Box::pin(connect(cluster.clone()))),
+                connect: Box::new(move || Box::pin(connect(given.clone()))),
                 clock,
                 screen: if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Pipe },
                 input: &mut io::BufReader::new(io::stdin()),
@@ -85,12 +126,21 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
     }
 }
 
-async fn connect(cluster: Option<ClusterName>) -> anyhow::Result<Cluster> {
-    let Some(name) = cluster else {
-        return Err(Usage("no cluster is named: give --cluster NAME, or set NODEKEEPER_CLUSTER".into()).into());
+/// The variables of the environment that are text.
+fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+async fn connect(given: Given) -> anyhow::Result<Cluster> {
+    let told = given.for_sdk()?;
+    let Some(name) = told.cluster.clone() else {
+        let message = "no cluster is named: give --cluster NAME or --context NAME, or set NODEKEEPER_CLUSTER";
+        return Err(Usage(message.into()).into());
     };
     let profile = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
-    let config = nodekeeper_cli::aws::config(profile.as_deref()).await?;
+    let config = nodekeeper_cli::aws::config(profile.as_deref(), &told).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::new(aws_sdk_ec2::Client::new(&config), name);
     let secrets = aws_sdk_secretsmanager::Client::new(&config);

@@ -12,6 +12,7 @@
 
 mod account;
 mod alarmed;
+mod arrays;
 mod attacks;
 mod bad_input;
 mod boot;

@@ -4,6 +4,7 @@
 //! nothing else go, and expires by itself.
 //! Does not: destroy anything, or release what a brake holds later.
 
+use super::find::{Finder, node_of, short_alloc};
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, or_blank, when};
 use super::{Cluster, Context, Outcome, nodes};
@@ -11,10 +12,10 @@ use clap::{Args, ValueEnum};
 use model::auth::hex;
 use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::Subject;
-use model::ids::{NodeId, Slot};
+use model::ids::NodeId;
 use model::time::Span;
 use model::{ActionName, BrakeKind};
-use model::{Handle, HandleState, NodeRecord, NodeState};
+use model::{Handle, HandleState, NodeRecord};
 use sha2::{Digest, Sha256};
 use store::{Listed, change_handle};
 
@@ -24,8 +25,9 @@ const RELEASE: Span = Span::from_s(3600);
 /// `handles`
 #[derive(Args, Clone, Debug)]
 pub struct HandlesArgs {
-    /// The slot's number
-    slot: Slot,
+    /// The slot's number, or the id of its node or instance, or a part of it
+    #[arg(value_name = "NODE")]
+    slot: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -37,8 +39,8 @@ pub struct KeepArgs {
     /// The handle's name, as `nodekeeper handles SLOT` shows it
     handle: String,
     /// The slot of the handle's node; not needed if only one node has a handle of that name
-    #[arg(long)]
-    slot: Option<Slot>,
+    #[arg(long, value_name = "NODE")]
+    slot: Option<String>,
     /// Stop keeping it
     #[arg(long)]
     undo: bool,
@@ -82,17 +84,10 @@ impl Brake {
     }
 }
 
-/// The current node of a slot, or else its last one.
-fn node_of(record: &NodeRecord) -> Option<NodeId> {
-    match &record.state {
-        NodeState::Cleaned { last_node_id } => *last_node_id,
-        _ => record.node_id(),
-    }
-}
-
 pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let record = cluster.store.node(args.slot).await?.ok_or_else(|| nodes::no_node(args.slot))?;
+    let slot = Finder::new(&cluster).slot(&args.slot).await?;
+    let record = cluster.store.node(slot).await?.ok_or_else(|| nodes::no_node(slot))?;
     let listed = match node_of(&record) {
         Some(node) => cluster.store.handles_of(node).await?,
         None => Listed::default(),
@@ -104,7 +99,7 @@ pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
         return Ok(Outcome::Done);
     }
     if handles.is_empty() {
-        writeln!(context.out, "no handles on slot {}", args.slot)?;
+        writeln!(context.out, "no handles on slot {slot}")?;
     }
     let mut rows = Rows::new(&["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "NEXT LOOK"]);
     for handle in &handles {
@@ -112,7 +107,7 @@ pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
             handle.handle.clone(),
             handle.kind.to_string(),
             handle.state.to_string(),
-            or_blank(handle.alloc_id),
+            or_blank(handle.alloc_id.map(short_alloc)),
             if handle.keep { "kept" } else { "" }.to_owned(),
             when(handle.due_at, now),
         ]);
@@ -123,8 +118,9 @@ pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
 
 pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let node = match args.slot {
-        Some(slot) => {
+    let node = match &args.slot {
+        Some(given) => {
+            let slot = Finder::new(&cluster).slot(given).await?;
             let record = cluster.store.node(slot).await?.ok_or_else(|| nodes::no_node(slot))?;
             node_of(&record).ok_or_else(|| nodes::no_node(slot))?
         }

@@ -5,9 +5,10 @@
 //!
 //! Guarantees: shows everything stored about the subject, up to `--limit`.
 
+use super::find::{Finder, NotFound, Work};
 use super::show::{self, Rows, moment};
 use super::story::{self, Happening};
-use super::{Context, Outcome, Usage};
+use super::{Cluster, Context, Outcome, Usage};
 use clap::Args;
 use model::events::{Event, Subject};
 use model::functions::{self, FUNCTIONS};
@@ -21,7 +22,8 @@ const RECENT: i32 = 50;
 /// `history`
 #[derive(Args, Clone, Debug)]
 pub struct HistoryArgs {
-    /// A slot, node, job or alloc by its number or id, a function by its name, or `cluster`
+    /// A slot, node, job or alloc by its number, its id or a part of it, a job by its name, a function by its name, or
+    /// `cluster`
     #[arg(value_name = "SUBJECT")]
     subject: String,
     /// The most events to show, the newest ones [default: 50; for a job or an alloc 1000]
@@ -53,14 +55,18 @@ pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
         let functions: Vec<&str> = FUNCTIONS.iter().map(|f| f.name).collect();
         let functions = functions.join(", ");
         Err(Usage(format!(
-            "{given} is not a subject: give a slot, the id of a node, job or alloc, cluster, or one of {functions}"
+            "{given} is not a subject: give a slot, the id of a node, job or alloc or a part of it, the name of a job, cluster, or one of {functions}"
         )))
     }
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<Outcome> {
-    let subject = subject(&args.subject)?;
+    let known = subject(&args.subject);
     let (cluster, now) = (context.cluster().await?, context.now());
+    let subject = match known {
+        Ok(subject) => subject,
+        Err(unknown) => find(&cluster, &args.subject, unknown).await?,
+    };
     match &subject {
         Subject::Job(id) => {
             let story = story::of_job(&cluster, *id, args.limit.unwrap_or(story::WHOLE)).await?;
@@ -86,6 +92,22 @@ pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     }
     rows.print(context.out)?;
     Ok(Outcome::Done)
+}
+
+/// The job, alloc or node that the person means with a name or a part of an id.
+async fn find(cluster: &Cluster, text: &str, unknown: Usage) -> anyhow::Result<Subject> {
+    let mut finder = Finder::new(cluster);
+    match finder.work(text).await {
+        Ok(Work::Job(id)) => return Ok(Subject::Job(id)),
+        Ok(Work::Alloc(id)) => return Ok(Subject::Alloc(id)),
+        Err(e) if e.is::<NotFound>() => {}
+        Err(e) => return Err(e),
+    }
+    match finder.slot(text).await {
+        Ok(slot) => Ok(Subject::Slot(slot)),
+        Err(e) if e.is::<NotFound>() => Err(unknown.into()),
+        Err(e) => Err(e),
+    }
 }
 
 /// Shows a story. Times are exact, relative to the beginning of the story, and relative to now.

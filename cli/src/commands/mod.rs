@@ -8,9 +8,18 @@
 //! Does not: read the clock or the environment (`main.rs` does), or do the work of the functions: their next run acts
 //! on what a command wrote.
 
+mod amounts;
+mod array_numbers;
+mod bulk;
+mod cancel;
+mod filter;
+mod find;
+mod follow;
 mod handles;
 mod history;
 mod init;
+mod job;
+mod job_file;
 mod jobs;
 mod key;
 mod next;
@@ -18,6 +27,9 @@ mod nodes;
 mod operate;
 mod plan;
 mod policy;
+mod policy_edit;
+mod progress;
+mod run;
 mod show;
 mod status;
 mod story;
@@ -25,6 +37,7 @@ mod submit;
 mod teardown;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use next::Next;
 pub use show::{Screen, error};
@@ -99,6 +112,8 @@ pub enum Outcome {
     Done,
     /// The command left something undone, or found a problem, and printed which: exit code 1.
     Failed,
+    /// The command ran something else, which ended with this exit code.
+    Code(u8),
 }
 
 impl Outcome {
@@ -122,14 +137,16 @@ pub enum Command {
     Policy(policy::PolicyCommand),
     /// Submit a job and print its id
     Submit(Box<submit::SubmitArgs>),
+    /// Submit a job, wait for it, print the end of its output, and exit with its exit code
+    Run(Box<run::RunArgs>),
     /// List jobs
     Jobs(jobs::JobsArgs),
     /// Show a job, its allocs, and why the job waits
-    Job(jobs::JobArgs),
+    Job(job::JobArgs),
     /// Show the end of the output of a job or an alloc
-    Logs(jobs::LogsArgs),
+    Logs(job::LogsArgs),
     /// Cancel jobs and stop their allocs
-    Cancel(jobs::CancelArgs),
+    Cancel(cancel::CancelArgs),
     /// List nodes
     Nodes(nodes::NodesArgs),
     /// Show a node
@@ -137,7 +154,7 @@ pub enum Command {
     /// Keep nodes up and give them no new work
     Hold(nodes::IntentArgs),
     /// Give nodes no new work and shut them down as soon as they are idle
-    Drain(nodes::IntentArgs),
+    Drain(nodes::DrainArgs),
     /// Let nodes take work again after a hold or a drain
     Resume(nodes::IntentArgs),
     /// List the containers and volumes of a node
@@ -166,15 +183,16 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Init(args) => init::run(context, &args).await,
         Command::Policy(command) => policy::run(context, &command).await,
         Command::Submit(args) => submit::run(context, &args).await,
+        Command::Run(args) => run::run(context, &args).await,
         Command::Jobs(args) => jobs::list(context, &args).await,
-        Command::Job(args) => jobs::show(context, &args).await,
-        Command::Logs(args) => jobs::logs(context, &args).await,
-        Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Job(args) => job::show(context, &args).await,
+        Command::Logs(args) => job::logs(context, &args).await,
+        Command::Cancel(args) => cancel::run(context, &args).await,
         Command::Nodes(args) => nodes::list(context, &args).await,
         Command::Node(args) => nodes::show(context, &args).await,
-        Command::Hold(args) => nodes::intend(context, &args, Intent::Hold).await,
-        Command::Drain(args) => nodes::intend(context, &args, Intent::Drain).await,
-        Command::Resume(args) => nodes::intend(context, &args, Intent::Run).await,
+        Command::Hold(args) => nodes::intend(context, &args.slots, Intent::Hold, None).await,
+        Command::Drain(args) => nodes::drain(context, &args).await,
+        Command::Resume(args) => nodes::intend(context, &args.slots, Intent::Run, None).await,
         Command::Handles(args) => handles::list(context, &args).await,
         Command::Keep(args) => handles::keep(context, &args).await,
         Command::Release(args) => handles::release(context, &args).await,

@@ -3,9 +3,12 @@
 //! Guarantees: an intent belongs to the current life of the slot and ends with it.
 //! Does not: shut anything down. poll-and-scale reads the intent and shuts nodes down.
 
+use super::amounts::{Moment, moment as moment_of};
+use super::find::{Finder, short_alloc};
 use super::next::{self, Next};
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
+use super::watch::{self, Page};
 use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::ActionName;
@@ -14,6 +17,7 @@ use model::ids::Slot;
 use model::time::Time;
 use model::{Intent, NodeRecord, NodeState};
 use serde::Serialize;
+use std::io::Write;
 
 /// `nodes`
 #[derive(Args, Clone, Debug)]
@@ -21,6 +25,9 @@ pub struct NodesArgs {
     /// Also show free slots
     #[arg(long)]
     all: bool,
+    /// Show the list again and again, until Ctrl-C
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
     /// Print JSON: every record, including free slots
     #[arg(long)]
     json: bool,
@@ -29,19 +36,31 @@ pub struct NodesArgs {
 /// `node`
 #[derive(Args, Clone, Debug)]
 pub struct NodeArgs {
-    /// The slot's number
-    slot: Slot,
+    /// The slot's number, or the id of its node or instance, or a part of it
+    #[arg(value_name = "NODE")]
+    slot: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// `hold`, `drain`, `resume`
+/// `hold`, `resume`
 #[derive(Args, Clone, Debug)]
 pub struct IntentArgs {
-    /// The slots' numbers
-    #[arg(value_name = "SLOT", required = true)]
-    slots: Vec<Slot>,
+    /// The slots' numbers, or the ids of their nodes or instances, or parts of them
+    #[arg(value_name = "NODE", required = true)]
+    pub(super) slots: Vec<String>,
+}
+
+/// `drain`
+#[derive(Args, Clone, Debug)]
+pub struct DrainArgs {
+    /// The slots' numbers, or the ids of their nodes or instances, or parts of them
+    #[arg(value_name = "NODE", required = true)]
+    slots: Vec<String>,
+    /// Stop what still runs there in time to be empty by then: 30m, or a time. By default every job runs to its end
+    #[arg(long, value_name = "WHEN", value_parser = moment_of)]
+    by: Option<Moment>,
 }
 
 pub(super) fn no_node(slot: Slot) -> anyhow::Error {
@@ -49,17 +68,32 @@ pub(super) fn no_node(slot: Slot) -> anyhow::Error {
 }
 
 pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow::Result<Outcome> {
-    let (cluster, now) = (context.cluster().await?, context.now());
+    list_with(context, args, watch::pause).await
+}
+
+/// [`list`], with this pause between two looks of `--watch`. The pause says whether another look follows.
+pub(super) async fn list_with(
+    context: &mut Context<'_>,
+    args: &NodesArgs,
+    pause: impl AsyncFn() -> bool,
+) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let look = async |now: Time, page: &mut Page| look(&cluster, args, now, page).await;
+    if args.watch { watch::repeat(context, look, pause).await } else { watch::once(context, look).await }
+}
+
+async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
+    let Page { out, err } = page;
     let listed = cluster.store.nodes_listed(1).await?;
-    show::unreadable(context.err, &listed.unreadable)?;
+    show::unreadable(err, &listed.unreadable)?;
     let mut records = listed.rows;
     records.sort_by_key(|r| r.slot);
     let up = records.iter().any(|r| !r.is_cleaned());
-    let next = if up { next::read_for_list(&cluster, now, context.err).await? } else { None };
+    let next = if up { next::read_for_list(cluster, now, err).await? } else { None };
     if args.json {
         let listed = |record| Listed { record, next: said(next.as_ref(), record) };
-        show::json(context.out, &records.iter().map(listed).collect::<Vec<_>>())?;
-        return Ok(Outcome::Done);
+        show::json(out, &records.iter().map(listed).collect::<Vec<_>>())?;
+        return Ok(());
     }
     let free = records.iter().filter(|r| r.is_cleaned()).count();
     if !args.all {
@@ -71,13 +105,13 @@ pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow:
     for record in &records {
         rows.row(cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]));
     }
-    rows.print(context.out)?;
+    rows.print(out)?;
     if !args.all && free > 0 {
-        writeln!(context.out, "{} not shown (--all)", show::several(free, "free slot"))?;
+        writeln!(out, "{} not shown (--all)", show::several(free, "free slot"))?;
     } else if records.is_empty() {
-        writeln!(context.out, "no nodes yet")?;
+        writeln!(out, "no nodes yet")?;
     }
-    Ok(Outcome::Done)
+    Ok(())
 }
 
 /// A node record in JSON, and what the next run would do with the node, or why it would do nothing.
@@ -111,7 +145,8 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 10] {
 
 pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let record = cluster.store.node(args.slot).await?.ok_or_else(|| no_node(args.slot))?;
+    let slot = Finder::new(&cluster).slot(&args.slot).await?;
+    let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
     let up = !record.is_cleaned();
     let next = if up { next::read_for_list(&cluster, now, context.err).await? } else { None };
     let next = said(next.as_ref(), &record);
@@ -130,7 +165,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
         for alloc in &allocs {
             let seen = &alloc.summary;
             rows.row([
-                seen.alloc_id.to_string(),
+                short_alloc(seen.alloc_id),
                 seen.desired.to_string(),
                 seen.client.to_string(),
                 show::capacity(seen.capacity),
@@ -175,18 +210,38 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
     rows
 }
 
-pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent: Intent) -> anyhow::Result<Outcome> {
+pub(super) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<Outcome> {
+    let by = args.by.map(|by| by.after(context.now()));
+    intend(context, &args.slots, Intent::Drain, by).await
+}
+
+/// Gives the nodes in these slots an intent. `by` is the deadline of a drain.
+pub(super) async fn intend(
+    context: &mut Context<'_>,
+    slots: &[String],
+    intent: Intent,
+    by: Option<Time>,
+) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let (already, done) = match intent {
-        Intent::Hold => ("is held already", "held: it stays up and takes no new work"),
-        Intent::Drain => ("is being drained already", "drains: it takes no new work and is shut down when idle"),
-        Intent::Run => ("is neither held nor drained", "takes work again"),
+        Intent::Hold => ("is held already", "held: it stays up and takes no new work".to_owned()),
+        Intent::Drain => {
+            let by = by.map(|by| format!(", by {}: what still runs is stopped before", moment(by, context.now())));
+            let by = by.unwrap_or_default();
+            ("is being drained already", format!("drains: it takes no new work and is shut down when idle{by}"))
+        }
+        Intent::Run => ("is neither held nor drained", "takes work again".to_owned()),
     };
-    let mut all = true;
-    for slot in &args.slots {
-        match change_intent(&cluster, *slot, intent, context.now()).await {
-            Ok(true) => writeln!(context.out, "slot {slot} {done}")?,
-            Ok(false) => writeln!(context.out, "nothing changed: slot {slot} {already}")?,
+    let (mut all, mut finder) = (true, Finder::new(&cluster));
+    for given in slots {
+        let now = context.now();
+        let changed = async {
+            let slot = finder.slot(given).await?;
+            anyhow::Ok((slot, change_intent(&cluster, slot, intent, by, now).await?))
+        };
+        match changed.await {
+            Ok((slot, true)) => writeln!(context.out, "slot {slot} {done}")?,
+            Ok((slot, false)) => writeln!(context.out, "nothing changed: slot {slot} {already}")?,
             // An error with one slot does not stop the others.
             Err(e) => {
                 all = false;
@@ -197,18 +252,25 @@ pub(super) async fn intend(context: &mut Context<'_>, args: &IntentArgs, intent:
     Ok(Outcome::done_if(all))
 }
 
-/// Gives the node in a slot an intent. Returns whether that changed anything.
-pub(super) async fn change_intent(cluster: &Cluster, slot: Slot, intent: Intent, now: Time) -> anyhow::Result<bool> {
+/// Gives the node in a slot an intent, and a drain this deadline. A drain without a deadline leaves the deadline that the
+/// node has. Returns whether that changed anything.
+pub(super) async fn change_intent(
+    cluster: &Cluster,
+    slot: Slot,
+    intent: Intent,
+    by: Option<Time>,
+    now: Time,
+) -> anyhow::Result<bool> {
     let changed = retried(async || {
         let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
         // The termination of this node has begun and cannot be undone.
         if matches!(record.state, NodeState::ShuttingDown(_)) {
             anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
         }
-        if record.life().is_some_and(|l| l.intent == intent) {
+        if record.life().is_some_and(|l| l.intent == intent && (by.is_none() || l.drain_by_at == by)) {
             return Ok(false);
         }
-        let after = record.with_intent(intent, None, now)?;
+        let after = record.with_intent(intent, by, now)?;
         cluster.store.write(Some(&record), &after, Vec::new()).await?;
         Ok(true)
     });

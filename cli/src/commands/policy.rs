@@ -1,4 +1,4 @@
-//! `policy check`, `policy set`, `policy show`.
+//! `policy check`, `policy set`, `policy diff`, `policy show`.
 //!
 //! Guarantees: a policy is stored only if all of it is valid, and only if the stored version has not changed since the
 //! printed difference was computed. The stored policy has every default filled in, so that a release with other
@@ -6,6 +6,7 @@
 //! Does not: decide what is valid; `model::policy` does.
 
 use super::operate::{BY_OPERATOR, retention, tell};
+use super::policy_edit::{self, EditArgs};
 use super::{Cluster, Context, Outcome, show};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -27,6 +28,10 @@ pub enum PolicyCommand {
     Check(FileArgs),
     /// Store a file as the policy and print what changes
     Set(FileArgs),
+    /// Change the stored policy in an editor
+    Edit(EditArgs),
+    /// Print what `set` would change; the exit code is 1 if that is something
+    Diff(FileArgs),
     /// Print the stored policy
     Show(ShowArgs),
 }
@@ -59,6 +64,8 @@ pub(super) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
             Ok(Outcome::Done)
         }
         PolicyCommand::Set(args) => set(context, args).await,
+        PolicyCommand::Edit(args) => policy_edit::run(context, args).await,
+        PolicyCommand::Diff(args) => diff(context, args).await,
         PolicyCommand::Show(args) => print(context, args).await,
     }
 }
@@ -80,23 +87,47 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     let document = read(&args.file)?.to_json();
     let cluster = context.cluster().await?;
     let before = cluster.store.ingest_control().await?.policy;
-    let stored: Value = before.as_ref().and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
-    // An older release may have stored the policy. The comparison uses the stored policy as this release reads it.
-    let stored = Policy::from_json(&stored).map_or(stored, |p| p.to_json());
-    let refused = refused_sizes(&cluster, before.as_ref(), context.now()).await?;
-    if stored == document && refused.is_empty() {
+    store_over(context, &cluster, before.as_ref(), &document).await
+}
+
+/// The stored policy as this release reads it. An older release may have stored it.
+fn as_stored(row: Option<&PolicyRow>) -> Value {
+    let stored: Value = row.and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
+    Policy::from_json(&stored).map_or(stored, |p| p.to_json())
+}
+
+async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {
+    let document = read(&args.file)?.to_json();
+    let before = context.cluster().await?.store.ingest_control().await?.policy;
+    let changes = difference(&as_stored(before.as_ref()), &document);
+    for line in &changes {
+        writeln!(context.out, "{line}")?;
+    }
+    Ok(Outcome::done_if(changes.is_empty()))
+}
+
+/// Prints what changes, and stores this policy in place of `before`, as it was read.
+pub(super) async fn store_over(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    before: Option<&PolicyRow>,
+    document: &Value,
+) -> anyhow::Result<Outcome> {
+    let stored = as_stored(before);
+    let refused = refused_sizes(cluster, before, context.now()).await?;
+    if stored == *document && refused.is_empty() {
         let version = before.map_or(0, |row| row.version.number());
         writeln!(context.out, "nothing changed: version {version} is the same")?;
         return Ok(Outcome::Done);
     }
-    let changes = difference(&stored, &document);
+    let changes = difference(&stored, document);
     if before.is_some() {
         for line in &changes {
             writeln!(context.out, "{line}")?;
         }
     }
-    let after = PolicyRow::of_document(&document);
-    let after = match cluster.store.write(before.as_ref(), &after, Vec::new()).await {
+    let after = PolicyRow::of_document(document);
+    let after = match cluster.store.write(before, &after, Vec::new()).await {
         Err(WriteError::Conflict(_)) => anyhow::bail!(
             "the policy was not stored: someone else stored one meanwhile: look at it (`nodekeeper policy show`) and try again"
         ),
@@ -107,9 +138,9 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     for size in refused {
         writeln!(context.out, "size {size}, which EC2 refused, is tried again")?;
     }
-    let (keep, now) = (retention(&cluster).await?, context.now());
+    let (keep, now) = (retention(cluster).await?, context.now());
     let reason = format!("{BY_OPERATOR}: version {version}, {} knobs changed", changes.len());
-    tell(&cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
+    tell(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
     Ok(Outcome::Done)
 }
 
@@ -134,9 +165,14 @@ async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Out
     if args.json {
         show::json(context.out, &document)?;
     } else {
-        write!(context.out, "# version {version}\n{}", toml::to_string_pretty(&without_nulls(document))?)?;
+        write!(context.out, "{}", as_toml(version, document)?)?;
     }
     Ok(Outcome::Done)
+}
+
+/// A stored policy as a file.
+pub(super) fn as_toml(version: u64, document: Value) -> anyhow::Result<String> {
+    Ok(format!("# version {version}\n{}", toml::to_string_pretty(&without_nulls(document))?))
 }
 
 /// TOML has no null.

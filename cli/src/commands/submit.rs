@@ -3,39 +3,31 @@
 //! Guarantees: every printed id is a stored job; with `--wait`, the exit code says whether all of them completed.
 //! Does not: place anything. poll-and-scale does; the new job or the schedule starts it.
 
+use super::amounts::{gibibytes, mebibytes, seconds};
+use super::array_numbers::Numbers;
+use super::bulk;
+use super::follow::{Followed, Tells};
 use super::operate::retention;
-use super::{Cluster, Context, Outcome, Usage, show};
+use super::{Cluster, Context, Outcome, Usage, job_file, show};
 use clap::{ArgAction, Args};
-use futures::future::join_all;
+use model::array::Array;
 use model::chance::Chance;
-use model::ids::JobId;
 use model::{FailurePolicy, Job, JobSpec, JobState, Market, Reconcile};
-use std::time::Duration;
-use store::steps::submit_job;
+use std::path::PathBuf;
 
-/// How many jobs are written at once.
-const AT_ONCE: usize = 16;
-/// The time between two reads of a job with `--wait`.
-const POLL: Duration = Duration::from_millis(500);
-/// `--wait` gives up after this many failed reads in a row.
-const FAILED_LOOKS: u32 = 5;
-
-/// `submit`
+/// What a job needs, and how it is treated.
 #[derive(Args, Clone, Debug)]
-pub struct SubmitArgs {
+pub(super) struct JobOptions {
     /// A name for people
     #[arg(long)]
     name: Option<String>,
-    /// How many identical jobs
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    count: u32,
     /// From 0 to 1000; jobs with a higher priority come first
     #[arg(long, default_value_t = 500)]
     priority: u32,
     /// vCPUs for each member
     #[arg(long, default_value_t = 1)]
     vcpus: u32,
-    /// Memory for each member: in MiB, or with a unit such as 512M or 4G
+    /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = mebibytes)]
     memory: u64,
     /// Scratch space for each member: in GiB, or with a unit such as 100G or 2T
@@ -65,7 +57,7 @@ pub struct SubmitArgs {
     /// A variable of the environment; may be given several times
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append, value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Stop it after this time: in seconds, or with a unit such as 10m, 2h or 1d; 0 for never
+    /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout: u64,
     /// The time between TERM and KILL
@@ -86,6 +78,28 @@ pub struct SubmitArgs {
     /// How often to run it again after its node was lost; 0 for never
     #[arg(long, default_value_t = 3, value_name = "N")]
     retry_lost: u32,
+}
+
+/// `submit`
+#[derive(Args, Clone, Debug)]
+pub struct SubmitArgs {
+    #[command(flatten)]
+    pub(super) job: JobOptions,
+    /// So many jobs: each has NODEKEEPER_ARRAY_INDEX, from 0, and NODEKEEPER_ARRAY_COUNT in its environment
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    count: u32,
+    /// An array of jobs with these numbers, such as 0-199 or 1,3,10-20: as --count, with these indexes. With %N at the
+    /// end, at most N of them are placed at the same time
+    #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
+    array: Option<Numbers>,
+    /// A job from each line of this file, or of standard input with `-`. A line is a JSON object with the attributes of a
+    /// job, as `job --json` shows them; what it does not name is as the options say. The same file given again writes
+    /// only what is missing
+    #[arg(long, value_name = "FILE", conflicts_with = "count")]
+    file: Option<PathBuf>,
+    /// Submit a file once more that was submitted before
+    #[arg(long, requires = "file")]
+    pub(super) again: bool,
     /// Wait until every job has ended; the exit code is 1 if a job did not complete
     #[arg(long)]
     wait: bool,
@@ -93,14 +107,36 @@ pub struct SubmitArgs {
     #[arg(long)]
     json: bool,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<String>,
+    #[arg(last = true, required_unless_present = "file", value_name = "COMMAND")]
+    pub(super) command: Vec<String>,
 }
 
 impl SubmitArgs {
-    pub(super) fn spec(&self) -> JobSpec {
+    /// The jobs and their numbers. Several jobs have their number and how many there are in their environment.
+    fn specs(&self) -> Vec<(u32, JobSpec)> {
+        let spec = self.job.spec(&self.command);
+        let indexes = match &self.array {
+            Some(array) => array.indexes.clone(),
+            None if self.count == 1 => return vec![(0, spec)],
+            None => (0..self.count).collect(),
+        };
+        let count = indexes.len();
+        let of = |index: u32| {
+            let mut spec = spec.clone();
+            spec.array_limit = self.array.as_ref().and_then(|array| array.limit);
+            spec.env.insert("NODEKEEPER_ARRAY_INDEX".to_owned(), index.to_string());
+            spec.env.insert("NODEKEEPER_ARRAY_COUNT".to_owned(), count.to_string());
+            (index, spec)
+        };
+        indexes.into_iter().map(of).collect()
+    }
+}
+
+impl JobOptions {
+    /// The job with these options and this command.
+    pub(super) fn spec(&self, command: &[String]) -> JobSpec {
         JobSpec {
-            command: self.command.clone(),
+            command: command.to_vec(),
             env: self.env.iter().cloned().collect(),
             name: self.name.clone(),
             priority: self.priority,
@@ -112,6 +148,7 @@ impl SubmitArgs {
             market: self.market,
             exclusive: self.exclusive,
             nodes: self.nodes,
+            array_limit: None,
             image: self.image.clone(),
             caches: self.caches.clone(),
             timeout_s: self.timeout,
@@ -127,123 +164,81 @@ impl SubmitArgs {
     }
 }
 
-/// A number with one of these units, in the smallest unit. A number without a unit is multiplied by `plain`.
-fn measured(text: &str, units: &[(&str, u64)], plain: u64) -> Result<u64, String> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let worth = if unit.is_empty() { Some(plain) } else { units.iter().find(|(u, _)| *u == unit).map(|(_, w)| *w) };
-    let value = number.parse::<u64>().ok().zip(worth).and_then(|(n, w)| n.checked_mul(w));
-    value.ok_or_else(|| {
-        let units: Vec<&str> = units.iter().map(|(u, _)| *u).collect();
-        format!("it must be a whole number, alone or followed by one of {}", units.join(", "))
-    })
-}
-
-const SIZES: &[(&str, u64)] =
-    &[("M", 1), ("MiB", 1), ("G", 1 << 10), ("GiB", 1 << 10), ("T", 1 << 20), ("TiB", 1 << 20)];
-
-fn mebibytes(text: &str) -> Result<u64, String> {
-    measured(text, SIZES, 1)
-}
-
-fn gibibytes(text: &str) -> Result<u64, String> {
-    // Rounded up: a job never gets less than it asked for.
-    measured(text, SIZES, 1 << 10).map(|mib| mib.div_ceil(1 << 10))
-}
-
-fn seconds(text: &str) -> Result<u64, String> {
-    measured(text, &[("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)], 1)
-}
-
 fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
-    let jobs: Vec<Job> = (0..args.count)
-        .map(|_| {
-            let now = context.now();
-            Job::submit(JobId::new(Chance::real().ulid(now)), args.spec(), now)
-        })
+    if let Some(file) = &args.file {
+        return job_file::run(context, args, file).await;
+    }
+    let now = context.now();
+    let token = Chance::real().bits() & u128::from(u64::MAX);
+    let array = Array::new(now, u64::try_from(token).unwrap_or(0));
+    let jobs: Vec<Job> = args
+        .specs()
+        .into_iter()
+        .map(|(n, spec)| Job::submit(array.job(n), spec, now))
         .collect::<Result<_, _>>()
         .map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;
-    let mut written = Vec::with_capacity(jobs.len());
-    for some in jobs.chunks(AT_ONCE) {
-        let mut failure = None;
-        for result in join_all(some.iter().map(|job| submit_job(&cluster.store, job, keep, context.now()))).await {
-            match result {
-                Ok(job) => {
-                    if !args.json {
-                        writeln!(context.out, "{}", job.summary.job_id)?;
-                    }
-                    written.push(job);
-                }
-                Err(e) => failure = Some(e),
-            }
-        }
-        context.out.flush()?;
-        if let Some(error) = failure {
-            if args.json {
-                show::json(context.out, &written)?;
-            }
-            let said = format!("{} of {} jobs were submitted", written.len(), args.count);
-            return Err(anyhow::Error::new(error).context(said));
-        }
+    let written = bulk::write(&cluster, &jobs, false, keep, now).await;
+    if let Some(error) = written.error {
+        print(context, args, &written.jobs)?;
+        let said = format!("{} of {} jobs were submitted", written.jobs.len(), jobs.len());
+        return Err(anyhow::Error::new(error).context(said));
     }
-    let mut all_complete = true;
-    if args.wait {
-        let announce = if args.json { Announce::Nothing } else { Announce::End };
-        for job in &mut written {
-            all_complete &= wait(context, &cluster, job, announce).await?;
-        }
-    }
+    submitted(context, &cluster, args, written.jobs).await
+}
+
+/// Prints the jobs that are in.
+pub(super) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) -> anyhow::Result<()> {
     if args.json {
-        show::json(context.out, &written)?;
+        return show::json(context.out, jobs);
     }
-    Ok(Outcome::done_if(all_complete))
+    for job in jobs {
+        writeln!(context.out, "{}", job.summary.job_id)?;
+    }
+    Ok(context.out.flush()?)
 }
 
-/// What `--wait` prints when a job has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Announce {
-    /// The id, the state and the reason.
-    End,
-    /// Nothing: the jobs are printed as JSON later.
-    Nothing,
+/// Prints the submitted jobs, and waits for them if the person wants that.
+pub(super) async fn submitted(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &SubmitArgs,
+    mut jobs: Vec<Job>,
+) -> anyhow::Result<Outcome> {
+    if !args.wait {
+        print(context, args, &jobs)?;
+        return Ok(Outcome::Done);
+    }
+    if !args.json {
+        print(context, args, &jobs)?;
+    }
+    jobs = wait(context, cluster, jobs, args.json).await?;
+    if args.json {
+        show::json(context.out, &jobs)?;
+    }
+    Ok(Outcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
 }
 
-/// Waits until a job has ended. Returns whether it completed.
-async fn wait(context: &mut Context<'_>, cluster: &Cluster, job: &mut Job, announce: Announce) -> anyhow::Result<bool> {
-    let id = job.summary.job_id;
-    let mut failed_looks = 0;
-    loop {
-        match cluster.store.job(id).await {
-            Ok(Some(seen)) => {
-                failed_looks = 0;
-                *job = seen;
-            }
-            Ok(None) => anyhow::bail!("job {id} is not stored any more: how it ended is not known"),
-            // A wait may last for hours, so one failed read does not end it.
-            Err(e) => {
-                failed_looks += 1;
-                if failed_looks == FAILED_LOOKS {
-                    return Err(anyhow::Error::new(e).context(format!("stopped waiting for job {id}, which continues")));
-                }
+/// Waits until every job has ended. Prints how they go and how they ended, and the end of the output: of a single job, and
+/// of each job that did not complete.
+async fn wait(context: &mut Context<'_>, cluster: &Cluster, jobs: Vec<Job>, json: bool) -> anyhow::Result<Vec<Job>> {
+    let mut followed = Followed::new(cluster, jobs, if json { Tells::Nothing } else { Tells::All });
+    followed.wait(context).await?;
+    if !json {
+        let is_single = followed.jobs.len() == 1;
+        for job in &followed.jobs {
+            if is_single || job.summary.state == JobState::Failed {
+                followed.output(context, job).await?;
             }
         }
-        if job.summary.state.is_ended() {
-            let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
-            if announce == Announce::End {
-                writeln!(context.out, "{id} {}{reason}", job.summary.state)?;
-                context.out.flush()?;
-            }
-            return Ok(job.summary.state == JobState::Complete);
-        }
-        tokio::time::sleep(POLL).await;
     }
+    Ok(followed.jobs)
 }
 
 #[cfg(test)]
@@ -251,16 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_have_units() {
-        assert_eq!((mebibytes("512"), mebibytes("4G"), mebibytes("1TiB")), (Ok(512), Ok(4096), Ok(1 << 20)));
-        assert_eq!((gibibytes("20"), gibibytes("2T"), gibibytes("100M")), (Ok(20), Ok(2048), Ok(1)));
-        assert_eq!(
-            (seconds("90"), seconds("10m"), seconds("2h"), seconds("1d")),
-            (Ok(90), Ok(600), Ok(7200), Ok(86_400))
-        );
-        for bad in ["", "G", "-1", "1.5G", "4g", "4 G", "99999999999999999999", "18446744073709551615T"] {
-            assert!(mebibytes(bad).is_err(), "{bad}");
-        }
+    fn a_variable_has_a_name_and_a_value() {
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
         assert!(variable("A").is_err());
     }

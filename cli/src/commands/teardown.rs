@@ -186,7 +186,7 @@ impl Left {
         let mut records = cluster.store.nodes().await?;
         records.retain(|record| !record.is_cleaned());
         for record in records.iter().filter(|record| takes_drain(record)) {
-            change_intent(cluster, record.slot, Intent::Drain, now).await?;
+            change_intent(cluster, record.slot, Intent::Drain, None, now).await?;
         }
         // The nodes are drained first. Otherwise a node could start another job after its job is cancelled.
         let cancelled = if args.cancel_jobs { cancel_all(cluster, now).await? } else { 0 };

@@ -1,12 +1,15 @@
 //! The commands against an embedded DynamoDB: what they print, and which rows they change.
 
 mod asking;
+mod bulk;
 mod ending;
 mod explaining;
 mod jobs;
 mod keys;
+mod naming;
 mod nodes;
 mod permissions;
+mod running;
 mod setting_up;
 
 use super::*;

@@ -147,6 +147,11 @@ impl JobId {
 }
 
 impl JobId {
+    /// The ULID.
+    pub const fn ulid(self) -> Ulid {
+        self.0
+    }
+
     /// A byte that is random over jobs.
     pub const fn random_byte(self) -> u8 {
         let [.., last] = self.0.to_bytes();

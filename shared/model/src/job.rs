@@ -89,6 +89,7 @@ impl Job {
                 market: spec.market,
                 exclusive: spec.exclusive,
                 nodes: spec.nodes,
+                array_limit: spec.array_limit,
                 copies: 0,
                 done: BTreeSet::new(),
                 allocs: BTreeSet::new(),

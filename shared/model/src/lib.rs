@@ -5,7 +5,7 @@
 //! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
 //! | [`words`] | the closed sets of words in tables, requests and policy |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
-//! | [`spec`], [`summary`] | what a user submits; what planning needs of jobs and allocs |
+//! | [`spec`], [`summary`], [`array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`] | HTTP bodies, node credentials |
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
@@ -22,6 +22,7 @@
 
 pub mod action;
 pub mod alloc;
+pub mod array;
 pub mod auth;
 pub mod batch;
 pub mod brake;

@@ -321,6 +321,11 @@ reasons! {
     /// A brake let go.
     NoLongerHeld "no_longer_held" { why: Box<Reason> } = "{why}; no longer held";
 
+    // Arrays
+
+    /// As many jobs of an array are placed as its limit allows.
+    ArrayLimit "array_limit" { limit: u32 } = "its array may have {limit} jobs placed at once, and they are: it waits for the end of one";
+
     // Ends
 
     /// How an alloc ended.

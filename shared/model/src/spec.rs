@@ -3,6 +3,7 @@
 //! Guarantees: the refusal of a wrong submission lists every mistake at once, each with what is allowed.
 //! Does not: know how a job changes after that; `job` does.
 
+use crate::array::ArrayLimit;
 use crate::words::{Market, Reconcile};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,6 +91,8 @@ pub struct JobSpec {
     pub exclusive: bool,
     #[serde(default = "one")]
     pub nodes: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_limit: Option<ArrayLimit>,
     pub image: Option<String>,
     #[serde(default)]
     pub caches: Vec<String>,
@@ -118,6 +121,7 @@ impl Default for JobSpec {
             market: None,
             exclusive: false,
             nodes: 1,
+            array_limit: None,
             image: None,
             caches: Vec::new(),
             timeout_s: 0,

@@ -3,6 +3,7 @@
 //! Guarantees: a summary reads the same from an index as from the table.
 //! Does not: change anything. `job` and `alloc` hold the state machines.
 
+use crate::array::ArrayLimit;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::node::{Capacity, Version};
 use crate::spec::{FailurePolicy, MAX_PRIORITY, default_priority, one};
@@ -41,6 +42,9 @@ pub struct JobSummary {
     /// The number of members. Each gets a node of its own.
     #[serde(default = "one")]
     pub nodes: u32,
+    /// How many jobs of its array may be placed at the same time; `None` for any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_limit: Option<ArrayLimit>,
     /// The number of the next copy: higher than the number of every copy placed.
     #[serde(default)]
     pub copies: u32,

@@ -23,8 +23,8 @@ use model::policy::Policy;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{
-    ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, MAX_DUE_S, NodeRecord,
-    cache_handle, counts_for,
+    ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, MAX_DUE_S,
+    MAX_TRANSACTION_ITEMS, NodeRecord, cache_handle, counts_for,
 };
 use std::collections::BTreeMap;
 
@@ -208,13 +208,30 @@ pub async fn drain_interrupted(
     Ok(Some(after))
 }
 
+/// The most jobs that are submitted in one transaction: each has its event.
+pub const SUBMITTED_TOGETHER: usize = MAX_TRANSACTION_ITEMS / 2;
+
+/// Writes new jobs and their events, at most [`SUBMITTED_TOGETHER`]: all of them, or none. Returns the jobs as written.
+pub async fn submit_jobs(store: &Store, jobs: &[Job], keep: Retention, now: Time) -> Result<Vec<Job>, WriteError> {
+    let (mut writes, mut written) = (Vec::with_capacity(jobs.len() * 2), Vec::with_capacity(jobs.len()));
+    for job in jobs {
+        let reason = format!("priority {}, {} node(s)", job.summary.priority, job.summary.nodes);
+        let subject = Subject::Job(job.summary.job_id);
+        let event = Event::of_change(&subject, ActionName::Submit, &reason, now, keep.events);
+        let (write, job) = change(None, job);
+        writes.extend([write, Store::event_write(&event)]);
+        written.push(job);
+    }
+    if !writes.is_empty() {
+        store.transact(&writes).await?;
+    }
+    Ok(written)
+}
+
 /// Writes a new job and its event. Returns the job as written.
 pub async fn submit_job(store: &Store, job: &Job, keep: Retention, now: Time) -> Result<Job, WriteError> {
-    let reason = format!("priority {}, {} node(s)", job.summary.priority, job.summary.nodes);
-    let event = Event::of_change(&Subject::Job(job.summary.job_id), ActionName::Submit, &reason, now, keep.events);
-    let (write, job) = change(None, job);
-    store.transact(&[write, Store::event_write(&event)]).await?;
-    Ok(job)
+    let written = submit_jobs(store, std::slice::from_ref(job), keep, now).await?;
+    written.into_iter().next().ok_or(WriteError::CONFLICT)
 }
 
 /// Cancels a job for an operator and writes its event. `None` if the job has ended already.

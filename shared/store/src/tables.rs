@@ -94,6 +94,7 @@ pub const QUEUE: Index = Index {
         "market",
         "exclusive",
         "nodes",
+        "array_limit",
         "copies",
         "done",
         "allocs",
@@ -175,6 +176,7 @@ pub const TABLES: &[Definition] = &[
 
 const JOBS_WITHOUT_ENV: &[&str] = &[
     "allocs",
+    "array_limit",
     "caches",
     "command",
     "copies",

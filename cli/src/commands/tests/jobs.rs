@@ -32,7 +32,10 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
         ("nodes", 2.into()),
         ("image", "busybox".into()),
         ("caches", serde_json::json!(["data", "more"])),
-        ("env", serde_json::json!({"A": "1", "B": "x=y"})),
+        (
+            "env",
+            serde_json::json!({"A": "1", "B": "x=y", "NODEKEEPER_ARRAY_INDEX": "0", "NODEKEEPER_ARRAY_COUNT": "3"}),
+        ),
         ("command", serde_json::json!(["sh", "-c", "true"])),
         ("timeout_s", 7200.into()),
         ("kill_timeout_s", 5.into()),
@@ -45,6 +48,30 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
     ] {
         assert_eq!(row[name], value, "{name}");
     }
+}
+
+#[tokio::test]
+async fn the_jobs_of_an_array_have_their_numbers_and_its_limit() {
+    let world = World::new().await;
+    let out = world.run(&["submit", "--array", "7,3-5%2", "--env", "A=1", "--", "true"]).await.done();
+    let mut indexes = Vec::new();
+    for id in out.lines() {
+        let job = world.store().job(id.parse().unwrap()).await.unwrap().unwrap();
+        assert_eq!(job.summary.array_limit, model::array::ArrayLimit::new(2));
+        assert_eq!((job.work.env["A"].as_str(), job.work.env["NODEKEEPER_ARRAY_COUNT"].as_str()), ("1", "4"));
+        assert_eq!(
+            id,
+            model::array::Array::of(job.summary.job_id)
+                .job(job.work.env["NODEKEEPER_ARRAY_INDEX"].parse().unwrap())
+                .to_string()
+        );
+        indexes.push(job.work.env["NODEKEEPER_ARRAY_INDEX"].clone());
+    }
+    assert_eq!(indexes, ["3", "4", "5", "7"]);
+    // The index of the queue has what the plan needs.
+    assert!(world.store().queue().await.unwrap().iter().all(|job| job.array_limit.is_some()));
+    let one = out.lines().next().unwrap();
+    assert!(world.run(&["job", one]).await.done().contains("2 of its array placed at the same time"));
 }
 
 #[tokio::test]
@@ -73,8 +100,10 @@ async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
         &["submit", "--market", "cheap", "--", "true"],
         &["submit", "--env", "A", "--", "true"],
         &["hold"],
-        &["node", "x"],
-        &["job", "7"],
+        &["node"],
+        &["job"],
+        &["submit", "--array", "3-1", "--", "true"],
+        &["submit", "--array", "0-3", "--count", "4", "--", "true"],
         &["release", "all"],
     ] {
         assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
@@ -105,7 +134,8 @@ async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
     let task = ends(vec![ClientStatus::Complete, ClientStatus::Failed]);
     let (out, err) = world.run(&["submit", "--count", "2", "--wait", "--", "true"]).await.failed();
     task.await.unwrap();
-    assert_eq!((out.lines().count(), err.as_str()), (4, ""), "{out}");
+    assert_eq!(out.lines().count(), 4, "{out}");
+    assert!(err.starts_with("of 2 jobs: 2 waiting\n"), "{err}");
     assert_eq!(out.lines().filter(|l| l.ends_with(" complete")).count(), 1, "{out}");
     assert_eq!(out.lines().filter(|l| l.contains(" failed: member 0 failed: no retry is allowed")).count(), 1, "{out}");
     let task = ends(vec![ClientStatus::Complete]);
@@ -123,25 +153,29 @@ async fn jobs_are_listed_as_a_table_and_as_json() {
     let ended = world.put_job(2).await;
     let cancelled = ended.cancel(Span::from_s(9), at(940)).unwrap();
     world.store().write(Some(&ended), &cancelled, Vec::new()).await.unwrap();
-    let line = |n, state: &str| format!("{}        {state}", id(n));
+    let line = |n, state: &str| format!("{}        {state}", &id(n)[18..]);
     let out = world.run(&["jobs"]).await.done();
     assert_eq!(
         out.lines().collect::<Vec<_>>(),
         [
-            "JOB                         NAME  STATE   PRIORITY  NEEDS   ALLOCS  SUBMITTED   WAITS BECAUSE".to_owned(),
+            "JOB       NAME  STATE   PRIORITY  NEEDS   ALLOCS  SUBMITTED   REASON".to_owned(),
             format!("{}  500       1 vCPU  0       16 min ago  this run launches for it: slot 0", line(1, "queued")),
         ]
     );
     let out = world.run(&["jobs", "--all"]).await.done();
     assert_eq!(out.lines().count(), 3);
-    assert!(out.lines().last().unwrap().ends_with("16 min ago  1 min ago  cancelled by the operator"), "{out}");
+    assert!(out.lines().nth(1).unwrap().ends_with("16 min ago  1 min ago  cancelled by the operator"), "{out}");
     assert_eq!(world.run(&["jobs", "--json"]).await.json().as_array().unwrap().len(), 1);
     world.put_job(3).await;
     let some = world.run(&["jobs", "--limit", "1", "--json"]).await;
     let told = some.err.clone();
     let listed: Vec<String> =
         some.json().as_array().unwrap().iter().map(|j| j["job_id"].as_str().unwrap().into()).collect();
-    assert_eq!(listed, [id(1).to_string()]);
+    assert_eq!(listed, [id(3)]);
+    assert_eq!(told, "1 of 2 jobs are shown, the newest: --limit N shows N of them\n");
+    let head = world.run(&["jobs", "--queue", "--limit", "1", "--json"]).await;
+    let told = head.err.clone();
+    assert_eq!(head.json()[0]["job_id"], id(1));
     assert_eq!(told, "more jobs wait behind the first 1 of the queue: --limit N shows N of them\n");
     assert_eq!(world.run(&["jobs", "--limit", "2"]).await.done().lines().count(), 3);
     assert_eq!(world.run(&["jobs", "--all", "--json"]).await.json()[1]["state"], "cancelled");
@@ -185,7 +219,7 @@ async fn a_job_shows_its_allocs_and_their_ends() {
         out.contains("command      true\n") && out.contains("failed       0 times, 0 allowed before the job fails\n"),
         "{out}"
     );
-    let row = out.lines().find(|l| l.starts_with(&alloc.id().to_string())).unwrap();
+    let row = out.lines().find(|l| l.starts_with(&alloc.id().to_string()[18..])).unwrap();
     assert!(
         row.contains("failed") && row.contains("15 min ago") && row.ends_with("30 s ago  3     exit code 3"),
         "{out}"
@@ -201,7 +235,7 @@ async fn a_job_shows_its_allocs_and_their_ends() {
     assert_eq!(world.run(&["logs", &alloc.id().to_string()]).await.done(), tail);
     let logs = world.run(&["logs", &id(1), "--json"]).await.json();
     assert_eq!((&logs[0]["log_tail"], &logs[0]["exit_code"]), (&"one\ntwo".into(), &3.into()));
-    assert!(world.run(&["logs", "x"]).await.result.unwrap_err().is::<Usage>());
+    assert!(world.run(&["logs", "x"]).await.error().contains("no stored job has the id or the name `x`"));
     assert!(world.run(&["job", &id(9)]).await.error().contains("nodekeeper jobs --all"));
     assert_eq!(world.run(&["job", &id(1), "--json"]).await.json()["all_allocs"][0]["client"], "failed");
     assert_eq!(job.summary.state, JobState::Placed);

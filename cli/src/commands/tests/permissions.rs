@@ -15,7 +15,7 @@ use store::Effect;
 fn who(command: &Command) -> Option<&'static str> {
     match command {
         Command::Init(_) | Command::Policy(PolicyCommand::Check(_)) => None,
-        Command::Policy(PolicyCommand::Show(_))
+        Command::Policy(PolicyCommand::Show(_) | PolicyCommand::Diff(_))
         | Command::Jobs(_)
         | Command::Job(_)
         | Command::Logs(_)
@@ -25,8 +25,8 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Plan(_)
         | Command::History(_)
         | Command::Status(_) => Some("reader"),
-        Command::Submit(_) | Command::Cancel(_) => Some("submitter"),
-        Command::Policy(PolicyCommand::Set(_))
+        Command::Submit(_) | Command::Run(_) | Command::Cancel(_) => Some("submitter"),
+        Command::Policy(PolicyCommand::Set(_) | PolicyCommand::Edit(_))
         | Command::Hold(_)
         | Command::Drain(_)
         | Command::Resume(_)
@@ -100,9 +100,12 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let policy = file(&dir, "p.toml", &POLICY.replace("max = 4", "max = 3"));
     let (job, queued, alloc) =
         (job.summary.job_id.to_string(), queued.summary.job_id.to_string(), alloc.id().to_string());
+    let as_stored = file(&dir, "same.toml", POLICY);
+    let file_of_jobs = file(&dir, "jobs.ndjson", "{\"command\": \"true\"}\n{\"command\": \"false\"}\n");
     let mut made = BTreeMap::<&str, BTreeSet<String>>::new();
     for line in [
         &["policy", "show"][..],
+        &["policy", "diff", &as_stored],
         &["jobs"],
         &["jobs", "--all"],
         &["job", &job],
@@ -117,6 +120,8 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["history", "cluster"],
         &["status"],
         &["submit", "--", "true"],
+        &["submit", "--file", &file_of_jobs],
+        &["cancel", "--name", "none", "--yes"],
         &["cancel", &queued],
         &["policy", "set", &policy],
         &["hold", "0"],

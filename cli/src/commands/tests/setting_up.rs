@@ -124,3 +124,52 @@ async fn the_same_policy_is_stored_again_if_ec2_refused_a_size() {
     assert!(said.ends_with("stored as version 2\nsize small, which EC2 refused, is tried again\n"), "{said}");
     assert_eq!(world.run(&["policy", "set", &same]).await.done(), "nothing changed: version 2 is the same\n");
 }
+
+/// An editor that makes this change with sed. The second time, it makes the other one.
+fn editor(dir: &tempfile::TempDir, first: &str, then: &str) -> String {
+    let seen = dir.path().join("seen");
+    let script = format!(
+        "#!/bin/sh\nif mkdir '{}' 2>/dev/null; then sed -i '{first}' \"$1\"; else sed -i '{then}' \"$1\"; fi\n",
+        seen.display()
+    );
+    format!("sh '{}'", file(dir, "editor", &script))
+}
+
+#[tokio::test]
+async fn a_policy_is_edited_and_its_difference_is_shown_first() {
+    let world = World::with_policy().await;
+    let dir = tempfile::tempdir().unwrap();
+    let edit = |editor: &str| ["policy", "edit", "--visual", editor].map(str::to_owned);
+    let run = async |editor: &str, input: &str| {
+        let line = edit(editor);
+        world.run_with(&line.each_ref().map(String::as_str), input).await
+    };
+    let said = run(&editor(&dir, "s/^max = 4/max = 5/", ""), "").await;
+    assert_eq!(said.done(), "~ nodes.max: 4 -> 5\nstored as version 2\n");
+    assert_eq!(run("true", "").await.done(), "nothing changed\n");
+    assert!(run("false", "").await.error().contains("the editor false ended with exit status: 1"));
+    // A mistake is told, and the text is edited again.
+    let dir = tempfile::tempdir().unwrap();
+    let said = run(&editor(&dir, "s/^max = 5/max = -5/", "s/^max = -5/max = 6/"), "\n").await;
+    assert!(said.err.contains("this is not usable") && said.err.contains("nodes.max"), "{}", said.err);
+    assert!(said.out.ends_with("stored as version 3\n"), "{}", said.out);
+    // Without an answer, nothing is stored, and the text is kept.
+    let dir = tempfile::tempdir().unwrap();
+    let error = run(&editor(&dir, "s/^max = 6/max = -6/", ""), "n\n").await.error();
+    let path = error.rsplit(' ').next().unwrap();
+    assert!(std::fs::read_to_string(path).unwrap().contains("max = -6"), "{error}");
+    std::fs::remove_file(path).unwrap();
+    assert!(world.run(&["policy", "show"]).await.done().contains("max = 6\n"));
+}
+
+#[tokio::test]
+async fn a_difference_changes_nothing_and_its_exit_code_says_whether_there_is_one() {
+    let world = World::with_policy().await;
+    let dir = tempfile::tempdir().unwrap();
+    let before = world.rows().await;
+    assert_eq!(world.run(&["policy", "diff", &file(&dir, "same.toml", POLICY)]).await.done(), "");
+    let other = file(&dir, "other.toml", &POLICY.replace("max = 4", "max = 7"));
+    let (out, err) = world.run(&["policy", "diff", &other]).await.failed();
+    assert_eq!((out.as_str(), err.as_str()), ("~ nodes.max: 4 -> 7\n", ""));
+    assert_eq!(world.rows().await, before);
+}

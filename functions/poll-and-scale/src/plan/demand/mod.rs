@@ -10,6 +10,7 @@
 //! Does not: shut anything down. Sources: Arvados #2881 (demand by the queue, with limits), Karpenter (bins on
 //! existing nodes before new ones).
 
+mod arrays;
 mod bins;
 mod caps;
 mod explain;
@@ -27,6 +28,7 @@ use model::reason::Reason;
 use model::{JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
 pub(super) use packing::Needs;
 
+use arrays::Arrays;
 use packing::{Heed, Packing, Queue};
 use prices::{cheapest, is_within_cap};
 use std::collections::BTreeSet;
@@ -94,7 +96,7 @@ fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
 /// Serves the queue in its order.
 fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
     let mut served = Served::default();
-    let mut queue = Queue::Served;
+    let (mut queue, mut arrays) = (Queue::Served, Arrays::new(view));
     for want in wants(view) {
         let job = want.job();
         if let Some(reason) = never(view, &packing.sizes, job) {
@@ -104,6 +106,13 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
                 Want::Job(job) => served.actions.push((Action::Reject(job.job_id), reason)),
                 Want::Copy { .. } => served.waiting.push((want, Waits::Because([reason].into()))),
             }
+            continue;
+        }
+        // A job that waits for its array reserves nothing: the room that it needs is used by the rest of its array.
+        if let Want::Job(job) = want
+            && let Err(reason) = arrays.admit(job)
+        {
+            served.waiting.push((want, Waits::Because([reason].into())));
             continue;
         }
         let members = want.members();

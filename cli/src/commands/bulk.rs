@@ -1,0 +1,116 @@
+//! Writing many jobs.
+//!
+//! Guarantees: each job is written once, with its event, or not at all; jobs that are there already are left as they are;
+//! what is in and what is not is known at the end, also if a write failed or its answer was lost.
+//! Does not: choose ids.
+
+use super::Cluster;
+use super::progress::Bar;
+use futures::stream::{self, StreamExt};
+use model::Job;
+use model::ids::JobId;
+use model::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use store::steps::{Retention, SUBMITTED_TOGETHER, submit_jobs};
+use store::{DbError, WriteError};
+
+/// How many transactions are made at once.
+const AT_ONCE: usize = 16;
+/// How often a transaction is tried again.
+const TRIES: u32 = 8;
+/// The pause before the second try, if DynamoDB throttles. It doubles with each try.
+const PAUSE: Duration = Duration::from_millis(50);
+/// What was written.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// The jobs that are in, in the order of their ids.
+    pub(super) jobs: Vec<Job>,
+    /// The jobs that are not in.
+    pub(super) missing: BTreeSet<JobId>,
+    /// Jobs of which it is not known whether they are in.
+    pub(super) unclear: BTreeSet<JobId>,
+    /// Why some are not in.
+    pub(super) error: Option<WriteError>,
+}
+
+/// Writes these jobs. `may_exist` says that some of them may have been written before.
+pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool, keep: Retention, now: Time) -> Written {
+    // After a failure, nothing more is begun.
+    let failed = AtomicBool::new(false);
+    let mut bar = Bar::new("submitting", jobs.len());
+    let writes = jobs.chunks(SUBMITTED_TOGETHER).map(|some| {
+        let failed = &failed;
+        async move {
+            if failed.load(Ordering::Relaxed) {
+                return (some, None);
+            }
+            let result = write_some(cluster, some, may_exist, keep, now).await;
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            (some, Some(result))
+        }
+    });
+    let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
+    let mut all = Written::default();
+    let mut unclear = Vec::new();
+    while let Some((some, result)) = writes.next().await {
+        let ids = some.iter().map(|job| job.summary.job_id);
+        match result {
+            Some(Ok(written)) => {
+                bar.add(written.len());
+                all.jobs.extend(written);
+            }
+            Some(Err(e)) => {
+                unclear.extend(ids);
+                all.error.get_or_insert(e);
+            }
+            None => all.missing.extend(ids),
+        }
+    }
+    drop(bar);
+    // A write whose answer was lost may have been made.
+    match cluster.store.jobs_of(unclear.iter().copied()).await.and_then(store::Listed::all) {
+        Ok(found) => {
+            let there: BTreeSet<JobId> = found.iter().map(|job| job.summary.job_id).collect();
+            all.missing.extend(unclear.into_iter().filter(|id| !there.contains(id)));
+            all.jobs.extend(found);
+        }
+        Err(_) => all.unclear.extend(unclear),
+    }
+    all.jobs.sort_by_key(|job| job.summary.job_id);
+    all
+}
+
+/// Writes a few jobs: all of them, or none. Those that are there already are left as they are.
+async fn write_some(
+    cluster: &Cluster,
+    jobs: &[Job],
+    may_exist: bool,
+    keep: Retention,
+    now: Time,
+) -> Result<Vec<Job>, WriteError> {
+    let (mut looks, mut tries) = (may_exist, 0);
+    loop {
+        let there: BTreeMap<JobId, Job> = if looks {
+            let found = cluster.store.jobs_of(jobs.iter().map(|job| job.summary.job_id)).await?.all()?;
+            found.into_iter().map(|job| (job.summary.job_id, job)).collect()
+        } else {
+            BTreeMap::new()
+        };
+        let missing: Vec<Job> = jobs.iter().filter(|job| !there.contains_key(&job.summary.job_id)).cloned().collect();
+        match submit_jobs(&cluster.store, &missing, keep, now).await {
+            Ok(written) => return Ok(there.into_values().chain(written).collect()),
+            // Another program submits the same, or an earlier try was carried out and its answer was lost.
+            Err(WriteError::Conflict(_) | WriteError::Contended) if tries < TRIES => looks = true,
+            Err(WriteError::Db(DbError::Throttled { .. })) if tries < TRIES => {
+                looks = true;
+                let most = PAUSE.saturating_mul(1 << tries.min(10)).as_secs_f64();
+                let pause = cluster.store.chance().between(most / 2.0, most);
+                tokio::time::sleep(Duration::from_secs_f64(pause)).await;
+            }
+            Err(e) => return Err(e),
+        }
+        tries += 1;
+    }
+}

@@ -1,0 +1,174 @@
+//! `cancel`: ends jobs.
+//!
+//! Guarantees: jobs that are not named one by one are shown before they are cancelled, and the person is asked; exactly
+//! those that were shown are cancelled; an error with one job does not stop the others.
+//! Does not: stop allocs. The next run stops the allocs of a cancelled job.
+
+use super::filter::Filter;
+use super::find::{Finder, short};
+use super::job::no_job;
+use super::operate::{BY_OPERATOR, retention, retried};
+use super::show::{self, Rows, or_blank, several, when};
+use super::{Cluster, Context, Outcome, Usage};
+use clap::Args;
+use futures::stream::{self, StreamExt};
+use model::ids::JobId;
+use model::{Job, JobState, JobSummary};
+use std::collections::BTreeSet;
+use store::placed_last;
+use store::steps::{Retention, cancel_job};
+
+/// How many jobs are cancelled at once.
+const AT_ONCE: usize = 32;
+/// How many jobs are listed before the question.
+const LISTED: usize = 20;
+
+/// `cancel`
+#[derive(Args, Clone, Debug)]
+pub struct CancelArgs {
+    /// The jobs' ids, parts of them, or their names
+    #[arg(value_name = "JOB")]
+    jobs: Vec<String>,
+    /// Every job that has not ended
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    filter: Filter,
+    /// Do not ask before jobs are cancelled that are not named one by one
+    #[arg(long, short = 'y')]
+    yes: bool,
+}
+
+pub(super) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<Outcome> {
+    let is_named = !args.jobs.is_empty();
+    let by_filter = args.all || !args.filter.is_empty();
+    if is_named == by_filter {
+        let message = if is_named {
+            "name jobs, or describe them (--name, --state, --since, --all), not both"
+        } else {
+            "say which jobs: their ids or names, --name, --state, --since or --all"
+        };
+        return Err(Usage(message.to_owned()).into());
+    }
+    if args.filter.wants_only_ended() {
+        return Err(Usage(
+            "jobs that have ended cannot be cancelled: give --state queued, placed or regrouping".into(),
+        )
+        .into());
+    }
+    let cluster = context.cluster().await?;
+    let keep = retention(&cluster).await?;
+    let mut all = true;
+    let ids = if is_named {
+        let (ids, found) = named(context, &cluster, &args.jobs).await?;
+        all = found;
+        ids
+    } else {
+        let Some(ids) = described(context, &cluster, args).await? else { return Ok(Outcome::Failed) };
+        ids
+    };
+    let clock = std::sync::Arc::clone(&context.clock);
+    let cancelling = ids.into_iter().map(|id| {
+        let (cluster, clock) = (&cluster, &clock);
+        async move { (id, cancel(cluster, id, keep, &**clock).await) }
+    });
+    // In the order in which they were given.
+    let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE);
+    while let Some((id, result)) = cancelled.next().await {
+        match result {
+            Ok(Ok(job)) => {
+                let stopping = match job.summary.allocs.len() {
+                    0 => String::new(),
+                    n => format!(": {} will stop in the next run", several(n, "live alloc")),
+                };
+                writeln!(context.out, "{id} cancelled{stopping}")?;
+            }
+            Ok(Err(JobState::Cancelled)) => writeln!(context.out, "{id} was cancelled already")?,
+            Ok(Err(state)) => {
+                // A job that was shown may have ended while the person read.
+                all &= by_filter;
+                writeln!(context.err, "nodekeeper: job {id} cannot be cancelled: it has ended already ({state})")?;
+            }
+            Err(e) => {
+                all = false;
+                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
+            }
+        }
+    }
+    Ok(Outcome::done_if(all))
+}
+
+/// Cancels one job. The state of the job if it has ended already.
+async fn cancel(
+    cluster: &Cluster,
+    id: JobId,
+    keep: Retention,
+    clock: &(dyn Fn() -> model::time::Time + Send + Sync),
+) -> anyhow::Result<Result<Job, JobState>> {
+    retried(async || {
+        let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+        let cancelled = cancel_job(&cluster.store, &job, BY_OPERATOR, keep, clock()).await?;
+        Ok(cancelled.ok_or(job.summary.state))
+    })
+    .await
+}
+
+/// The jobs with these ids or names, and whether every one was found.
+async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -> anyhow::Result<(Vec<JobId>, bool)> {
+    let (mut ids, mut known, mut all) = (Vec::new(), BTreeSet::new(), true);
+    let mut finder = Finder::new(cluster);
+    for text in given {
+        match finder.job(text).await {
+            Ok(id) if known.insert(id) => ids.push(id),
+            Ok(_) => {}
+            Err(e) => {
+                all = false;
+                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
+            }
+        }
+    }
+    Ok((ids, all))
+}
+
+/// The jobs that fit the filter, if the person agrees.
+async fn described(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &CancelArgs,
+) -> anyhow::Result<Option<Vec<JobId>>> {
+    let now = context.now();
+    let waiting = cluster.store.waiting(None, usize::MAX).await?;
+    let placed = cluster.store.placed().await?;
+    show::unreadable(context.err, waiting.unreadable.iter().chain(&placed.unreadable))?;
+    let mut jobs: Vec<JobSummary> = placed_last(waiting.jobs, placed.rows);
+    jobs.retain(|job| args.filter.takes(job, now));
+    jobs.sort_by_key(|job| std::cmp::Reverse(job.job_id));
+    if jobs.is_empty() {
+        writeln!(context.out, "no job that could be cancelled is like that")?;
+        return Ok(Some(Vec::new()));
+    }
+    let mut rows = Rows::new(&["JOB", "NAME", "STATE", "SUBMITTED"]);
+    for job in jobs.iter().take(LISTED) {
+        let submitted = when(job.submitted_at, now);
+        rows.row([short(job.job_id), or_blank(job.name.as_ref()), job.state.to_string(), submitted]);
+    }
+    rows.print(context.err)?;
+    if jobs.len() > LISTED {
+        writeln!(context.err, "and {} more", jobs.len() - LISTED)?;
+    }
+    if !args.yes {
+        write!(
+            context.err,
+            "Cancel {}? [y/N] ",
+            if jobs.len() == 1 { "this job".to_owned() } else { format!("these {} jobs", jobs.len()) }
+        )?;
+        context.err.flush()?;
+        let mut answer = String::new();
+        context.input.read_line(&mut answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes" | "Yes") {
+            writeln!(context.err, "\nnothing was cancelled: answer y, or give --yes")?;
+            return Ok(None);
+        }
+    }
+    Ok(Some(jobs.iter().map(|job| job.job_id).collect()))
+}

@@ -1,0 +1,110 @@
+//! Which jobs a command is about: by state, by name, by age.
+//!
+//! Guarantees: every given condition must hold; the states of one filter are alternatives.
+//! Does not: read anything.
+
+use super::amounts::{Moment, moment};
+use clap::{ArgAction, Args};
+use model::time::Time;
+use model::{JobState, JobSummary};
+
+/// `--state`, `--name`, `--since`
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct Filter {
+    /// Only jobs in this state: queued, placed (or running), regrouping, complete, failed, cancelled or rejected; may
+    /// be given several times, or with commas
+    #[arg(long = "state", value_name = "STATE", action = ArgAction::Append, value_delimiter = ',', value_parser = state)]
+    states: Vec<JobState>,
+    /// Only jobs with this name; `*` stands for any characters
+    #[arg(long = "name", value_name = "NAME")]
+    name: Option<String>,
+    /// Only jobs that were submitted since then: 30m, 2d, a date or a time
+    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    since: Option<Moment>,
+}
+
+/// A state by its name, or by the word that other schedulers use.
+fn state(text: &str) -> Result<JobState, String> {
+    let word = text.to_ascii_lowercase();
+    let word = match word.as_str() {
+        "running" | "r" => "placed",
+        "pending" | "waiting" | "pd" => "queued",
+        "completed" | "succeeded" => "complete",
+        "canceled" => "cancelled",
+        other => other,
+    };
+    word.parse()
+        .map_err(|_| "it must be queued, placed, regrouping, complete, failed, cancelled or rejected".to_owned())
+}
+
+impl Filter {
+    /// Whether no condition is given.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.states.is_empty() && self.name.is_none() && self.since.is_none()
+    }
+
+    /// Whether ended jobs are asked for.
+    pub(super) fn wants_ended(&self) -> bool {
+        self.states.iter().any(|state| state.is_ended())
+    }
+
+    /// Whether only ended jobs are asked for.
+    pub(super) fn wants_only_ended(&self) -> bool {
+        !self.states.is_empty() && self.states.iter().all(|state| state.is_ended())
+    }
+
+    /// Whether the filter takes this job.
+    pub(super) fn takes(&self, job: &JobSummary, now: Time) -> bool {
+        let state = self.states.is_empty() || self.states.contains(&job.state);
+        let name = self.name.as_ref().is_none_or(|wanted| fits(wanted, job.name.as_deref().unwrap_or_default()));
+        state && name && self.since.is_none_or(|since| job.submitted_at >= since.before(now))
+    }
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any characters.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        match rest.split_once(part) {
+            Some((_, behind)) => rest = behind,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, name) in [
+            ("a", "a"),
+            ("*", ""),
+            ("*", "x"),
+            ("a*", "abc"),
+            ("*c", "abc"),
+            ("a*c", "ac"),
+            ("a*b*c", "axxbyyc"),
+            ("**", "z"),
+        ] {
+            assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("a", "ab"), ("a", ""), ("a*a", "a"), ("a*b*c", "acb"), ("*b", "abc"), ("a*bb", "ab")] {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn states_have_the_words_of_other_schedulers_too() {
+        assert_eq!(
+            ["RUNNING", "pending", "Completed", "failed"].map(|s| state(s).unwrap()),
+            [JobState::Placed, JobState::Queued, JobState::Complete, JobState::Failed]
+        );
+        assert!(state("lost").is_err());
+    }
+}

@@ -1,0 +1,214 @@
+//! Finding what a person names: a job by its id, a part of its id or its name; a node by its slot, its id or its instance.
+//!
+//! Guarantees: a whole id needs no read; a name or a part that fits several things is refused, and the refusal lists
+//! them; jobs that have not ended come before those that have.
+//! Does not: change anything, or check that a whole id exists: whoever reads the row says so.
+//!
+//! Why live jobs come first: they are read from the index of the queue, and a part is mostly copied from a list of them.
+//! Only if none of them fits, every stored job is read.
+
+use super::Cluster;
+use super::show::{one_line, several};
+use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::{JobState, JobSummary, NodeRecord, NodeState};
+use store::placed_last;
+
+/// The fewest characters of a part of an id. Fewer would fit something by chance.
+const SHORTEST: usize = 4;
+/// How many candidates an error lists.
+const LISTED: usize = 8;
+/// How many characters of an id lists show: its end, which is random.
+const SHOWN: usize = 8;
+
+/// The end of a job's id, which is enough to tell it from others. It can be given in place of the id.
+pub(super) fn short(job: JobId) -> String {
+    let id = job.to_string();
+    id.get(id.len().saturating_sub(SHOWN)..).unwrap_or(&id).to_owned()
+}
+
+/// The short form of an alloc's id.
+pub(super) fn short_alloc(alloc: AllocId) -> String {
+    format!("{}.{}.{}", short(alloc.job_id), alloc.member, alloc.copy)
+}
+
+/// Nothing has the given name or id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NotFound(String);
+
+/// What is known of a job by which it can be found.
+struct Known {
+    id: JobId,
+    text: String,
+    name: Option<String>,
+    state: JobState,
+}
+
+impl Known {
+    fn of(job: &JobSummary) -> Self {
+        Self { id: job.job_id, text: job.job_id.to_string(), name: job.name.clone(), state: job.state }
+    }
+}
+
+/// Finds jobs and nodes. Each list is read at most once.
+pub(super) struct Finder<'a> {
+    cluster: &'a Cluster,
+    live: Option<Vec<Known>>,
+    stored: Option<Vec<Known>>,
+    nodes: Option<Vec<NodeRecord>>,
+}
+
+/// A job or one of its allocs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Job(JobId),
+    Alloc(AllocId),
+}
+
+impl<'a> Finder<'a> {
+    pub(super) const fn new(cluster: &'a Cluster) -> Self {
+        Self { cluster, live: None, stored: None, nodes: None }
+    }
+
+    /// The job with this id, part of an id or name.
+    pub(super) async fn job(&mut self, given: &str) -> anyhow::Result<JobId> {
+        let text = given.strip_prefix("job#").unwrap_or(given);
+        let upper = text.to_ascii_uppercase();
+        if let Ok(id) = upper.parse() {
+            return Ok(id);
+        }
+        if self.live.is_none() {
+            let waiting = self.cluster.store.waiting(None, usize::MAX).await?.jobs;
+            let placed = self.cluster.store.placed().await?.rows;
+            self.live = Some(placed_last(waiting, placed).iter().map(Known::of).collect());
+        }
+        if let Some(live) = &self.live {
+            let named: Vec<&Known> = live.iter().filter(|job| job.name.as_deref() == Some(text)).collect();
+            let found = if named.is_empty() { with_part(live, &upper) } else { named };
+            match found.as_slice() {
+                [] => {}
+                [job] => return Ok(job.id),
+                several => return Err(ambiguous(text, several)),
+            }
+        }
+        if self.stored.is_none() {
+            let stored = self.cluster.store.jobs_listed().await?.rows;
+            self.stored = Some(stored.iter().map(|job| Known::of(&job.summary)).collect());
+        }
+        let stored = self.stored.as_deref().unwrap_or_default();
+        // Of ended jobs with this name, the newest is meant.
+        let newest = stored.iter().filter(|job| job.name.as_deref() == Some(text)).max_by_key(|job| job.id);
+        if let Some(job) = newest {
+            return Ok(job.id);
+        }
+        match with_part(stored, &upper).as_slice() {
+            [] => Err(no_job(text)),
+            [job] => Ok(job.id),
+            several => Err(ambiguous(text, several)),
+        }
+    }
+
+    /// The job or the alloc with this id, part of an id or name. An alloc has its member and its copy at the end: `.0.0`.
+    pub(super) async fn work(&mut self, given: &str) -> anyhow::Result<Work> {
+        let text = given.strip_prefix("alloc#").unwrap_or(given);
+        let mut parts = text.rsplitn(3, '.');
+        let (copy, member, job) = (number(parts.next()), number(parts.next()), parts.next());
+        if let (Some(copy), Some(member), Some(job)) = (copy, member, job)
+            && let Ok(job_id) = self.job(job).await
+        {
+            return Ok(Work::Alloc(AllocId { job_id, member, copy }));
+        }
+        self.job(text).await.map(Work::Job)
+    }
+
+    /// The slot of the node with this slot, node id, instance id or address, or a part of an id.
+    pub(super) async fn slot(&mut self, given: &str) -> anyhow::Result<Slot> {
+        let text = given.strip_prefix("slot#").unwrap_or(given);
+        let upper = text.to_ascii_uppercase();
+        if let Ok(slot) = text.parse() {
+            return Ok(slot);
+        }
+        if let Ok(node) = upper.parse::<NodeId>() {
+            return Ok(node.slot());
+        }
+        if self.nodes.is_none() {
+            self.nodes = Some(self.cluster.store.nodes_listed(1).await?.rows);
+        }
+        let lower = text.to_ascii_lowercase();
+        let fits = |record: &&NodeRecord| {
+            let life = record.life();
+            let is_long = text.len() >= SHORTEST;
+            let node = node_of(record).is_some_and(|node| is_long && node.to_string().contains(&upper));
+            let instance = life.and_then(|l| l.instance_id.as_deref()).is_some_and(|i| is_long && i.contains(&lower));
+            node || instance || life.and_then(|l| l.address.as_deref()) == Some(text)
+        };
+        let found: Vec<&NodeRecord> = self.nodes.iter().flatten().filter(fits).collect();
+        match found.as_slice() {
+            [] => Err(NotFound(format!(
+                "no node has the slot, the id or the instance {}: `nodekeeper nodes` lists them",
+                quoted(text)
+            ))
+            .into()),
+            [record] => Ok(record.slot),
+            several => {
+                let slots: Vec<String> = several.iter().take(LISTED).map(|record| record.slot.to_string()).collect();
+                let n = several.len();
+                anyhow::bail!("{n} nodes fit {}: slots {}: give one of these numbers", quoted(text), slots.join(", "))
+            }
+        }
+    }
+}
+
+/// The current node of a slot, or else its last one.
+pub(super) fn node_of(record: &NodeRecord) -> Option<NodeId> {
+    match &record.state {
+        NodeState::Cleaned { last_node_id } => *last_node_id,
+        _ => record.node_id(),
+    }
+}
+
+fn with_part<'k>(jobs: &'k [Known], upper: &str) -> Vec<&'k Known> {
+    let is_part = upper.len() >= SHORTEST && upper.bytes().all(|b| b.is_ascii_alphanumeric());
+    jobs.iter().filter(|job| is_part && job.text.contains(upper)).collect()
+}
+
+fn number(text: Option<&str>) -> Option<u32> {
+    text.filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
+}
+
+/// What a person typed, short and on one line.
+fn quoted(text: &str) -> String {
+    let shown: String = one_line(text).chars().take(80).collect();
+    format!("`{shown}`")
+}
+
+fn no_job(text: &str) -> anyhow::Error {
+    let short = if text.len() < SHORTEST {
+        format!(" (a part of an id has at least {SHORTEST} characters)")
+    } else {
+        String::new()
+    };
+    let text = quoted(text);
+    NotFound(format!(
+        "no stored job has the id or the name {text}{short}: `nodekeeper jobs --all` lists the jobs that are stored"
+    ))
+    .into()
+}
+
+fn ambiguous(text: &str, jobs: &[&Known]) -> anyhow::Error {
+    let mut newest: Vec<&&Known> = jobs.iter().collect();
+    newest.sort_by_key(|job| std::cmp::Reverse(job.id));
+    let shown = newest.iter().take(LISTED).map(|job| {
+        let name = job.name.as_deref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
+        format!("{}{name} ({})", job.text, job.state)
+    });
+    let shown: Vec<String> = shown.collect();
+    let more = jobs.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    anyhow::anyhow!(
+        "{} fit {}: {}{more}: give more of the id",
+        several(jobs.len(), "job"),
+        quoted(text),
+        shown.join(", ")
+    )
+}

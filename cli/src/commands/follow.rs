@@ -1,0 +1,203 @@
+//! Following jobs to their end: how they go, how they ended, and the end of their output.
+//!
+//! Guarantees: what is told was read; a job's row is read consistently; one failed read does not end the wait.
+//! Does not: change a job. An interrupted wait leaves its jobs as they are.
+
+use super::find::short;
+use super::{Cluster, Context, job, show};
+use model::events::Subject;
+use model::ids::JobId;
+use model::time::{Span, Time};
+use model::{ActionName, Alloc, ClientStatus, Job, JobState};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The time between two reads of a job.
+const POLL: Duration = Duration::from_millis(500);
+/// Many jobs are read less often: so much more time for each.
+const POLL_OF_EACH: Duration = Duration::from_millis(2);
+/// The wait ends after this many failed reads in a row.
+const FAILED_LOOKS: u32 = 5;
+/// Why a job waits is asked of the plan at most this often: a plan reads the whole cluster.
+const PLAN_EVERY: Span = Span::from_s(10);
+
+/// What is told while jobs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tells {
+    /// On standard error how they go, on standard output how each ended.
+    All,
+    /// On standard error how they go.
+    Progress,
+    /// Nothing.
+    Nothing,
+}
+
+/// Jobs that are followed.
+pub(super) struct Followed<'a> {
+    cluster: &'a Cluster,
+    /// The jobs as last read.
+    pub(super) jobs: Vec<Job>,
+    tells: Tells,
+    /// What was told last.
+    said: String,
+    planned_at: Option<Time>,
+    failed_looks: u32,
+}
+
+impl<'a> Followed<'a> {
+    pub(super) const fn new(cluster: &'a Cluster, jobs: Vec<Job>, tells: Tells) -> Self {
+        Self { cluster, jobs, tells, said: String::new(), planned_at: None, failed_looks: 0 }
+    }
+
+    /// How long to wait before the next look.
+    pub(super) fn pause(&self) -> Duration {
+        let open = self.jobs.iter().filter(|job| !job.summary.state.is_ended()).count();
+        POLL.max(POLL_OF_EACH.saturating_mul(u32::try_from(open).unwrap_or(u32::MAX)))
+    }
+
+    /// Waits until every job has ended.
+    pub(super) async fn wait(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        while !self.look(context).await? {
+            tokio::time::sleep(self.pause()).await;
+        }
+        Ok(())
+    }
+
+    /// Reads the jobs that have not ended, and tells what is new. Returns whether every job has ended.
+    pub(super) async fn look(&mut self, context: &mut Context<'_>) -> anyhow::Result<bool> {
+        let open: Vec<JobId> =
+            self.jobs.iter().filter(|job| !job.summary.state.is_ended()).map(|job| job.summary.job_id).collect();
+        let seen = match self.cluster.store.jobs_of(open.iter().copied()).await.and_then(store::Listed::all) {
+            Ok(seen) => seen,
+            // A wait may last for hours.
+            Err(e) => {
+                self.failed_looks += 1;
+                if self.failed_looks < FAILED_LOOKS {
+                    return Ok(false);
+                }
+                let what = match open.as_slice() {
+                    [id] => format!("job {id}, which continues"),
+                    _ => format!("{} jobs, which continue", open.len()),
+                };
+                return Err(anyhow::Error::new(e).context(format!("stopped waiting for {what}")));
+            }
+        };
+        self.failed_looks = 0;
+        let mut seen: BTreeMap<JobId, Job> = seen.into_iter().map(|job| (job.summary.job_id, job)).collect();
+        for known in self.jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
+            let id = known.summary.job_id;
+            let Some(job) = seen.remove(&id) else {
+                anyhow::bail!("job {id} is not stored any more: how it ended is not known")
+            };
+            if job.summary.state.is_ended() && self.tells == Tells::All {
+                let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
+                writeln!(context.out, "{id} {}{reason}", job.summary.state)?;
+                context.out.flush()?;
+            }
+            *known = job;
+        }
+        if self.tells != Tells::Nothing {
+            self.tell(context).await?;
+        }
+        Ok(self.jobs.iter().all(|job| job.summary.state.is_ended()))
+    }
+
+    async fn tell(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        let says = match self.jobs.as_slice() {
+            [job] if job.summary.state.is_ended() => return Ok(()),
+            [job] => {
+                let job = job.clone();
+                match self.one(&job, context.now()).await {
+                    Some(says) => format!("job {} {says}", short(job.summary.job_id)),
+                    None => return Ok(()),
+                }
+            }
+            jobs => counted(jobs),
+        };
+        if says != self.said {
+            writeln!(context.err, "{}", show::one_line(&says))?;
+            context.err.flush()?;
+            self.said = says;
+        }
+        Ok(())
+    }
+
+    /// How one job is. `None` if nothing is known, or if it cannot be read now: the next look tries again.
+    async fn one(&mut self, job: &Job, now: Time) -> Option<String> {
+        let store = &self.cluster.store;
+        if job.summary.state == JobState::Regrouping {
+            return Some("lost a member: it waits until the others have stopped".to_owned());
+        }
+        if job.summary.state == JobState::Placed {
+            let allocs = store.allocs(job.summary.allocs.iter().copied()).await.ok()?;
+            return places(&allocs);
+        }
+        // The functions tell why a job waits. Before they have run, the plan says what they would do.
+        let events = store.history(&Subject::Job(job.summary.job_id).to_string(), 5).await.ok()?;
+        let newest = events.first().filter(|event| event.action == ActionName::Wait.as_str());
+        if let Some(event) = newest {
+            return Some(format!("waits: {}", event.reason));
+        }
+        if self.planned_at.is_some_and(|at| now.since(at) < PLAN_EVERY) {
+            return None;
+        }
+        self.planned_at = Some(now);
+        let next = self.cluster.next(now).await.ok()?;
+        next.of_job(job.summary.job_id).map(|why| format!("waits: {why}"))
+    }
+
+    /// Prints the end of the output of a job's last allocs, one for each member.
+    pub(super) async fn output(&self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<()> {
+        let now = context.now();
+        for alloc in last_allocs(self.cluster.store.allocs_of(job).await?) {
+            job::output(&alloc, now, context.screen, context.out)?;
+        }
+        Ok(context.out.flush()?)
+    }
+}
+
+/// The last copy of each member.
+pub(super) fn last_allocs(allocs: Vec<Alloc>) -> impl Iterator<Item = Alloc> {
+    let by_member: BTreeMap<u32, Alloc> =
+        allocs.into_iter().fold(BTreeMap::new(), |mut last: BTreeMap<u32, Alloc>, alloc| {
+            let is_later = last.get(&alloc.id().member).is_none_or(|other| other.id().copy < alloc.id().copy);
+            if is_later {
+                last.insert(alloc.id().member, alloc);
+            }
+            last
+        });
+    by_member.into_values()
+}
+
+/// Where the allocs of a placed job are.
+fn places(allocs: &[Alloc]) -> Option<String> {
+    let live = || allocs.iter().filter(|alloc| !alloc.summary.client.is_final());
+    let mut slots: Vec<String> = live().map(|alloc| alloc.summary.slot.to_string()).collect();
+    slots.dedup();
+    let on = match slots.as_slice() {
+        [] => return None,
+        [slot] => format!("slot {slot}"),
+        _ => format!("slots {}", slots.join(", ")),
+    };
+    let is_any = |client| live().any(|alloc| alloc.summary.client == client);
+    Some(if is_any(ClientStatus::Unknown) {
+        format!("runs on {on}, and a node is silent: the job waits for it")
+    } else if is_any(ClientStatus::Pending) {
+        format!("is placed on {on}")
+    } else {
+        format!("runs on {on}")
+    })
+}
+
+/// How many of these jobs are in which state.
+fn counted(jobs: &[Job]) -> String {
+    let count = |is: fn(JobState) -> bool| jobs.iter().filter(|job| is(job.summary.state)).count();
+    let parts = [
+        (count(|s| s == JobState::Complete), "complete"),
+        (count(|s| s.is_ended() && s != JobState::Complete), "ended otherwise"),
+        (count(|s| s == JobState::Placed), "placed"),
+        (count(|s| matches!(s, JobState::Queued | JobState::Regrouping)), "waiting"),
+    ];
+    let parts = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| (*what, *n));
+    format!("of {}: {}", show::several(jobs.len(), "job"), show::counted(parts))
+}

@@ -1,0 +1,227 @@
+//! `job`, `logs`: one job, its allocs, and the end of its output.
+//!
+//! Guarantees: the job and its allocs are read consistently.
+//! Does not: change anything.
+
+use super::find::{Finder, Work, short_alloc};
+use super::jobs::needs;
+use super::show::{self, Rows, Screen, moment, or_blank, when, when_known};
+use super::{Cluster, Context, Outcome};
+use clap::Args;
+use model::events::Subject;
+use model::ids::{AllocId, JobId};
+use model::time::Time;
+use model::{Alloc, Job, JobState};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// `job`
+#[derive(Args, Clone, Debug)]
+pub struct JobArgs {
+    /// The job's id, a part of it, or its name
+    #[arg(value_name = "JOB")]
+    job: String,
+    /// Print JSON: the job's row, with the rows of its allocs as `all_allocs`
+    #[arg(long)]
+    json: bool,
+}
+
+/// `logs`
+#[derive(Args, Clone, Debug)]
+pub struct LogsArgs {
+    /// The id of a job or of one alloc, a part of it, or the job's name
+    #[arg(value_name = "JOB")]
+    id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn no_job(id: JobId) -> anyhow::Error {
+    anyhow::anyhow!("there is no job {id}: `nodekeeper jobs --all` lists the jobs that are stored")
+}
+
+/// A job in JSON: its row, its allocs, and why it waits.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    job: &'a Job,
+    all_allocs: &'a [Alloc],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_because: Option<&'a str>,
+}
+
+pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let id = Finder::new(&cluster).job(&args.job).await?;
+    let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+    let allocs = cluster.store.allocs_of(&job).await?;
+    let waits = waits_because(&cluster, &job, now).await;
+    if args.json {
+        show::json(context.out, &Whole { job: &job, all_allocs: &allocs, waits_because: waits.as_deref() })?;
+        return Ok(Outcome::Done);
+    }
+    let latest = cluster.store.history(&Subject::Job(id).to_string(), 1).await?;
+    // An event with the same reason as the job itself is not shown.
+    let latest = latest.first().filter(|e| Some(&e.reason) != job.reason.as_ref());
+    let latest = latest.map(|e| format!("{}: {} ({})", e.action, e.reason, when(e.at(), now)));
+    fields(&job, waits, latest, now).print(context.out)?;
+    if !allocs.is_empty() {
+        writeln!(context.out)?;
+        alloc_rows(&allocs, now).print(context.out)?;
+        writeln!(context.out)?;
+        history_rows(&allocs, now).print(context.out)?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Why a job waits. The job is shown even if EC2 cannot be reached.
+async fn waits_because(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
+    if job.summary.state.is_ended() {
+        return None;
+    }
+    match cluster.next(now).await {
+        Ok(next) => next.of_job(job.summary.job_id).map(str::to_owned),
+        Err(_) if job.summary.state == JobState::Placed => None,
+        Err(e) => Some(format!("not known, because the cluster cannot be read: {e}")),
+    }
+}
+
+fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -> Rows {
+    let Job { summary, work, failure_policy, .. } = job;
+    let mut rows = Rows::new(&[]);
+    rows.field("job", Some(summary.job_id));
+    rows.field("name", summary.name.as_ref());
+    rows.field("state", Some(summary.state));
+    rows.field("reason", job.reason.as_ref());
+    // A placed job runs. It may wait for a copy, or the next run may do something with it.
+    rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
+    rows.field("latest event", latest);
+    rows.field("command", Some(show::command(&work.command)));
+    let env: Vec<String> = work.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
+    rows.field("image", work.image.as_ref());
+    rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
+    rows.field("needs", Some(needs(summary)));
+    let limit = summary.array_limit.map(|limit| format!("{} of its array placed at the same time", limit.number()));
+    rows.field("at most", limit);
+    rows.field("priority", Some(summary.priority));
+    rows.field("submitted", Some(moment(summary.submitted_at, now)));
+    rows.field("ended", job.finished_at.map(|at| moment(at, now)));
+    rows.field("failed", Some(retries(job.failed_count, job.retry_failed)));
+    rows.field("lost", Some(retries(job.lost_count, job.retry_lost)));
+    rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
+    let replace = if failure_policy.replace {
+        format!(", with a copy meanwhile ({})", failure_policy.reconcile)
+    } else {
+        String::new()
+    };
+    rows.field("silent node", Some(format!("waited for {} s{replace}", failure_policy.lost_after_s)));
+    rows
+}
+
+fn retries(count: u32, allowed: u32) -> String {
+    format!("{}, {allowed} allowed before the job fails", show::several(count, "time"))
+}
+
+fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
+    let mut rows = Rows::new(&["ALLOC", "SLOT", "DESIRED", "CLIENT", "PLACED", "ENDED", "EXIT", "MESSAGE"]);
+    for alloc in allocs {
+        let seen = &alloc.summary;
+        rows.row([
+            short_alloc(seen.alloc_id),
+            seen.slot.to_string(),
+            seen.desired.to_string(),
+            seen.client.to_string(),
+            when(seen.placed_at, now),
+            when_known(alloc.finished_at, now),
+            or_blank(alloc.exit_code),
+            or_blank(alloc.message.as_ref()),
+        ]);
+    }
+    rows
+}
+
+fn history_rows(allocs: &[Alloc], now: Time) -> Rows {
+    let mut rows = Rows::new(&["WHEN", "ALLOC", "BECAME", "REASON"]);
+    for alloc in allocs {
+        for entry in &alloc.history {
+            let became = format!("{} {}", entry.field, entry.value);
+            rows.row([when(entry.at, now), short_alloc(alloc.id()), became, entry.reason.clone()]);
+        }
+    }
+    rows
+}
+
+/// The end of an alloc's output, in JSON.
+#[derive(Serialize)]
+struct Log<'a> {
+    alloc_id: AllocId,
+    client: model::ClientStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_tail: Option<&'a str>,
+}
+
+pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let allocs = match Finder::new(&cluster).work(&args.id).await? {
+        Work::Job(id) => {
+            let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+            cluster.store.allocs_of(&job).await?
+        }
+        Work::Alloc(id) => {
+            let none = || anyhow::anyhow!("there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id);
+            vec![cluster.store.alloc(id).await?.ok_or_else(none)?]
+        }
+    };
+    if args.json {
+        let logs: Vec<Log<'_>> = allocs.iter().map(log).collect();
+        show::json(context.out, &logs)?;
+        return Ok(Outcome::Done);
+    }
+    if allocs.is_empty() {
+        writeln!(context.out, "nothing has run yet: `nodekeeper job {}` says why", show::one_line(&args.id))?;
+    }
+    for alloc in &allocs {
+        output(alloc, now, context.screen, context.out)?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Prints how an alloc is, and the end of its output.
+pub(super) fn output(alloc: &Alloc, now: Time, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
+    let seen = &alloc.summary;
+    let exit = alloc.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+    let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
+    writeln!(out, "== {} on slot {} ({}{exit}{ended})", seen.alloc_id, seen.slot, seen.client)?;
+    if let Some(message) = &alloc.message {
+        writeln!(out, "== message: {}", show::one_line(message))?;
+    }
+    let node = seen.node_id;
+    match &alloc.log_tail {
+        Some(tail) => {
+            writeln!(out, "== the end of its output (8 KiB at most), as node {node} reported it:")?;
+            write!(out, "{}", show::output(tail, screen))?;
+            if !tail.ends_with('\n') {
+                writeln!(out)?;
+            }
+        }
+        None if seen.client.is_final() => writeln!(out, "== node {node} reported no output")?,
+        None => writeln!(out, "== its output is on node {node} until it ends")?,
+    }
+    Ok(())
+}
+
+fn log(alloc: &Alloc) -> Log<'_> {
+    Log {
+        alloc_id: alloc.id(),
+        client: alloc.summary.client,
+        exit_code: alloc.exit_code,
+        message: alloc.message.as_deref(),
+        log_tail: alloc.log_tail.as_deref(),
+    }
+}

@@ -1,0 +1,346 @@
+//! `submit --file`: a job from each line of a file.
+//!
+//! Guarantees: nothing is written before every line is understood, and all mistakes are told at once; the same file given
+//! again writes only what is missing, because the ids follow from its content and from the time at which it was first
+//! given; what is in and what is not is told by lines.
+//! Does not: remember a file longer than events are kept (`history.events_days`).
+//!
+//! The memory of a file are two events with the subject `submission#…`: that it was begun, and that all of it is in.
+
+use super::bulk::{self, Written};
+use super::operate::retention;
+use super::submit::{self, SubmitArgs};
+use super::{Cluster, Context, Outcome, Usage, amounts, show};
+use anyhow::Context as _;
+use model::array::Array;
+use model::auth::hex;
+use model::chance::Chance;
+use model::events::Event;
+use model::ids::Ulid;
+use model::time::Time;
+use model::{ActionName, Job, JobSpec};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use store::WriteError;
+use store::steps::Retention;
+
+/// The most jobs of one file.
+const MAX_JOBS: usize = 100_000;
+/// How many mistakes are told.
+const TOLD: usize = 10;
+
+/// Understands an amount with a unit.
+type Measure = fn(&str) -> Result<u64, String>;
+
+/// Names of amounts that may have a unit, and the fields that they stand for.
+const MEASURED: &[(&str, &str, Measure)] = &[
+    ("memory", "memory_mib", amounts::mebibytes),
+    ("scratch", "scratch_gib", amounts::gibibytes),
+    ("timeout", "timeout_s", amounts::seconds),
+    ("kill_timeout", "kill_timeout_s", amounts::seconds),
+    ("lost_after", "lost_after_s", amounts::seconds),
+];
+
+/// A job, and the number of its line.
+struct Line {
+    number: usize,
+    spec: JobSpec,
+}
+
+pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
+    let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
+    let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
+    let defaults = args.job.spec(&args.command);
+    let lines = understand(&bytes, &defaults, &shown)?;
+    let digest = digest(&bytes, &defaults, args.again)?;
+    // Before anything is written, every job is checked.
+    let now = context.now();
+    let checked = lines.iter().map(|line| Job::submit(Array::new(now, digest.0).job(0), line.spec.clone(), now));
+    let mistakes = lines.iter().zip(checked).filter_map(|(line, job)| Some((line.number, job.err()?.0.join("; "))));
+    refuse(&shown, mistakes.collect())?;
+    let cluster = context.cluster().await?;
+    let keep = retention(&cluster).await?;
+    let submission = begin(&cluster, &digest.1, lines.len(), keep, now).await?;
+    let array = Array::new(submission.begun_at, digest.0);
+    let jobs: Vec<Job> = (0_u32..)
+        .zip(&lines)
+        .map(|(n, line)| Job::submit(array.job(n), line.spec.clone(), now))
+        .collect::<Result<_, _>>()
+        .map_err(|e| Usage(e.to_string()))?;
+    let before = show::when(submission.begun_at, now);
+    if submission.is_complete {
+        writeln!(
+            context.err,
+            "all of it was submitted {before}, so nothing was written: give --again to submit the same once more"
+        )?;
+        return given_again(context, args, &cluster, &jobs).await;
+    }
+    if !submission.is_new {
+        if now.since(submission.begun_at) >= keep.finished {
+            anyhow::bail!(
+                "{shown} was begun {before} and not all of it was written; jobs that have ended since may not be stored \
+                 any more, so it is not known what is missing: give --again to submit all of it"
+            );
+        }
+        writeln!(context.err, "it was begun {before}: only what is missing is written")?;
+    }
+    let written = bulk::write(&cluster, &jobs, !submission.is_new, keep, now).await;
+    if written.error.is_some() {
+        return broken(context, args, &lines, &jobs, written);
+    }
+    end(&cluster, &digest.1, keep, now).await?;
+    submit::submitted(context, &cluster, args, written.jobs).await
+}
+
+fn read(context: &mut Context<'_>, file: &Path) -> std::io::Result<Vec<u8>> {
+    if file.as_os_str() != "-" {
+        return std::fs::read(file);
+    }
+    let mut bytes = Vec::new();
+    context.input.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What makes the ids, and the name of the submission. The same content with the same options gives the same.
+fn digest(bytes: &[u8], defaults: &JobSpec, again: bool) -> anyhow::Result<(u64, String)> {
+    let mut hash = Sha256::new();
+    hash.update(serde_json::to_vec(defaults)?);
+    hash.update([0]);
+    hash.update(bytes);
+    if again {
+        hash.update(Chance::real().bits().to_be_bytes());
+    }
+    let digest = hash.finalize();
+    let first: [u8; 8] = digest.get(..8).and_then(|some| some.try_into().ok()).unwrap_or_default();
+    Ok((u64::from_be_bytes(first), hex(digest.get(..16).unwrap_or_default())))
+}
+
+fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), Usage> {
+    if mistakes.is_empty() {
+        return Ok(());
+    }
+    let told: Vec<String> =
+        mistakes.iter().take(TOLD).map(|(line, what)| format!("line {line}: {}", show::one_line(what))).collect();
+    let more = mistakes.len().saturating_sub(TOLD);
+    let more = if more > 0 { format!("; and {more} more lines") } else { String::new() };
+    Err(Usage(format!("nothing of {shown} was submitted: {}{more}", told.join("; "))))
+}
+
+/// The jobs of a file. Empty lines and lines that begin with `#` are left out.
+fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<Vec<Line>> {
+    let text = std::str::from_utf8(bytes).map_err(|_| Usage(format!("{shown} is not text in UTF-8")))?;
+    let Value::Object(defaults) = serde_json::to_value(defaults)? else { anyhow::bail!("a job is not an object") };
+    let known: BTreeSet<&str> =
+        defaults.keys().map(String::as_str).chain(["replace"]).chain(MEASURED.iter().map(|(name, ..)| *name)).collect();
+    let (mut lines, mut mistakes) = (Vec::new(), Vec::new());
+    for (line, number) in text.lines().zip(1..) {
+        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+            continue;
+        }
+        match job(line, &defaults, &known) {
+            Ok(spec) => lines.push(Line { number, spec }),
+            Err(what) => mistakes.push((number, what)),
+        }
+    }
+    refuse(shown, mistakes)?;
+    match lines.len() {
+        0 => {
+            Err(Usage(format!("{shown} has no job: give one JSON object a line, such as {{\"command\": [\"true\"]}}"))
+                .into())
+        }
+        n if n > MAX_JOBS => {
+            Err(Usage(format!("{shown} has {n} jobs, at most {MAX_JOBS} are allowed: split it")).into())
+        }
+        _ => Ok(lines),
+    }
+}
+
+/// One line: the options of the command line, and what the line says in place of them.
+fn job(line: &str, defaults: &Map<String, Value>, known: &BTreeSet<&str>) -> Result<JobSpec, String> {
+    let given: Map<String, Value> = serde_json::from_str(line).map_err(|e| format!("it is not a JSON object: {e}"))?;
+    let mut merged = defaults.clone();
+    for (name, value) in given {
+        if !known.contains(name.as_str()) {
+            let all = known.iter().copied().collect::<Vec<_>>().join(", ");
+            return Err(format!("{name:?} is not a field of a job: {all}"));
+        }
+        let measured = MEASURED.iter().find(|(field, ..)| *field == name);
+        match (measured, value) {
+            (Some((_, field, measure)), Value::String(text)) => {
+                let amount = measure(&text).map_err(|e| format!("{name}: {e}"))?;
+                merged.insert((*field).to_owned(), amount.into());
+            }
+            (Some((_, field, _)), value) => _ = merged.insert((*field).to_owned(), value),
+            // A text is a line for the shell.
+            (None, Value::String(text)) if name == "command" => {
+                merged.insert(name, Value::from(vec!["sh".to_owned(), "-c".to_owned(), text]));
+            }
+            (None, Value::Object(more)) if name == "env" => {
+                let env = merged.entry(name).or_insert_with(|| Value::Object(Map::new()));
+                if let Value::Object(env) = env {
+                    env.extend(more);
+                }
+            }
+            (None, value) => _ = merged.insert(name, value),
+        }
+    }
+    serde_json::from_value(Value::Object(merged)).map_err(|e| e.to_string())
+}
+
+/// What is known of a file that was given before.
+struct Submission {
+    begun_at: Time,
+    is_new: bool,
+    is_complete: bool,
+}
+
+fn subject(name: &str) -> String {
+    format!("submission#{name}")
+}
+
+/// The two events have fixed ids, so that of two programs that begin at once only one writes them.
+fn event(name: &str, number: u128, reason: &str, keep: Retention, now: Time) -> Event {
+    Event {
+        subject: subject(name),
+        id: Ulid::from_parts(0, number).to_string(),
+        action: ActionName::Submit.to_string(),
+        reason: reason.to_owned(),
+        detail: BTreeMap::from([("at".to_owned(), now.as_ms().into())]),
+        expires_at: (now + keep.events).as_epoch_s(),
+    }
+}
+
+async fn begin(cluster: &Cluster, name: &str, jobs: usize, keep: Retention, now: Time) -> anyhow::Result<Submission> {
+    let begun = event(name, 0, &format!("{} of a file", show::several(jobs, "job")), keep, now);
+    match cluster.store.record(&begun).await {
+        Ok(()) => return Ok(Submission { begun_at: now, is_new: true, is_complete: false }),
+        Err(WriteError::Conflict(_)) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let events = cluster.store.history(&subject(name), 2).await?;
+    let begun_at = events.iter().find(|event| event.id == begun.id).and_then(|event| event.detail.get("at")?.as_i64());
+    let begun_at = begun_at.context("the note of an earlier submission of this cannot be read: give --again")?;
+    Ok(Submission { begun_at: Time::from_ms(begun_at), is_new: false, is_complete: events.len() > 1 })
+}
+
+async fn end(cluster: &Cluster, name: &str, keep: Retention, now: Time) -> anyhow::Result<()> {
+    match cluster.store.record(&event(name, 1, "all of it is in", keep, now)).await {
+        Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
+        Err(e) => Err(anyhow::Error::new(e).context("every job is in, but that was not noted")),
+    }
+}
+
+/// Prints what was submitted before: the same ids.
+async fn given_again(
+    context: &mut Context<'_>,
+    args: &SubmitArgs,
+    cluster: &Cluster,
+    jobs: &[Job],
+) -> anyhow::Result<Outcome> {
+    let ids = jobs.iter().map(|job| job.summary.job_id);
+    let mut stored = cluster.store.jobs_of(ids).await?.all()?;
+    stored.sort_by_key(|job| job.summary.job_id);
+    if stored.len() < jobs.len() {
+        let gone = jobs.len() - stored.len();
+        writeln!(context.err, "{} of them ended long ago and are not stored any more", show::several(gone, "job"))?;
+    }
+    submit::submitted(context, cluster, args, stored).await
+}
+
+/// Tells what is in and what is not.
+fn broken(
+    context: &mut Context<'_>,
+    args: &SubmitArgs,
+    lines: &[Line],
+    jobs: &[Job],
+    written: Written,
+) -> anyhow::Result<Outcome> {
+    let numbers = |is: &dyn Fn(&Job) -> bool| {
+        ranges(lines.iter().zip(jobs).filter(|(_, job)| is(job)).map(|(line, _)| line.number))
+    };
+    submit::print(context, args, &written.jobs)?;
+    let missing = numbers(&|job| written.missing.contains(&job.summary.job_id));
+    writeln!(context.err, "{} of {} jobs are in; not in: lines {missing}", written.jobs.len(), jobs.len())?;
+    if !written.unclear.is_empty() {
+        let unclear = numbers(&|job| written.unclear.contains(&job.summary.job_id));
+        writeln!(context.err, "not known: lines {unclear}")?;
+    }
+    let error = written.error.map_or_else(|| anyhow::anyhow!("it was broken off"), anyhow::Error::new);
+    Err(error.context("not all jobs are in; give the same file again to submit the rest"))
+}
+
+/// Numbers in order, as ranges: `1-4, 7`.
+fn ranges(numbers: impl Iterator<Item = usize>) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let text = |(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> anyhow::Result<Vec<Line>> {
+        let defaults = JobSpec {
+            command: vec!["work".into()],
+            env: [("A".into(), "1".into())].into(),
+            vcpus: 2,
+            ..JobSpec::default()
+        };
+        understand(text.as_bytes(), &defaults, "f")
+    }
+
+    #[test]
+    fn a_line_replaces_the_options_that_it_names() {
+        let lines = of(concat!(
+            "# jobs\n{}\n\n",
+            r#"{"name": "x", "command": "echo a | wc", "memory": "1.5G", "timeout": "1h30m", "env": {"B": "2"}, "replace": true}"#,
+            "\n",
+            r#"{"command": ["a"], "memory": 7, "scratch_gib": 3, "lost_after_s": 0}"#
+        ))
+        .unwrap();
+        assert_eq!(lines.iter().map(|line| line.number).collect::<Vec<_>>(), [2, 4, 5]);
+        assert_eq!((lines[0].spec.command.as_slice(), lines[0].spec.vcpus), (&["work".to_owned()][..], 2));
+        let spec = &lines[1].spec;
+        assert_eq!(spec.command, ["sh", "-c", "echo a | wc"]);
+        assert_eq!((spec.memory_mib, spec.timeout_s, spec.failure_policy.replace), (1536, 5400, true));
+        assert_eq!(spec.env, [("A".into(), "1".into()), ("B".into(), "2".into())].into());
+        let spec = &lines[2].spec;
+        assert_eq!((spec.memory_mib, spec.scratch_gib, spec.failure_policy.lost_after_s), (7, 3, 0));
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_line() {
+        let error =
+            of("{}\n{\"vcpu\": 1}\nx\n{\"memory\": \"lots\"}\n{\"nodes\": \"two\"}\n[]").err().unwrap().to_string();
+        for part in [
+            "line 2: \"vcpu\" is not a field of a job: caches, ",
+            "line 3: it is not a JSON object",
+            "line 4: memory: it must",
+            "line 5: ",
+            "line 6: ",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(error.starts_with("nothing of f was submitted") && !error.contains("line 1:"), "{error}");
+        assert!(of("# only a comment\n").err().unwrap().to_string().contains("has no job"));
+        let many = of(&"x\n".repeat(40)).err().unwrap().to_string();
+        assert!(many.ends_with("; and 30 more lines"), "{many}");
+    }
+
+    #[test]
+    fn numbers_are_told_as_ranges() {
+        assert_eq!(ranges([1, 2, 3, 7, 9, 10].into_iter()), "1-3, 7, 9-10");
+        assert_eq!(ranges(std::iter::empty()), "");
+    }
+}

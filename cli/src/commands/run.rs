@@ -1,0 +1,192 @@
+//! `run`: submits one job, follows it, prints the end of its output, and ends as the job's command did.
+//!
+//! Guarantees: the exit code is that of the job's command if it has one; the job is cancelled only if the person says so;
+//! what the job printed goes to standard output, and everything else to standard error.
+//! Does not: stream. A node reports the end of a job's output (8 KiB) when the job ends.
+
+use super::find::short;
+use super::follow::{Followed, Tells, last_allocs};
+use super::operate::{BY_OPERATOR, retention, retried};
+use super::submit::JobOptions;
+use super::{Cluster, Context, Outcome, Usage, show};
+use clap::Args;
+use model::chance::Chance;
+use model::ids::JobId;
+use model::{Job, JobState};
+use store::steps::{cancel_job, submit_job};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// The exit code if the job ended without an exit code of its command, or if it is not known how it ended.
+const NO_CODE: u8 = 125;
+/// The exit code of a cancelled job, and of a wait that the person has left: as after Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+/// `run`
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Exit codes: that of the command; 125 if the job ended without one (rejected, lost); 130 if it was \
+                        cancelled or left; 1 and 2 also if it was not submitted."
+)]
+pub struct RunArgs {
+    #[command(flatten)]
+    job: JobOptions,
+    /// Do not say how the job goes
+    #[arg(long, short)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// What the person does meanwhile.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Ctrl-C.
+    Interrupt,
+    /// A line of standard input: the answer to the question.
+    Line(String),
+}
+
+/// Listens to the person: Ctrl-C, and after the first one a line.
+#[allow(clippy::disallowed_methods, reason = "the terminal is read only after Ctrl-C")]
+fn listen() -> std::io::Result<UnboundedReceiver<Heard>> {
+    let mut interrupts = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let (hear, heard) = unbounded_channel();
+    tokio::spawn(async move {
+        let mut is_first = true;
+        while interrupts.recv().await.is_some() && hear.send(Heard::Interrupt).is_ok() {
+            if is_first {
+                read_lines(hear.clone());
+            }
+            is_first = false;
+        }
+    });
+    Ok(heard)
+}
+
+/// Reads lines in a thread of its own: a read of the terminal cannot be ended, and must not keep the program from ending.
+fn read_lines(hear: UnboundedSender<Heard>) {
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        while std::io::stdin().read_line(&mut line).is_ok_and(|n| n > 0) {
+            if hear.send(Heard::Line(std::mem::take(&mut line))).is_err() {
+                return;
+            }
+        }
+        // Nobody can answer.
+        let _ = hear.send(Heard::Line(String::new()));
+    });
+}
+
+pub(super) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Outcome> {
+    let heard = listen()?;
+    run_with(context, args, heard).await
+}
+
+/// [`run`], with this person.
+pub(super) async fn run_with(
+    context: &mut Context<'_>,
+    args: &RunArgs,
+    mut heard: UnboundedReceiver<Heard>,
+) -> anyhow::Result<Outcome> {
+    let now = context.now();
+    let id = JobId::new(Chance::real().ulid(now));
+    let job = Job::submit(id, args.job.spec(&args.command), now).map_err(|e| Usage(e.to_string()))?;
+    let cluster = context.cluster().await?;
+    let keep = retention(&cluster).await?;
+    let job = submit_job(&cluster.store, &job, keep, now).await?;
+    if !args.quiet {
+        writeln!(context.err, "job {} is submitted ({id})", short(id))?;
+    }
+    let tells = if args.quiet { Tells::Nothing } else { Tells::Progress };
+    let mut followed = Followed::new(&cluster, vec![job], tells);
+    match follow(context, &cluster, &mut followed, id, &mut heard).await {
+        Ok(true) => {}
+        Ok(false) => return Ok(Outcome::Code(INTERRUPTED)),
+        Err(e) => {
+            writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
+            return Ok(Outcome::Code(NO_CODE));
+        }
+    }
+    let Some(job) = followed.jobs.first() else { return Ok(Outcome::Code(NO_CODE)) };
+    ended(context, &cluster, job, args.quiet).await
+}
+
+/// Waits for the end of the job. `false` if the person leaves it.
+async fn follow(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    followed: &mut Followed<'_>,
+    id: JobId,
+    heard: &mut UnboundedReceiver<Heard>,
+) -> anyhow::Result<bool> {
+    let mut is_asked = false;
+    while !followed.look(context).await? {
+        let until = tokio::time::sleep(followed.pause());
+        tokio::pin!(until);
+        loop {
+            let what = tokio::select! {
+                () = &mut until => break,
+                Some(what) = heard.recv() => what,
+            };
+            match what {
+                Heard::Interrupt if is_asked => {
+                    writeln!(context.err, "\njob {id} goes on: `nodekeeper job {}` shows it", short(id))?;
+                    return Ok(false);
+                }
+                Heard::Interrupt => {
+                    is_asked = true;
+                    write!(context.err, "\nCancel the job? [y/N] (Ctrl-C again leaves it, and it goes on) ")?;
+                    context.err.flush()?;
+                }
+                Heard::Line(answer) if is_asked => {
+                    is_asked = false;
+                    if matches!(answer.trim(), "y" | "Y" | "yes" | "Yes") {
+                        cancel(context, cluster, id).await?;
+                    } else {
+                        writeln!(context.err, "job {} goes on", short(id))?;
+                    }
+                }
+                Heard::Line(_) => {}
+            }
+        }
+    }
+    Ok(true)
+}
+
+async fn cancel(context: &mut Context<'_>, cluster: &Cluster, id: JobId) -> anyhow::Result<()> {
+    let (keep, now) = (retention(cluster).await?, context.now());
+    retried(async || {
+        if let Some(job) = cluster.store.job(id).await? {
+            cancel_job(&cluster.store, &job, BY_OPERATOR, keep, now).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Prints what an ended job printed, and says how it ended.
+async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, quiet: bool) -> anyhow::Result<Outcome> {
+    let allocs: Vec<_> = last_allocs(cluster.store.allocs_of(job).await?).collect();
+    for alloc in &allocs {
+        if allocs.len() > 1 {
+            writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
+        }
+        if let Some(tail) = &alloc.log_tail {
+            write!(context.out, "{}", show::output(tail, context.screen))?;
+            context.out.flush()?;
+        }
+    }
+    let state = job.summary.state;
+    if !quiet || state != JobState::Complete {
+        let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
+        writeln!(context.err, "job {} {state}{reason}", short(job.summary.job_id))?;
+    }
+    // The first member that failed decides.
+    let code = allocs.iter().filter_map(|alloc| alloc.exit_code).find(|code| *code != 0);
+    Ok(match state {
+        JobState::Complete => Outcome::Done,
+        JobState::Cancelled => Outcome::Code(INTERRUPTED),
+        _ => Outcome::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(NO_CODE)),
+    })
+}

@@ -1,0 +1,107 @@
+//! `submit --file`: many jobs, once.
+
+use super::*;
+use std::collections::BTreeSet;
+
+/// A file of so many jobs, each with its number.
+fn lines(jobs: usize) -> String {
+    (1..=jobs).map(|n| format!("{{\"name\": \"n{n}\", \"command\": [\"work\", \"{n}\"]}}\n")).collect()
+}
+
+/// The ids that a submission printed.
+fn ids(out: &str) -> Vec<JobId> {
+    out.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+async fn count(world: &World, table: &str) -> usize {
+    world.rows().await.keys().filter(|key| key.starts_with(table)).count()
+}
+
+#[tokio::test]
+async fn a_file_is_submitted_in_its_order_and_only_once() {
+    let mut world = World::with_policy().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "jobs.ndjson", &lines(120));
+    let line = ["submit", "--file", &path, "--vcpus", "2"];
+    let first = ids(&world.run(&line).await.done());
+    assert!(first.len() == 120 && first.is_sorted());
+    for (n, id) in first.iter().enumerate() {
+        let job = world.store().job(*id).await.unwrap().unwrap();
+        assert_eq!((job.work.command[1].as_str(), job.summary.capacity.vcpus), (format!("{}", n + 1).as_str(), 2));
+    }
+    // The queue has the order of the file.
+    let queue: Vec<JobId> = world.store().queue().await.unwrap().iter().map(|job| job.job_id).collect();
+    assert_eq!(queue, first);
+    world.now = at(4600);
+    let (said, changed) = world.changes(&line).await;
+    assert!(said.err.starts_with("all of it was submitted 1 h ago, so nothing was written"), "{}", said.err);
+    assert_eq!((ids(&said.out), changed), (first.clone(), Vec::new()));
+    // Other options make other jobs.
+    let other = ids(&world.run(&["submit", "--file", &path]).await.done());
+    let again = ids(&world.run(&["submit", "--file", &path, "--again"]).await.done());
+    let all: BTreeSet<JobId> = first.into_iter().chain(other).chain(again).collect();
+    assert_eq!((all.len(), count(&world, "jobs/").await), (360, 360));
+}
+
+/// A store in which transactions of so many writes never succeed.
+fn without(db: Dynamo, writes: usize) -> Store {
+    let never = store::Write {
+        key: Key::hash(Table::Jobs, aws_sdk_dynamodb::types::AttributeValue::S("none".into())),
+        when: vec![store::Cond::Eq("name", aws_sdk_dynamodb::types::AttributeValue::S("none".into()))],
+        effect: store::Effect::Delete,
+    };
+    let before_write = Box::new(move |some: &[DbWrite]| (some.len() == writes).then(|| never.clone()));
+    Store::new(Arc::new(Watched { db, before_write }))
+}
+
+#[tokio::test]
+async fn a_broken_submission_says_what_is_missing_and_the_same_file_completes_it() {
+    let world = World::with_policy().await;
+    let input = format!("# twenty more than two transactions\n{}", lines(120));
+    let mut broken = world.clone();
+    broken.cluster.store = without(world.cluster.dynamo.clone(), 40);
+    let said = broken.run_with(&["submit", "--file", "-"], &input).await;
+    let first = ids(&said.out);
+    assert_eq!((first.len(), count(&world, "jobs/").await), (100, 100));
+    assert_eq!(said.err, "100 of 120 jobs are in; not in: lines 102-121\n");
+    assert!(said.error().contains("give the same file again to submit the rest"));
+    let said = world.run_with(&["submit", "--file", "-"], &input).await;
+    assert_eq!(said.err, "it was begun 0 s ago: only what is missing is written\n");
+    assert_eq!(said.result.unwrap(), Outcome::Done);
+    let all = ids(&said.out);
+    assert_eq!((&all[..100], all.len(), count(&world, "jobs/").await), (&first[..], 120, 120));
+    let events = world.rows().await.keys().filter(|key| key.starts_with("events/job#")).count();
+    assert_eq!(events, 120, "each job was submitted once");
+}
+
+#[tokio::test]
+async fn an_old_broken_submission_is_not_guessed() {
+    let mut world = World::with_policy().await;
+    let mut broken = world.clone();
+    broken.cluster.store = without(world.cluster.dynamo.clone(), 2);
+    assert!(broken.run_with(&["submit", "--file", "-"], "{\"command\": \"a\"}").await.result.is_err());
+    world.now = at(1000 + 8 * 86_400);
+    let error = world.run_with(&["submit", "--file", "-"], "{\"command\": \"a\"}").await.error();
+    assert!(error.contains("was begun 8 days ago") && error.contains("--again"), "{error}");
+    assert_eq!(count(&world, "jobs/").await, 0);
+}
+
+#[tokio::test]
+async fn a_file_with_a_mistake_submits_nothing() {
+    let world = World::with_policy().await;
+    let before = world.rows().await;
+    for (text, says) in [
+        ("{\"command\": \"a\"}\n{\"comand\": \"b\"}", "line 2: \"comand\" is not a field of a job"),
+        ("{\"command\": \"a\"}\n{\"command\": \"b\", \"priority\": 9999}", "line 2: --priority must be 0 to 1000"),
+        ("{\"name\": \"no command\"}", "line 1: it has no command"),
+        ("", "standard input has no job"),
+    ] {
+        let error = world.run_with(&["submit", "--file", "-"], text).await.result.unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains(says), "{error}");
+    }
+    assert!(world.run(&["submit", "--file", "/nowhere"]).await.error().starts_with("/nowhere cannot be read"));
+    assert_eq!(world.rows().await, before);
+    for line in [&["submit", "--file", "-", "--count", "2"][..], &["submit", "--again", "--", "true"]] {
+        assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
+    }
+}

@@ -1,0 +1,113 @@
+//! `run`, and `submit --wait`.
+
+use super::*;
+use crate::commands::run::{Heard, run_with};
+use model::JobSet;
+use model::ids::AllocId;
+use tokio::sync::mpsc::unbounded_channel;
+
+/// Runs a command line of `run` with a person who says this, while `happens` changes the world.
+async fn ran(world: &World, line: &[&str], says: Vec<Heard>, happens: impl Future<Output = ()>) -> Said {
+    let cluster = world.cluster.clone();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut context = Context {
+        screen: world.screen,
+        connect: Box::new(move || {
+            let cluster = cluster.clone();
+            Box::pin(async move { Ok(cluster) })
+        }),
+        clock: Arc::new(|| at(1000)),
+        input: &mut &b""[..],
+        out: &mut out,
+        err: &mut err,
+    };
+    let Command::Run(args) = parse(line).unwrap() else { panic!("{line:?}") };
+    let (hear, heard) = unbounded_channel();
+    says.into_iter().for_each(|what| hear.send(what).unwrap());
+    let (result, ()) = tokio::join!(run_with(&mut context, &args, heard), happens);
+    Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
+}
+
+/// Waits for the one job, places it, and ends its alloc like this.
+async fn end_as(world: &World, client: ClientStatus, exit_code: Option<i32>, printed: &str) {
+    let job = loop {
+        let mut jobs = world.store().jobs().await.unwrap();
+        jobs.retain(|job| !job.summary.state.is_ended());
+        match jobs.pop() {
+            Some(job) => break job,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+    let alloc = Alloc::place(id, &job, &fixtures::ready(0), at(1000)).unwrap();
+    let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
+    let placed = world.store().write(Some(&job), &job.with_placed(&[id]).unwrap(), Vec::new()).await.unwrap();
+    let ending = model::Ending {
+        client,
+        exit_code,
+        message: None,
+        log_tail: Some(printed.to_owned()).filter(|t| !t.is_empty()),
+    };
+    world.store().write(Some(&alloc), &alloc.end(&ending, Span::from_s(9), at(1001)), Vec::new()).await.unwrap();
+    let after = placed.after_end(&alloc.summary, client, &[], JobSet::Leaves, Span::from_s(9), at(1001));
+    world.store().write(Some(&placed), &after, Vec::new()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_prints_the_output_and_ends_as_its_command() {
+    let world = World::with_policy().await;
+    let ends = end_as(&world, ClientStatus::Complete, Some(0), "one\ntwo\n");
+    let said = ran(&world, &["run", "--name", "x", "--", "work"], Vec::new(), ends).await;
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, "one\ntwo\n"));
+    assert!(said.err.contains(" is submitted (01") && said.err.ends_with(" complete\n"), "{}", said.err);
+    for (exit_code, outcome) in [(Some(3), 3), (Some(137), 137), (Some(-1), 125), (None, 125)] {
+        let ends = end_as(&world, ClientStatus::Failed, exit_code, "");
+        let said = ran(&world, &["run", "--quiet", "--", "work"], Vec::new(), ends).await;
+        assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(outcome), ""));
+        assert!(said.err.lines().count() == 1 && said.err.contains(" failed: "), "{}", said.err);
+    }
+    let job = &world.store().jobs().await.unwrap()[0];
+    assert_eq!(job.work.command, ["work"]);
+}
+
+#[tokio::test]
+async fn a_run_says_why_its_job_waits_and_a_yes_cancels_it() {
+    let world = World::with_policy().await;
+    let says = vec![Heard::Interrupt, Heard::Line("y\n".into())];
+    let said = ran(&world, &["run", "--", "work"], says, async {}).await;
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(130), ""));
+    assert!(said.err.contains(" waits: this run launches for it: slot 0\n"), "{}", said.err);
+    assert!(
+        said.err.contains("Cancel the job? [y/N]") && said.err.ends_with(" cancelled: cancelled by the operator\n")
+    );
+    assert_eq!(world.store().jobs().await.unwrap()[0].summary.state, JobState::Cancelled);
+}
+
+#[tokio::test]
+async fn a_no_lets_the_job_go_on_and_a_second_interrupt_leaves_it() {
+    let world = World::with_policy().await;
+    let says = vec![Heard::Interrupt, Heard::Line("\n".into()), Heard::Interrupt, Heard::Interrupt];
+    let said = ran(&world, &["run", "--", "work"], says, async {}).await;
+    assert_eq!(said.result.unwrap(), Outcome::Code(130));
+    assert_eq!(said.err.matches("Cancel the job?").count(), 2, "{}", said.err);
+    assert_eq!(said.err.matches(" goes on").count(), 4, "told twice, and in both questions: {}", said.err);
+    assert_eq!(world.store().jobs().await.unwrap()[0].summary.state, JobState::Queued);
+}
+
+#[tokio::test]
+async fn a_bad_run_submits_nothing() {
+    let world = World::new().await;
+    let said = ran(&world, &["run", "--nodes", "99", "--", "work"], Vec::new(), async {}).await;
+    assert!(said.result.unwrap_err().is::<Usage>());
+    assert!(world.rows().await.is_empty());
+    assert_eq!(parse(&["run"]).unwrap_err().exit_code(), 2);
+}
+
+#[tokio::test]
+async fn a_wait_shows_the_end_of_the_output() {
+    let world = World::with_policy().await;
+    let ends = end_as(&world, ClientStatus::Complete, Some(0), "done\n");
+    let (said, ()) = tokio::join!(world.run(&["submit", "--wait", "--", "work"]), ends);
+    assert_eq!(said.result.unwrap(), Outcome::Done);
+    assert!(said.out.contains(" complete\n== ") && said.out.ends_with("reported it:\ndone\n"), "{}", said.out);
+}

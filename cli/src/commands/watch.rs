@@ -1,0 +1,80 @@
+//! `--watch`: shows a list again and again.
+//!
+//! Guarantees: on a terminal each look replaces the one before; in a pipe the looks follow each other. A look that fails
+//! is shown, and looking goes on; after several failed looks in a row the command fails.
+//! Does not: know what it shows.
+
+use super::show::{self, Screen};
+use super::{Context, Outcome};
+use model::time::Time;
+use std::time::Duration;
+
+/// The time between two looks. Each one reads the whole cluster, as a run does.
+const PERIOD: Duration = Duration::from_secs(5);
+/// So many failed looks in a row end the command.
+const FAILED_LOOKS: u32 = 5;
+
+/// What a look prints.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    pub(super) out: Vec<u8>,
+    pub(super) err: Vec<u8>,
+}
+
+/// Waits for the next look.
+pub(super) async fn pause() -> bool {
+    tokio::time::sleep(PERIOD).await;
+    true
+}
+
+/// One look.
+pub(super) async fn once(
+    context: &mut Context<'_>,
+    look: impl AsyncFn(Time, &mut Page) -> anyhow::Result<()>,
+) -> anyhow::Result<Outcome> {
+    let mut page = Page::default();
+    let looked = look(context.now(), &mut page).await;
+    context.err.write_all(&page.err)?;
+    context.out.write_all(&page.out)?;
+    looked.map(|()| Outcome::Done)
+}
+
+/// Looks until `pause` says that no look follows.
+pub(super) async fn repeat(
+    context: &mut Context<'_>,
+    look: impl AsyncFn(Time, &mut Page) -> anyhow::Result<()>,
+    pause: impl AsyncFn() -> bool,
+) -> anyhow::Result<Outcome> {
+    let (mut failed, mut is_first) = (0, true);
+    loop {
+        let (mut page, now) = (Page::default(), context.now());
+        match look(now, &mut page).await {
+            Ok(()) => failed = 0,
+            Err(e) if failed + 1 < FAILED_LOOKS => {
+                failed += 1;
+                page.err.extend(format!("nodekeeper: {}: looking again\n", show::error(&e)).into_bytes());
+            }
+            Err(e) => return Err(e),
+        }
+        let text = [now.to_string().into_bytes(), b"\n".to_vec(), page.out, page.err].concat();
+        match context.screen {
+            // From the top left corner on, each line is written over what was there, and the rest is erased. So the
+            // screen does not flicker.
+            Screen::Terminal => {
+                let begin = if is_first { "\x1b[2J\x1b[H" } else { "\x1b[H" };
+                context.out.write_all(begin.as_bytes())?;
+                for line in text.split_inclusive(|b| *b == b'\n') {
+                    context.out.write_all(line.strip_suffix(b"\n").unwrap_or(line))?;
+                    context.out.write_all(b"\x1b[K\n")?;
+                }
+                context.out.write_all(b"\x1b[J")?;
+            }
+            Screen::Pipe => context.out.write_all(&text)?,
+        }
+        context.out.flush()?;
+        is_first = false;
+        if !pause().await {
+            return Ok(Outcome::Done);
+        }
+    }
+}

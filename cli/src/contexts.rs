@@ -1,0 +1,324 @@
+//! Contexts: names for the clusters that a person works with, in a file.
+//!
+//! ```toml
+//! current = "lab"
+//!
+//! [context.lab]
+//! cluster = "lab"          # the name of the deployment
+//! region = "eu-central-1"
+//! profile = "lab-admin"    # of ~/.aws/config
+//!
+//! [context.here]
+//! cluster = "local"
+//! region = "us-east-1"
+//! endpoint = "http://127.0.0.1:8000"
+//! ```
+//!
+//! Guarantees: what the command line says comes first (`--cluster`, then the context of `--context`), then the
+//! environment, then the current context; a file with a mistake is refused with the place of the mistake; `use` changes one
+//! line of the file and nothing else.
+//! Does not: hold credentials.
+
+use crate::commands::Usage;
+use anyhow::{Context as _, bail};
+use clap::Subcommand;
+use model::ids::ClusterName;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// `context …`
+#[derive(Subcommand, Clone, Debug)]
+pub enum ContextCommand {
+    /// List the contexts of the file
+    List,
+    /// Make a context the current one
+    Use {
+        /// The context's name
+        name: String,
+    },
+    /// Show what commands use now, and from where
+    Show,
+}
+
+/// The file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    current: Option<String>,
+    #[serde(default, rename = "context")]
+    contexts: BTreeMap<String, Settings>,
+}
+
+/// Which cluster, and how it is reached. What is absent is as the AWS SDK finds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The deployment.
+    pub cluster: Option<ClusterName>,
+    /// The AWS region.
+    pub region: Option<String>,
+    /// The profile of the AWS configuration.
+    pub profile: Option<String>,
+    /// Another endpoint than AWS, for every service.
+    pub endpoint: Option<String>,
+}
+
+/// What the command line and the environment say.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// `--cluster`
+    pub cluster: Option<ClusterName>,
+    /// `--context`
+    pub context: Option<String>,
+    /// Reads a variable of the environment. A variable without a value counts as absent.
+    pub env: BTreeMap<String, String>,
+}
+
+impl Given {
+    fn var(&self, name: &str) -> Option<&str> {
+        self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Where the file is: `NODEKEEPER_CONFIG`, or below the person's directory for configuration.
+    fn path(&self) -> Option<PathBuf> {
+        let below = |dir: PathBuf| dir.join("nodekeeper").join("config.toml");
+        self.var("NODEKEEPER_CONFIG")
+            .map(PathBuf::from)
+            .or_else(|| self.var("XDG_CONFIG_HOME").map(PathBuf::from).map(below))
+            .or_else(|| self.var("HOME").map(|home| below(Path::new(home).join(".config"))))
+    }
+
+    /// The file. It need not exist, unless `NODEKEEPER_CONFIG` names it.
+    fn file(&self) -> anyhow::Result<File> {
+        let Some(path) = self.path() else { return Ok(File::default()) };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => parse(&text).with_context(|| format!("{} is not usable", path.display())),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.var("NODEKEEPER_CONFIG").is_none() => {
+                Ok(File::default())
+            }
+            Err(e) => Err(anyhow::Error::new(e).context(format!("{} cannot be read", path.display()))),
+        }
+    }
+
+    /// What a command uses.
+    pub fn settings(&self) -> anyhow::Result<Settings> {
+        self.resolve().map(|(settings, _)| settings)
+    }
+
+    /// What the SDK must be told. What the environment says, it finds itself.
+    pub fn for_sdk(&self) -> anyhow::Result<Settings> {
+        self.resolve().map(|(_, for_sdk)| for_sdk)
+    }
+
+    fn resolve(&self) -> anyhow::Result<(Settings, Settings)> {
+        let file = self.file()?;
+        let context = |name: Option<&String>| name.map_or(Ok(Settings::default()), |name| file.named(name).cloned());
+        let named = context(self.context.as_ref())?;
+        let current = if self.context.is_some() { Settings::default() } else { context(file.current.as_ref())? };
+        let pick = |of: fn(&Settings) -> &Option<String>, variables: &[&str]| {
+            let from_env = variables.iter().find_map(|name| self.var(name)).map(str::to_owned);
+            let from_env = from_env.filter(|_| of(&named).is_none());
+            let told = of(&named).clone().or_else(|| of(&current).clone()).filter(|_| from_env.is_none());
+            (from_env.or_else(|| told.clone()), told)
+        };
+        let cluster = match self.var("NODEKEEPER_CLUSTER").filter(|_| named.cluster.is_none()) {
+            Some(name) => Some(name.parse().map_err(|e| Usage(format!("NODEKEEPER_CLUSTER: {e}")))?),
+            None => named.cluster.clone().or_else(|| current.cluster.clone()),
+        };
+        let cluster = self.cluster.clone().or(cluster);
+        let (region, told_region) = pick(|s| &s.region, &["AWS_REGION", "AWS_DEFAULT_REGION"]);
+        let (profile, told_profile) = pick(|s| &s.profile, &["AWS_PROFILE"]);
+        let endpoints = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_EC2"];
+        let (endpoint, told_endpoint) = pick(|s| &s.endpoint, &endpoints);
+        let told =
+            Settings { cluster: cluster.clone(), region: told_region, profile: told_profile, endpoint: told_endpoint };
+        Ok((Settings { cluster, region, profile, endpoint }, told))
+    }
+}
+
+fn parse(text: &str) -> anyhow::Result<File> {
+    let file: File = toml::from_str(text)?;
+    if let Some(current) = &file.current {
+        file.named(current)?;
+    }
+    Ok(file)
+}
+
+impl File {
+    fn named(&self, name: &str) -> Result<&Settings, Usage> {
+        self.contexts.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
+            let known =
+                if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
+            Usage(format!("there is no context {name:?}: {known}"))
+        })
+    }
+}
+
+/// Runs a command about contexts.
+pub fn run(command: &ContextCommand, given: &Given, out: &mut dyn Write) -> anyhow::Result<()> {
+    let path = given.path().context("neither HOME nor NODEKEEPER_CONFIG is set, so there is no file of contexts")?;
+    match command {
+        ContextCommand::List => {
+            let file = given.file()?;
+            if file.contexts.is_empty() {
+                writeln!(out, "no contexts: write them to {}, such as\n\n{EXAMPLE}", path.display())?;
+            }
+            for (name, settings) in &file.contexts {
+                let mark = if file.current.as_ref() == Some(name) { '*' } else { ' ' };
+                writeln!(out, "{mark} {name}  {}", settings.line())?;
+            }
+        }
+        ContextCommand::Use { name } => {
+            let text = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+            parse(&text).with_context(|| format!("{} is not usable", path.display()))?.named(name)?;
+            let changed = with_current(&text, name);
+            if parse(&changed).ok().and_then(|file| file.current).as_ref() != Some(name) {
+                bail!("{} was not changed: write `current = {name:?}` as its first line", path.display());
+            }
+            replace(&path, &changed).with_context(|| format!("{} cannot be written", path.display()))?;
+            writeln!(out, "the current context is {name}")?;
+        }
+        ContextCommand::Show => {
+            let current = given.context.clone().or(given.file()?.current);
+            writeln!(out, "context  {}", current.as_deref().unwrap_or("none"))?;
+            writeln!(out, "file     {}", path.display())?;
+            let settings = given.settings()?;
+            let shown = |value: Option<&str>| value.unwrap_or("as the AWS SDK finds it").to_owned();
+            let cluster = settings.cluster.as_ref().map(ToString::to_string);
+            writeln!(out, "cluster  {}", cluster.as_deref().unwrap_or("none"))?;
+            writeln!(out, "region   {}", shown(settings.region.as_deref()))?;
+            writeln!(out, "profile  {}", shown(settings.profile.as_deref()))?;
+            writeln!(out, "endpoint {}", shown(settings.endpoint.as_deref()))?;
+        }
+    }
+    Ok(())
+}
+
+const EXAMPLE: &str =
+    "current = \"lab\"\n\n[context.lab]\ncluster = \"lab\"\nregion = \"eu-central-1\"\nprofile = \"lab-admin\"";
+
+impl Settings {
+    fn line(&self) -> String {
+        let cluster = self.cluster.as_ref().map(|name| format!("cluster {name}"));
+        let others = [("region", &self.region), ("profile", &self.profile), ("endpoint", &self.endpoint)];
+        let others = others.into_iter().filter_map(|(what, value)| Some(format!("{what} {}", value.as_ref()?)));
+        cluster.into_iter().chain(others).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The file with another current context. Comments and the order stay.
+fn with_current(text: &str, name: &str) -> String {
+    let line = format!("current = {}", toml::Value::String(name.to_owned()));
+    let mut lines: Vec<&str> = text.lines().collect();
+    let head = lines.iter().position(|line| line.trim_start().starts_with('[')).unwrap_or(lines.len());
+    let is_current = |line: &&str| line.split_once('=').is_some_and(|(key, _)| key.trim() == "current");
+    match lines.iter().take(head).position(is_current).and_then(|at| lines.get_mut(at)) {
+        Some(old) => *old = &line,
+        None => lines.insert(0, &line),
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Replaces a file as a whole: whoever reads it sees the old one or the new one.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    // A link stays a link.
+    let path = std::fs::canonicalize(path)?;
+    let mut new = OsString::from(&path);
+    new.push(".new");
+    std::fs::write(&new, text)?;
+    std::fs::set_permissions(&new, std::fs::metadata(&path)?.permissions())?;
+    std::fs::rename(&new, &path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "# mine\n[context.a]\ncluster = \"a\"\nregion = \"eu-west-1\"\nprofile = \"admin\"\n\n[context.b]\ncluster = \"b\"\n";
+
+    fn given(dir: &tempfile::TempDir, text: &str, env: &[(&str, &str)]) -> Given {
+        let path = dir.path().join("nodekeeper").join("config.toml");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        let home = [("XDG_CONFIG_HOME", dir.path().to_str().unwrap())];
+        let env = home.iter().chain(env).map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Given { env, ..Given::default() }
+    }
+
+    fn said(command: &ContextCommand, given: &Given) -> String {
+        let mut out = Vec::new();
+        run(command, given, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn cluster(given: &Given) -> Option<String> {
+        given.settings().unwrap().cluster.map(|name| name.to_string())
+    }
+
+    #[test]
+    fn a_context_is_made_current_and_nothing_else_of_the_file_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let given = given(&dir, FILE, &[]);
+        assert_eq!(cluster(&given), None);
+        assert_eq!(
+            said(&ContextCommand::List, &given),
+            "  a  cluster a, region eu-west-1, profile admin\n  b  cluster b\n"
+        );
+        for name in ["b", "a"] {
+            said(&ContextCommand::Use { name: name.into() }, &given);
+            assert_eq!(cluster(&given).as_deref(), Some(name));
+        }
+        let text = std::fs::read_to_string(given.path().unwrap()).unwrap();
+        assert_eq!(text, format!("current = \"a\"\n{FILE}"));
+        assert!(said(&ContextCommand::List, &given).starts_with("* a  "));
+        assert!(said(&ContextCommand::Show, &given).contains("region   eu-west-1\n"));
+        let none = run(&ContextCommand::Use { name: "c".into() }, &given, &mut Vec::new()).unwrap_err();
+        assert!(none.is::<Usage>() && none.to_string().ends_with("there are a, b"), "{none}");
+    }
+
+    #[test]
+    fn the_command_line_comes_first_then_the_environment_then_the_current_context() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("current = \"a\"\n{FILE}");
+        let env = given(&dir, &text, &[("NODEKEEPER_CLUSTER", "e"), ("AWS_REGION", "us-east-1"), ("AWS_PROFILE", "")]);
+        let settings = env.settings().unwrap();
+        assert_eq!(settings.cluster.unwrap().to_string(), "e");
+        assert_eq!((settings.region.as_deref(), settings.profile.as_deref()), (Some("us-east-1"), Some("admin")));
+        let named = Given { context: Some("a".into()), ..env.clone() };
+        assert_eq!(
+            (cluster(&named).as_deref(), named.settings().unwrap().region.as_deref()),
+            (Some("a"), Some("eu-west-1"))
+        );
+        let flag = Given { cluster: Some("f".parse().unwrap()), ..named };
+        assert_eq!(cluster(&flag).as_deref(), Some("f"));
+        let told = env.for_sdk().unwrap();
+        assert_eq!(
+            (told.region, told.profile.as_deref()),
+            (None, Some("admin")),
+            "the SDK reads the environment itself"
+        );
+        let unknown = Given { context: Some("x".into()), ..env };
+        assert!(unknown.settings().unwrap_err().is::<Usage>());
+    }
+
+    #[test]
+    fn a_file_with_a_mistake_is_refused_and_none_is_fine() {
+        let dir = tempfile::tempdir().unwrap();
+        for bad in ["current = \"x\"", "[context.a]\nregoin = \"x\"", "[context.a]\ncluster = \"\"", "x"] {
+            let error = format!("{:#}", given(&dir, bad, &[]).settings().unwrap_err());
+            assert!(error.contains("config.toml is not usable"), "{error}");
+        }
+        let empty = Given { env: BTreeMap::from([("HOME".into(), "/nowhere".into())]), ..Given::default() };
+        assert_eq!(empty.settings().unwrap(), Settings::default());
+        assert!(
+            said(&ContextCommand::List, &empty).starts_with("no contexts: write them to /nowhere/.config/nodekeeper/")
+        );
+        let named =
+            Given { env: BTreeMap::from([("NODEKEEPER_CONFIG".into(), "/nowhere".into())]), ..Given::default() };
+        assert!(named.settings().is_err(), "a file that is named must be there");
+    }
+}

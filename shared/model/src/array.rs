@@ -1,0 +1,92 @@
+//! Arrays: jobs that were submitted together and follow each other.
+//!
+//! The id of a job of an array has three parts: the time of its submission, a random part that all jobs of the array share,
+//! and the job's number in the array, which are the last 24 bits. So the array of a job, or of an alloc, is known from its
+//! id alone, and no table lists an array.
+//!
+//! Guarantees: jobs of one array are in the order of their numbers; ids of other jobs are never in an array, because 56 bits
+//! of theirs are random too.
+//! Does not: limit anything. The plan of poll-and-scale heeds `array_limit`.
+
+use crate::ids::{JobId, Ulid};
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
+
+/// The bits of an id that number the jobs of an array.
+const NUMBER_BITS: u32 = 24;
+
+/// The most jobs of an array.
+pub const MAX_ARRAY: u32 = 1 << NUMBER_BITS;
+
+/// What the ids of all jobs of an array have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Array(u128);
+
+impl Array {
+    /// The array that begins at this time. Of the token, 56 bits count. The same time and token give the same array.
+    pub fn new(at: Time, token: u64) -> Self {
+        let ms = u64::try_from(at.as_ms()).unwrap_or(0);
+        Self::of(JobId::new(Ulid::from_parts(ms, u128::from(token >> 8) << NUMBER_BITS)))
+    }
+
+    /// The array of this job.
+    pub fn of(job: JobId) -> Self {
+        Self(u128::from_be_bytes(job.ulid().to_bytes()) >> NUMBER_BITS)
+    }
+
+    /// The id of job number `n`, which is below [`MAX_ARRAY`]; a higher number counts from 0 again.
+    pub fn job(self, n: u32) -> JobId {
+        let id = (self.0 << NUMBER_BITS) | u128::from(n % MAX_ARRAY);
+        JobId::new(Ulid::from_bytes(id.to_be_bytes()))
+    }
+}
+
+/// How many jobs of its array may be placed at the same time; absent for any number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ArrayLimit(NonZeroU32);
+
+impl ArrayLimit {
+    /// This limit. `None` for 0, with which no job could ever run.
+    pub const fn new(limit: u32) -> Option<Self> {
+        match NonZeroU32::new(limit) {
+            Some(limit) => Some(Self(limit)),
+            None => None,
+        }
+    }
+
+    /// How many jobs may be placed.
+    pub const fn number(self) -> u32 {
+        self.0.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_ids_of_an_array_are_in_its_order_and_the_same_every_time() {
+        let array = Array::new(Time::from_ms(1_800_000_000_000), 0x0123_4567_89ab_cdef);
+        let numbers = [0, 1, 2, 255, 256, 99_999, MAX_ARRAY - 1];
+        let some = numbers.map(|n| array.job(n));
+        assert!(some.is_sorted_by(|a, b| a < b), "{some:?}");
+        assert_eq!(some, numbers.map(|n| Array::new(Time::from_ms(1_800_000_000_000), 0x0123_4567_89ab_cd00).job(n)));
+        assert!(some.iter().all(|job| Array::of(*job) == array));
+        let other = Array::new(Time::from_ms(1_800_000_000_000), 0x0123_4567_89ac_0000);
+        assert_ne!(other, array);
+        assert_ne!(Array::new(Time::from_ms(1_800_000_000_001), 0x0123_4567_89ab_cdef), array);
+        assert_eq!(array.job(MAX_ARRAY), array.job(0));
+        let spread: BTreeSet<u8> = (0..8).map(|n| array.job(n).random_byte() % 8).collect();
+        assert_eq!(spread.len(), 8, "they are spread over the parts of the queue");
+    }
+
+    #[test]
+    fn a_limit_is_never_0() {
+        assert_eq!(ArrayLimit::new(0), None);
+        assert!(serde_json::from_str::<ArrayLimit>("0").is_err());
+        assert_eq!(serde_json::to_string(&ArrayLimit::new(20).unwrap()).unwrap(), "20");
+    }
+}
