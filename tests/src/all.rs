@@ -15,6 +15,7 @@ mod alarmed;
 mod arrays;
 mod attacks;
 mod bad_input;
+mod beside;
 mod boot;
 mod broken_states;
 mod carried_out;

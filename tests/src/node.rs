@@ -182,7 +182,7 @@ impl Node {
         }
     }
 
-    fn end(&mut self, order: &AllocOrder, exit_code: i32) {
+    pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
         let ended = Ended { exit_code: Some(exit_code), message: None, log_tail: Some("the end\n".into()) };
         self.protocol.observe(order.alloc_id, Seen::Ended(ended));
     }

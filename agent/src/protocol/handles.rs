@@ -250,7 +250,8 @@ mod tests {
         next(&mut round).unwrap();
         round.answered(&answer(None, Some("h00001")));
         let rest = next(&mut round).unwrap();
-        assert_eq!((rest.part.unwrap().after.as_deref(), rest.handles.len()), (Some("h00001"), 2));
+        let part = rest.part.unwrap();
+        assert_eq!((part.after.as_deref(), part.resumed, rest.handles.len()), (Some("h00001"), true, 2));
         round.failed();
         assert!(next(&mut round).is_none() && round.settled().is_none());
     }

@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::steps::cancel_job;
+use store::{DbError, Listed, WriteError};
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(5);
@@ -106,7 +107,11 @@ async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Re
             let Some(job) = cluster.store.job(summary.job_id).await? else { return Ok(false) };
             Ok(cancel_job(&cluster.store, &job, BY_OPERATOR, keep, now).await?.is_some())
         });
-        cancelled += u32::from(change.await?);
+        match change.await {
+            // Its row is for a person to correct. The other jobs are cancelled.
+            Err(WriteError::Db(error @ DbError::Corrupt { .. })) => tracing::warn!("{error}"),
+            change => cancelled += u32::from(change?),
+        }
     }
     Ok(cancelled)
 }
@@ -183,7 +188,11 @@ impl Left {
             Err(e) if args.terminate => tracing::warn!("the policy may still allow nodes: {e:#}"),
             Err(e) => return Err(e),
         }
-        let mut records = cluster.store.nodes().await?;
+        // A record that cannot be read hides no other. It counts as left.
+        let Listed { rows: mut records, unreadable } = cluster.store.nodes_listed(1).await?;
+        for row in &unreadable {
+            tracing::warn!("{row}");
+        }
         records.retain(|record| !record.is_cleaned());
         for record in records.iter().filter(|record| takes_drain(record)) {
             change_intent(cluster, record.slot, Intent::Drain, None, now).await?;
@@ -209,7 +218,13 @@ impl Left {
         };
         Ok(Self {
             did,
-            records: count(records.iter().map(|r| r.state_name().to_string()).collect()),
+            records: count(
+                records
+                    .iter()
+                    .map(|r| r.state_name().to_string())
+                    .chain(unreadable.iter().map(|_| "unreadable".to_owned()))
+                    .collect(),
+            ),
             instances: count(instances.iter().map(|i| i.state.to_string()).collect()),
             records_count: !args.terminate,
         })

@@ -351,6 +351,43 @@ mod tests {
     }
 
     #[test]
+    fn what_a_look_does_not_judge_stays_held_and_released() {
+        let mut brake = new(BrakeKind::Handles);
+        brake.look("a", None, ids(0..6), 0);
+        brake.give(10);
+        let high = |id: &str| id >= "i-3";
+        // A look at the first half sees nothing any more.
+        let first = brake.brake("a", 20).without_judging(high);
+        brake.store(first.calm());
+        assert_eq!(brake.entry.ids().map(|(_, id)| id).collect::<Vec<_>>(), ["i-3", "i-4", "i-5"]);
+        assert!(brake.brake("a", 25).without_judging(high).calm().is_empty(), "nothing more to store");
+        assert!(brake.brake("a", 25).without_judging(|_| true).calm().is_empty(), "a look that judges nothing");
+        // The look at the second half uses what the operator released of it.
+        let trouble =
+            |ids| Trouble { hold: None, ids, not_before: None, why: Reason::ManyUnlisted { unlisted: 1, up: 6 } };
+        let second = brake.brake("a", 30).without_judging(|id| id < "i-3").decide(trouble(ids(3..6)));
+        assert_eq!(second.let_go, LetGo::Only(ids(3..6).into_iter().collect()));
+        brake.store(second.change);
+        assert!(!brake.release.applies(at(30)));
+    }
+
+    #[test]
+    fn one_node_leaves_room_in_the_entry_for_the_others() {
+        let mut brake = new(BrakeKind::Handles);
+        let long = |n: usize| vec![format!("{n:01000}")];
+        for n in 0..400 {
+            brake.look(&format!("a#{n}"), None, long(n), 0);
+        }
+        assert!(brake.entry.sources().count() <= 200, "a node has so many parts at most");
+        let bytes: usize = brake.entry.ids().map(|(_, id)| id.len()).sum();
+        assert!(bytes <= 32_000, "{bytes}");
+        let (_, held, news) = brake.look("b", None, ids(0..500), 1);
+        assert!(news && held > 500, "{held}");
+        assert_eq!(brake.entry.ids().filter(|(source, _)| *source == "b").count(), 500);
+        assert!(!brake.look("a#399", None, long(399), 2).2, "what has no room is held, and told once");
+    }
+
+    #[test]
     fn a_brake_ends_with_its_trouble_and_so_does_the_release() {
         let mut brake = new(BrakeKind::Handles);
         brake.look("a", None, ids(0..30), 0);

@@ -1,0 +1,196 @@
+//! Work beside a row that cannot be read: on the same node, in the same queue, of the same job.
+
+use crate::raw::{Item, Raw, item, s as text};
+use crate::world::{World, quick_policy};
+use aws_sdk_dynamodb::types::AttributeValue;
+use model::ids::{AllocId, JobId};
+use model::time::Span;
+use model::{ClientStatus, Handle, HandleKind, HandleState, JobState, NodeRecord};
+use serde_json::json;
+use store::steps::{self, Retention};
+use store::{Effect, Table, WriteError, insert_handle};
+
+/// A cluster of one node.
+async fn small() -> (World, Raw) {
+    let mut policy = quick_policy();
+    policy["nodes"] = json!({"max": 1});
+    let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    let raw = Raw::of(&world);
+    (world, raw)
+}
+
+fn job_key(id: JobId) -> Item {
+    item(&[("job_id", text(id))])
+}
+
+fn alloc_key(id: AllocId) -> Item {
+    item(&[("alloc_id", text(id))])
+}
+
+impl Raw {
+    /// Gives an attribute of a row another value, or takes it away. Returns the row as it was and as it is.
+    async fn spoil(&self, table: &str, key: &Item, name: &str, value: Option<AttributeValue>) -> (Item, Item) {
+        let sound = self.get(table, key).await.unwrap();
+        let mut broken = sound.clone();
+        broken.remove(name);
+        broken.extend(value.map(|value| (name.to_owned(), value)));
+        assert_ne!(broken, sound, "nothing is broken");
+        self.put(table, &broken).await;
+        (sound, broken)
+    }
+}
+
+impl World {
+    async fn add(&self, command: &str) -> JobId {
+        self.submit(crate::world::job(&[command])).await.summary.job_id
+    }
+
+    async fn state(&self, job: JobId) -> JobState {
+        self.look.job(job).await.unwrap().unwrap().summary.state
+    }
+
+    async fn takes(&mut self, steps: u32) {
+        for _ in 0..steps {
+            self.step().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_ends_although_the_row_of_another_job_on_its_node_cannot_be_read() {
+    let (mut world, raw) = small().await;
+    let (first, second) = (world.add("forever").await, world.add("forever").await);
+    world.takes(16).await;
+    let allocs = world.look.live_allocs().await.unwrap();
+    assert_eq!(allocs.iter().filter(|a| a.client == ClientStatus::Running).count(), 2, "{allocs:?}");
+    assert_eq!(allocs[0].node_id, allocs[1].node_id);
+    let (sound, broken) = raw.spoil("jobs", &job_key(first), "version", None).await;
+    // Both commands end.
+    let node = world.nodes.values_mut().next().unwrap();
+    for alloc in &allocs {
+        let order = node.protocol.durable.allocs[&alloc.alloc_id].order.clone();
+        node.end(&order, 0);
+    }
+    world.takes(6).await;
+    assert_eq!(world.state(second).await, JobState::Complete);
+    assert_eq!(raw.get("jobs", &job_key(first)).await.unwrap(), broken, "the broken row stays as it is");
+    let live: Vec<JobId> = world.look.live_allocs().await.unwrap().iter().map(|a| a.alloc_id.job_id).collect();
+    assert_eq!(live, [first], "its end is not lost, and not taken yet");
+    raw.put("jobs", &sound).await;
+    world.takes(6).await;
+    assert_eq!(world.state(first).await, JobState::Complete);
+}
+
+#[tokio::test]
+async fn a_dead_node_ends_the_allocs_whose_rows_can_be_read() {
+    let (mut world, raw) = small().await;
+    let (first, second) = (world.add("forever").await, world.add("forever").await);
+    world.takes(16).await;
+    let record = world.look.nodes().await.unwrap().remove(0);
+    assert_eq!(record.life().unwrap().allocs.len(), 2);
+    let (sound, _) = raw.spoil("jobs", &job_key(first), "version", None).await;
+    let (keep, now) = (Retention::of(&world.policy), world.now());
+    let refused = steps::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await.unwrap_err();
+    assert!(matches!(refused, WriteError::Db(store::DbError::Corrupt { .. })), "{refused}");
+    let live: Vec<JobId> = world.look.live_allocs().await.unwrap().iter().map(|a| a.alloc_id.job_id).collect();
+    assert_eq!((live, world.state(second).await), (vec![first], JobState::Queued));
+    raw.put("jobs", &sound).await;
+    let record = world.look.nodes().await.unwrap().remove(0);
+    steps::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await.unwrap();
+    assert_eq!((world.look.live_allocs().await.unwrap(), world.state(first).await), (vec![], JobState::Queued));
+}
+
+#[tokio::test]
+async fn a_node_gets_its_other_orders_while_the_rows_of_some_allocs_cannot_be_read() {
+    let (mut world, raw) = small().await;
+    let runs = world.add("forever").await;
+    world.takes(16).await;
+    let running = world.look.live_allocs().await.unwrap()[0].alloc_id;
+    // The index of live allocs does not show these attributes, so the node seems to be sound.
+    let (sound, broken) = raw.spoil("allocs", &alloc_key(running), "command", Some(text("x"))).await;
+    let waits = world.add("forever").await;
+    world.poll().await.unwrap();
+    let live = world.look.live_allocs().await.unwrap();
+    let pending = live.iter().find(|a| a.alloc_id.job_id == waits).unwrap().alloc_id;
+    let (also_sound, _) = raw.spoil("allocs", &alloc_key(pending), "command", Some(text("x"))).await;
+    let other = world.add("1").await;
+    world.takes(8).await;
+    assert_eq!(world.state(other).await, JobState::Complete, "it runs beside them");
+    let protocol = |world: &World| world.nodes.values().next().unwrap().protocol.unfinished();
+    assert_eq!(protocol(&world), [running], "what runs goes on, and what nobody can read is not started");
+    assert_eq!(raw.get("allocs", &alloc_key(running)).await.unwrap(), broken);
+    // A pending alloc that does not start is looked at.
+    world.takes(16).await;
+    let status = world.operate(&["status"]).await;
+    assert!(status.contains(&pending.to_string()) && status.contains("cannot be read"), "{status}");
+    raw.put("allocs", &sound).await;
+    raw.put("allocs", &also_sound).await;
+    world.takes(4).await;
+    let live = world.look.live_allocs().await.unwrap();
+    let mut running: Vec<JobId> =
+        live.iter().filter(|a| a.client == ClientStatus::Running).map(|a| a.alloc_id.job_id).collect();
+    running.sort_unstable();
+    assert_eq!(running, [runs, waits]);
+}
+
+#[tokio::test]
+async fn a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node() {
+    let (mut world, raw) = small().await;
+    let id = world.add("1").await;
+    // The index of the queue does not show the command.
+    let (sound, broken) = raw.spoil("jobs", &job_key(id), "command", Some(text("true"))).await;
+    world.takes(60).await;
+    let up = world.ec2.instances().into_iter().filter(|i| i.state == ec2_stand_in::State::Running).count();
+    assert_eq!(up, 0, "it keeps no node");
+    assert_eq!(raw.get("jobs", &job_key(id)).await.unwrap(), broken);
+    let status = world.operate(&["status"]).await;
+    assert!(status.contains(&id.to_string()) && status.contains("cannot be read"), "{status}");
+    raw.put("jobs", &sound).await;
+    world.takes(40).await;
+    assert_eq!(world.state(id).await, JobState::Complete);
+}
+
+#[tokio::test]
+async fn the_handles_of_a_dead_node_are_deleted_in_parts() {
+    let (mut world, raw) = small().await;
+    world.add("forever").await;
+    world.takes(16).await;
+    let record = world.look.nodes().await.unwrap().remove(0);
+    let node_id = record.node_id().unwrap();
+    let row = |n: u32| {
+        Handle::new(
+            node_id,
+            format!("h{n:05}"),
+            HandleKind::Container,
+            HandleState::Live,
+            0,
+            world.now() + Span::from_s(9),
+        )
+    };
+    let rows: Vec<store::Item> = (0..12_000)
+        .map(|n| match insert_handle(&row(n)).effect {
+            Effect::Put(item) => item,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    use store::Db;
+    world.dynamo.put_new(Table::Handles, &rows).await.unwrap();
+    // One of them cannot be read. The life is over, so it goes too.
+    let key = item(&[("node_id", text(node_id)), ("handle", text("h00007"))]);
+    raw.spoil("handles", &key, "kind", Some(text("thing"))).await;
+    let (keep, now) = (Retention::of(&world.policy), world.now());
+    let mut calls = 0;
+    let mut record: NodeRecord = record;
+    loop {
+        calls += 1;
+        match steps::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await {
+            Ok(cleaned) => break assert!(cleaned.is_cleaned()),
+            Err(WriteError::Contended) => record = world.look.nodes().await.unwrap().remove(0),
+            Err(other) => panic!("{other}"),
+        }
+        assert!(calls < 10);
+    }
+    assert!(calls >= 2, "{calls}");
+    let left = world.look.handles_of(node_id).await.unwrap();
+    assert_eq!((left.rows.len(), left.unreadable.len()), (0, 0));
+}
