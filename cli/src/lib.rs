@@ -7,3 +7,5 @@ pub mod aws;
 pub mod commands;
 pub mod hidden_env;
 pub mod local;
+mod past;
+pub mod web;

@@ -8,6 +8,7 @@
 //! Does not: read the clock or the environment (`main.rs` does), or do the work of the functions: their next run acts
 //! on what a command wrote.
 
+mod cost;
 mod handles;
 mod history;
 mod init;
@@ -25,9 +26,13 @@ mod submit;
 mod teardown;
 #[cfg(test)]
 mod tests;
+mod web;
 
 pub use next::Next;
 pub use show::{Screen, error};
+pub(crate) use show::command as command_line;
+pub(crate) use status::{Level, Seen, Status, node_word};
+pub(crate) use story::{Happening, WHOLE as WHOLE_STORY, of_job as story_of_job};
 
 use clap::Subcommand;
 use futures::future::BoxFuture;
@@ -152,6 +157,10 @@ pub enum Command {
     History(history::HistoryArgs),
     /// Say whether all is well, and what to do if not (then the exit code is 1)
     Status(status::StatusArgs),
+    /// Reckon what the nodes cost, and for whom, from the list prices in the policy
+    Cost(cost::CostArgs),
+    /// Show the cluster on a page of this machine, until Ctrl-C
+    Web(web::WebArgs),
     /// Show and rotate the master key of the node tokens
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -181,6 +190,8 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Plan(args) => plan::run(context, &args).await,
         Command::History(args) => history::run(context, &args).await,
         Command::Status(args) => status::run(context, &args).await,
+        Command::Cost(args) => cost::run(context, &args).await,
+        Command::Web(args) => web::run(context, &args).await,
         Command::Key(command) => key::run(context, &command).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }

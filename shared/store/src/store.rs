@@ -151,6 +151,11 @@ impl Store {
         self.scan(Table::Jobs, None).await
     }
 
+    /// Every job there is that can be read, for people.
+    pub async fn jobs_listed(&self) -> Result<Listed<Job>, DbError> {
+        self.scan_at_once(Table::Jobs, None, 1).await
+    }
+
     /// A job, read consistently.
     pub async fn job(&self, job: JobId) -> Result<Option<Job>, DbError> {
         self.read(&job_key(job)).await
@@ -335,6 +340,21 @@ impl Store {
     /// Every event there is, for a page that shows them as they come.
     pub async fn events(&self) -> Result<Vec<Event>, DbError> {
         self.scan(Table::Events, None).await
+    }
+
+    /// Gives every event to `take`, page by page, in any order: the table may be larger than the memory.
+    pub async fn each_event(&self, mut take: impl FnMut(Event) + Send) -> Result<(), DbError> {
+        let scan = Scan::all(Table::Events, None);
+        let mut from = None;
+        loop {
+            let page = self.db.scan(&scan, from).await?;
+            // An event that cannot be read hides no other one. Nothing is decided by events.
+            Listed::of(scan.table, &page.items).rows.into_iter().for_each(&mut take);
+            from = page.next;
+            if from.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides
