@@ -80,6 +80,16 @@ class Local:
         with urllib.request.urlopen(self.page + path, timeout=30) as answer:
             return answer.read().decode()
 
+    def until(self, what, path, holds):
+        """Asks until the answer is as wanted. Returns it."""
+        for _ in range(200):
+            answer = json.loads(self.get(path))
+            if holds(answer):
+                break
+            time.sleep(0.4)
+        check(what, holds(answer), json.dumps(answer)[:1000])
+        return answer
+
 
 class Browser:
     """A page of a browser that notes what goes wrong in it."""
@@ -145,13 +155,13 @@ def large(browser, job):
     check("running jobs come first", "running" in first, first)
     check("a name is text and never markup", "<img src=x" in browser.text() and page.locator("main img").count() == 0)
     page.get_by_role("link", name="next").click()
-    page.wait_for_function("document.querySelector('.pager').textContent.includes('101 to 200')")
+    page.wait_for_function("() => document.querySelector('.pager').textContent.includes('101 to 200')")
     check("the next part has an address", "offset=100" in page.url, page.url)
     browser.open("jobs?state=failed%2Crejected")
     check("a filter is in the address", page.locator("tbody tr").count() == 40, browser.text(".pager"))
     page.keyboard.press("/")
     page.keyboard.type("train-77")
-    page.wait_for_function("document.querySelectorAll('tbody tr').length === 1")
+    page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 1")
     check("a search is in the address", "q=train-77" in page.url, page.url)
     focused = page.evaluate("document.activeElement.name")
     check("typing keeps the focus while the list changes", focused == "q", focused)
@@ -186,12 +196,8 @@ def real(local, browser):
     local.run("submit", "--name", "too-large", "--vcpus", "512", "--", "true")
     local.run("submit", "--name", "steady", "--count", "2", "--", "sh", "-c", "sleep 600")
     failing = failing["job_id"] if isinstance(failing, dict) else failing[0]["job_id"]
-    for _ in range(150):
-        states = json.loads(local.get(f"api/jobs?limit=100"))["counts"]
-        if states.get("failed") and states.get("complete", 0) >= 4 and states.get("placed"):
-            break
-        time.sleep(0.4)
-    check("real jobs ran, failed and run", states.get("failed") == 1 and states.get("complete", 0) >= 4, states)
+    local.until("real jobs ran, failed and run", "api/jobs", lambda part: part["counts"].get("failed") == 1
+                and part["counts"].get("complete", 0) >= 4 and "placed" in part["counts"])
     page = browser.page
     browser.open("?minutes=60")
     text = browser.text()
@@ -287,7 +293,9 @@ def main():
         with Local("--functions-url", "http://127.0.0.1:9") as local:
             browser = Browser(chromium, local, given.pictures)
             empty(browser)
+            browser.page.goto("about:blank")
             job = page_rows.large(local.dynamo)
+            local.until("the page knows all jobs", "api/jobs?limit=1", lambda part: part["all"] == 10_000)
             large(browser, job)
             metrics(local)
             browser.context.close()

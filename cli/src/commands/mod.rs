@@ -29,8 +29,8 @@ mod tests;
 mod web;
 
 pub use next::Next;
-pub use show::{Screen, error};
 pub(crate) use show::command as command_line;
+pub use show::{Screen, error};
 pub(crate) use status::{Level, Seen, Status, node_word};
 pub(crate) use story::{Happening, WHOLE as WHOLE_STORY, of_job as story_of_job};
 

@@ -1,6 +1,7 @@
 //! The commands against an embedded DynamoDB: what they print, and which rows they change.
 
 mod asking;
+mod costs;
 mod ending;
 mod explaining;
 mod jobs;

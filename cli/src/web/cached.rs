@@ -1,6 +1,6 @@
 //! Something that was read, kept for a while.
 //!
-//! Guarantees: it is read by one at a time, and never more than a twentieth of the time; while it is read again, the
+//! Guarantees: it is read by one at a time, and only in a small part of the time; while it is read again, the
 //! others see what is there, unless that is much too old.
 //! Does not: read by itself. Nothing is read while nobody asks.
 
@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What was read costs at most this share of the time.
-const SHARE: u32 = 20;
 /// After so many times its age, a value is no longer shown while a new one is read.
 const MUCH_TOO_OLD: u32 = 10;
 
@@ -19,6 +17,8 @@ pub(super) struct Cached<T> {
     reading: tokio::sync::Mutex<()>,
     /// The least age at which it is read again.
     age: Duration,
+    /// The least age, in times of the time that reading took.
+    times: u32,
 }
 
 struct Held<T> {
@@ -28,8 +28,9 @@ struct Held<T> {
 }
 
 impl<T> Cached<T> {
-    pub(super) fn new(age: Duration) -> Self {
-        Self { held: Mutex::new(None), reading: tokio::sync::Mutex::default(), age }
+    /// It is read again at this age, or if it is so many times as old as reading took.
+    pub(super) fn new(age: Duration, times: u32) -> Self {
+        Self { held: Mutex::new(None), reading: tokio::sync::Mutex::default(), age, times }
     }
 
     /// The value, if it is younger than so many times the age at which it is read again.
@@ -57,7 +58,7 @@ impl<T> Cached<T> {
         }
         let began = Instant::now();
         let value = Arc::new(read.await?);
-        let fresh_for = self.age.max(began.elapsed().saturating_mul(SHARE));
+        let fresh_for = self.age.max(began.elapsed().saturating_mul(self.times));
         let held = Held { value: Arc::clone(&value), read_at: Instant::now(), fresh_for };
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
         Ok(value)
@@ -70,7 +71,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_is_read_again_only_when_it_is_old() {
-        let cached = Cached::new(Duration::from_secs(2));
+        let cached = Cached::new(Duration::from_secs(2), 20);
         let get = async |n: u32| *cached.get(async move { Ok::<_, ()>(n) }).await.unwrap();
         assert_eq!(get(1).await, 1);
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -83,7 +84,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_read_is_rare_and_keeps_nobody_waiting() {
-        let cached = Cached::new(Duration::from_secs(2));
+        let cached = Cached::new(Duration::from_secs(2), 20);
         let slow = |n: u32| {
             cached.get(async move {
                 tokio::time::sleep(Duration::from_secs(3)).await;

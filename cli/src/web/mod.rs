@@ -74,6 +74,14 @@ impl Pace {
         }
     }
 
+    /// How many times as long as reading took something is shown again.
+    const fn times(self) -> u32 {
+        match self {
+            Self::Local => 3,
+            Self::Aws => 20,
+        }
+    }
+
     /// How often the page asks.
     const fn refresh_ms(self) -> u64 {
         match self {
@@ -119,9 +127,9 @@ impl Web {
         let pace = source.pace;
         Self {
             source,
-            live: Cached::new(pace.live()),
-            stored: Cached::new(pace.whole()),
-            past: Cached::new(pace.whole()),
+            live: Cached::new(pace.live(), pace.times()),
+            stored: Cached::new(pace.whole(), pace.times()),
+            past: Cached::new(pace.whole(), pace.times()),
         }
     }
 

@@ -67,7 +67,7 @@ export function chip(word) {
 // An id that can be copied.
 export function id(text) {
   return el("span", { class: "id" }, el("code", null, text),
-    el("button", { type: "button", class: "copy", "data-copy": text, "aria-label": `Copy ${text}`, title: "Copy" }, "⧉"));
+    el("button", { type: "button", class: "copy", "data-copy": text, "aria-label": `Copy ${text}`, title: "Copy" }));
 }
 
 export const jobLink = (jobId, name) => el("a", { href: `#/job/${jobId}` }, name ?? jobId);
@@ -84,5 +84,8 @@ export function subject(row) {
   }
   return rest ?? kind;
 }
+
+// A sentence in which commands stand in backticks.
+export const sentence = text => text.split("`").map((part, n) => n % 2 ? el("code", null, part) : part);
 
 export const action = word => word.replaceAll("_", " ");

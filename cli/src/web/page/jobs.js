@@ -1,7 +1,7 @@
 // The list of jobs, and one job.
 
 import { el } from "./dom.js";
-import { action, ago, chip, id, jobLink, moment, needs, nodeLink, several, span } from "./format.js";
+import { action, ago, chip, id, jobLink, moment, needs, nodeLink, sentence, several, span } from "./format.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
 const STATES = [["", "all"], ["placed,regrouping", "running"], ["failed,rejected", "failed and rejected"], ["queued", "waiting"],
@@ -15,7 +15,7 @@ export const columns = [
   ["Nodes", j => (j.slots ?? []).flatMap((slot, n) => n ? [", ", nodeLink(slot)] : [nodeLink(slot)])],
   ["Submitted", j => ago(j.submitted_at), "nowrap"],
   ["Ended", j => ago(j.finished_at), "nowrap"],
-  ["Why", j => j.reason ?? "", "text"],
+  ["Why", j => sentence(j.reason ?? ""), "text"],
 ];
 
 export const jobs = {
@@ -60,7 +60,7 @@ export const job = {
       el("p", { class: "back" }, el("a", { href: "#/jobs" }, "All jobs")),
       el("h1", { tabindex: "-1" }, j.name ?? "Job", " ", chip(j.state)),
       el("p", null, id(j.job_id)),
-      j.waits_because && el("p", { class: "why" }, j.state === "queued" || j.state === "regrouping" ? "It waits: " : "Next: ", j.waits_because),
+      j.waits_because && el("p", { class: "why" }, j.state === "queued" || j.state === "regrouping" ? "It waits: " : "Next: ", sentence(j.waits_because)),
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
         ["Command", el("code", { class: "wrap" }, j.whole_command)], ["Reason", j.reason], ["Needs", needs(j)], ["Exclusive", j.exclusive ? "yes" : null],
         ["Priority", j.priority], ["Submitted", ago(j.submitted_at)], ["Ended", ago(j.finished_at)], ["Image", j.image],

@@ -3,7 +3,7 @@
 import { cost } from "./cost.js";
 import { el, fill, say } from "./dom.js";
 import { events } from "./events.js";
-import { clock, setNow } from "./format.js";
+import { clock, sentence, setNow } from "./format.js";
 import { job, jobs } from "./jobs.js";
 import { node, nodes } from "./nodes.js";
 import { overview } from "./overview.js";
@@ -43,7 +43,7 @@ function banner(status) {
     : `Not all is well: ${wrong.length} of ${status.checks.length} checks.`;
   if ($("summary").textContent !== summary) $("summary").textContent = summary;
   $("banner").className = status.well ? (notes.length ? "notes" : "well") : "wrong";
-  const line = c => el("li", { "data-key": `${c.what} ${c.to_do} ${c.level}` }, el("strong", null, c.what), " ", c.says, c.to_do && el("span", { class: "todo" }, ` → ${c.to_do}`));
+  const line = c => el("li", { "data-key": `${c.what} ${c.to_do} ${c.level}` }, el("strong", null, c.what), " ", sentence(c.says), c.to_do && el("span", { class: "todo" }, " → ", sentence(c.to_do)));
   fill($("checks"), [
     ...(wrong.length ? [el("ul", { "data-key": "wrong" }, wrong.map(line))] : []),
     el("details", { "data-key": "all" }, el("summary", null, `${status.checks.length - wrong.length} other checks`),

@@ -1,7 +1,7 @@
 // The list of nodes, and one slot with its lives.
 
 import { el } from "./dom.js";
-import { action, ago, chip, dollars, id, jobLink, moment, nodeLink, now, span } from "./format.js";
+import { action, ago, chip, dollars, id, jobLink, moment, nodeLink, now, sentence, span } from "./format.js";
 import { fold } from "./events.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
@@ -18,7 +18,7 @@ export const columns = [
   ["Instance", n => n.instance_id ? id(n.instance_id) : ""],
   ["Runs", n => work(n), "wide"],
   ["Heard", n => ago(n.heard_at), "nowrap"],
-  ["Why", n => n.next ?? n.reason, "text"],
+  ["Why", n => sentence(n.next ?? n.reason), "text"],
 ];
 
 export const nodes = {
@@ -57,7 +57,7 @@ export const node = {
     return [
       el("p", { class: "back" }, el("a", { href: "#/nodes" }, "All nodes")),
       el("h1", { tabindex: "-1" }, `Slot ${n.slot} `, chip(n.state)),
-      n.next && el("p", { class: "why" }, n.next),
+      n.next && el("p", { class: "why" }, sentence(n.next)),
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
         ["Node", n.node_id ? id(n.node_id) : null], ["Last node", r.last_node_id ? id(r.last_node_id) : null], ["Instance", n.instance_id ? id(n.instance_id) : null],
         ["Reason", n.reason], ["Size", n.size ? `${n.size} (${n.instance_type}, ${n.market})` : null],

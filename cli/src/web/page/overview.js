@@ -4,7 +4,7 @@ import { draw, places } from "./chart.js";
 import { TIMES } from "./cost.js";
 import { el } from "./dom.js";
 import { fold } from "./events.js";
-import { ago, chip, dollars, id, several } from "./format.js";
+import { ago, chip, dollars, id, sentence, several } from "./format.js";
 import { columns } from "./jobs.js";
 import { choice, hash, table } from "./table.js";
 
@@ -28,9 +28,9 @@ function why({ waiting = [], staying = [], limits = [] }) {
   const line = (key, ...text) => el("li", { "data-key": key }, ...text);
   return el("section", { "data-key": "why" }, el("h2", null, "What is not done, and why"), el("ul", { class: "why-list" },
     limits.map(l => line(`limit ${l.word} ${l.reason}`, el("strong", null, "limit "), l.reason)),
-    waiting.slice(0, FEW).map(w => line(`job ${w.job_id}`, w.jobs === 1 ? el("a", { href: `#/job/${w.job_id}` }, w.line) : w.line)),
+    waiting.slice(0, FEW).map(w => line(`job ${w.job_id}`, w.jobs === 1 ? el("a", { href: `#/job/${w.job_id}` }, sentence(w.line)) : sentence(w.line))),
     waiting.length > FEW && line("more", `and ${waiting.length - FEW} more reasons`),
-    staying.slice(0, FEW).map(n => line(`slot ${n.slot}`, el("a", { href: `#/node/${n.slot}` }, `slot ${n.slot}`), ` stays: ${n.reason}`)),
+    staying.slice(0, FEW).map(n => line(`slot ${n.slot}`, el("a", { href: `#/node/${n.slot}` }, `slot ${n.slot}`), " stays: ", sentence(n.reason))),
     staying.length > FEW && line("more-nodes", `and ${several(staying.length - FEW, "more node")}`)));
 }
 
@@ -72,7 +72,7 @@ export const overview = {
         tile("complete", (running.counts.complete ?? 0).toLocaleString("en"), hash("jobs", { state: "complete" }), "good"),
         tile(`of ${several(up, "node")} ready`, (nodes.ready ?? 0).toLocaleString("en"), "#/nodes", "good"),
         tile("an hour, by list prices", dollars(price_per_hour), "#/cost")),
-      few("Running", running, short, "placed,regrouping", "No job runs."),
+      few("Running", running, running.rows.some(j => j.reason) ? short : short.filter(([head]) => head !== "Why"), "placed,regrouping", "No job runs."),
       few("Failed", bad, failed, "failed,rejected", "No job failed."),
       why(seen.explained ?? {}),
       el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "Over time"), choice("overview", params, "minutes", "Time", TIMES, "1440")),
