@@ -67,14 +67,18 @@ class Local:
         self.log.close()
         self.dir.cleanup()
 
-    def run(self, *line):
-        """Runs a command on this cluster."""
+    def environment(self):
+        """The environment of a command on this cluster."""
         env = dict(os.environ)
         for entry in pathlib.Path(f"{self.dir.name}/stack/env").read_text(encoding="utf-8").splitlines():
             name, found, value = entry.partition("=")
             if found:
                 env[name] = value.strip("'\"")
-        return subprocess.run([PROGRAM, *line], env=env, capture_output=True, text=True, check=False)
+        return env
+
+    def run(self, *line):
+        """Runs a command on this cluster."""
+        return subprocess.run([PROGRAM, *line], env=self.environment(), capture_output=True, text=True, check=False)
 
     def get(self, path):
         with urllib.request.urlopen(self.page + path, timeout=30) as answer:
@@ -199,15 +203,17 @@ def real(local, browser):
     local.until("real jobs ran, failed and run", "api/jobs", lambda part: part["counts"].get("failed") == 1
                 and part["counts"].get("complete", 0) >= 4 and "placed" in part["counts"])
     page = browser.page
-    browser.open("?minutes=60")
+    browser.open("?minutes=10")
     text = browser.text()
     check("what runs and what failed comes first", text.index("Running") < text.index("breaks") < text.index("Over time"), text)
-    drawn = page.locator("#chart-nodes canvas").evaluate("c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)")
+    drawn = page.locator("#chart-nodes canvas").evaluate("c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v, n) => n % 4 === 0 && v > 30 && v < 70)")
     check("the chart of the nodes is drawn", drawn and "now" in page.get_attribute("#chart-nodes", "aria-label"))
     check("housekeeping is folded", page.locator("details[data-key=housekeeping]:not([open])").count() == 1)
     browser.accessible("the overview")
     browser.picture("overview", full_page=True)
+    page.set_viewport_size({"width": 1280, "height": 1180})
     browser.picture("page")
+    page.set_viewport_size(WIDE)
     page.get_by_role("link", name="breaks", exact=True).first.click()
     browser.ready("job", failing)
     text = browser.text()
@@ -270,6 +276,23 @@ def looks(browser, job):
     browser.page.emulate_media(color_scheme="light")
 
 
+def web(local):
+    """`nodekeeper web` shows this cluster as it would show one in AWS."""
+    command = [PROGRAM, "web", "--port", "0"]
+    served = subprocess.Popen(command, env=local.environment(), stdout=subprocess.PIPE, text=True)
+    said = served.stdout.readline()
+    address = re.search(r"http\S+", said)
+    check("`web` says where the page is", address and "127.0.0.1" in said, said)
+    with urllib.request.urlopen(f"{address[0]}api/overview", timeout=60) as answer:
+        overview = json.load(answer)
+    check("`web` shows the cluster", (overview["cluster"], overview["local"]) == ("local", False), overview)
+    taken = local.run("web", "--port", re.search(r":(\d+)/", said)[1])
+    check("a port that is taken is one clear line", taken.returncode == 1 and "give another --port" in taken.stderr
+          and taken.stderr.count("\n") == 1, taken.stderr)
+    served.send_signal(signal.SIGINT)
+    check("Ctrl-C ends `web`", served.wait(20) == 0, served.returncode)
+
+
 def metrics(local):
     families = {f.name: f for f in text_string_to_metric_families(local.get("metrics"))}
     check("Prometheus reads the metrics", {"nodekeeper_up", "nodekeeper_nodes", "nodekeeper_jobs"} <= set(families), set(families))
@@ -298,6 +321,7 @@ def main():
             local.until("the page knows all jobs", "api/jobs?limit=1", lambda part: part["all"] == 10_000)
             large(browser, job)
             metrics(local)
+            web(local)
             browser.context.close()
         with Local("--tick-s", "1", "--unisolated") as local:
             browser = Browser(chromium, local, given.pictures)

@@ -101,7 +101,7 @@ impl Past {
     }
 
     fn of(told: Told, present: Present, now: Time) -> Self {
-        let Told { from, slots, mut uses, mut names, queue, latest, left_out } = told;
+        let Told { from, slots, mut uses, mut names, queue, latest, left_out, .. } = told;
         let lives = lives::of(slots, &present.nodes, &present.prices, from, now);
         for alloc in &present.allocs {
             uses.push(Use {

@@ -60,6 +60,8 @@ pub(super) struct Latest(BTreeMap<(Time, String, String), Event>);
 pub(super) struct Told {
     pub(super) from: Time,
     pub(super) slots: BTreeMap<Slot, Vec<(Time, Step)>>,
+    /// How many steps there are.
+    steps: usize,
     pub(super) uses: Vec<Use>,
     pub(super) names: BTreeMap<JobId, String>,
     pub(super) queue: Queue,
@@ -72,6 +74,7 @@ impl Told {
         Self {
             from,
             slots: BTreeMap::new(),
+            steps: 0,
             uses: Vec::new(),
             names: BTreeMap::new(),
             queue: Queue::default(),
@@ -112,11 +115,14 @@ impl Told {
         let steps = self.slots.entry(slot).or_default();
         // A life that was over before `from` is not needed.
         if at <= self.from && matches!(step, Step::Launch(_) | Step::Abandon | Step::Clean(_)) {
+            let before = steps.len();
             steps.retain(|(earlier, _)| *earlier > at);
+            self.steps = self.steps.saturating_sub(before - steps.len());
         }
-        if steps.len() >= MOST / 10 {
+        if self.steps >= MOST {
             return false;
         }
+        self.steps += 1;
         steps.push((at, step));
         true
     }

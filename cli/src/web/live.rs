@@ -190,11 +190,14 @@ impl Live {
 
 impl Stored {
     pub(super) async fn read(store: &Store) -> Result<Self, DbError> {
-        let jobs = store.jobs_listed().await?.rows;
-        let mut rows: BTreeMap<JobId, JobRow> = jobs.iter().map(|j| (j.summary.job_id, JobRow::of(j))).collect();
-        while rows.len() > MOST {
-            rows.pop_first();
-        }
+        let mut rows: BTreeMap<JobId, JobRow> = BTreeMap::new();
+        let keep = |job: Job| {
+            rows.insert(job.summary.job_id, JobRow::of(&job));
+            if rows.len() > MOST {
+                rows.pop_first();
+            }
+        };
+        store.each_job(keep).await?;
         Ok(Self(rows))
     }
 

@@ -151,11 +151,6 @@ impl Store {
         self.scan(Table::Jobs, None).await
     }
 
-    /// Every job there is that can be read, for people.
-    pub async fn jobs_listed(&self) -> Result<Listed<Job>, DbError> {
-        self.scan_at_once(Table::Jobs, None, 1).await
-    }
-
     /// A job, read consistently.
     pub async fn job(&self, job: JobId) -> Result<Option<Job>, DbError> {
         self.read(&job_key(job)).await
@@ -342,14 +337,22 @@ impl Store {
         self.scan(Table::Events, None).await
     }
 
-    /// Gives every event to `take`, page by page, in any order: the table may be larger than the memory.
-    pub async fn each_event(&self, mut take: impl FnMut(Event) + Send) -> Result<(), DbError> {
-        let scan = Scan::all(Table::Events, None);
+    /// Gives every event that can be read to `take`, page by page, in any order: the table may be larger than the memory.
+    pub async fn each_event(&self, take: impl FnMut(Event) + Send) -> Result<(), DbError> {
+        self.each(Table::Events, take).await
+    }
+
+    /// Gives every job that can be read to `take`, as [`Store::each_event`] does with events.
+    pub async fn each_job(&self, take: impl FnMut(Job) + Send) -> Result<(), DbError> {
+        self.each(Table::Jobs, take).await
+    }
+
+    async fn each<R: Readable>(&self, table: Table, mut take: impl FnMut(R) + Send) -> Result<(), DbError> {
+        let scan = Scan::all(table, None);
         let mut from = None;
         loop {
             let page = self.db.scan(&scan, from).await?;
-            // An event that cannot be read hides no other one. Nothing is decided by events.
-            Listed::of(scan.table, &page.items).rows.into_iter().for_each(&mut take);
+            Listed::of(table, &page.items).rows.into_iter().for_each(&mut take);
             from = page.next;
             if from.is_none() {
                 return Ok(());

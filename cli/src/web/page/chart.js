@@ -1,7 +1,7 @@
 // Charts over time. uPlot draws them; the numbers are also there as a table.
 
 import { el } from "./dom.js";
-import { clock, day, dollars, moment } from "./format.js";
+import { clock, day, dollars, moment, span } from "./format.js";
 import { table } from "./table.js";
 
 // The lowest in the chart first.
@@ -10,7 +10,14 @@ const HEIGHT = 150;
 const charts = new Map();
 let shown = null;
 
-const colour = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+// The colour that a name of the style sheet means now, light or dark.
+function colour(name) {
+  const probe = el("span", { css: { color: `var(--${name})` }, hidden: true });
+  document.body.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}
 const number = n => n >= 10 || Number.isInteger(n) ? Math.round(n).toLocaleString("en") : n.toFixed(1);
 const most = values => values.reduce((a, b) => Math.max(a, b), 0);
 const last = values => values[values.length - 1] ?? 0;
@@ -22,11 +29,12 @@ function prepared(series) {
   const raw = PHASES.map(phase => nodes.get(phase) ?? at.map(() => 0));
   let sum = at.map(() => 0);
   const stacked = raw.map(values => (sum = sum.map((s, n) => s + values[n])));
-  return [
+  const charts = [
     { key: "nodes", title: "Nodes", at, names: PHASES, colours: PHASES, raw, drawn: stacked, say: number },
     { key: "queue", title: "Waiting jobs", at, names: ["waiting"], colours: ["queue"], raw: [series.waiting], drawn: [series.waiting], say: number },
     { key: "money", title: "Dollars an hour", at, names: ["an hour"], colours: ["money"], raw: [series.usd_per_hour], drawn: [series.usd_per_hour], say: dollars },
   ];
+  return charts.map(chart => ({ ...chart, part_ms: series.part_ms }));
 }
 
 const inWords = chart => `${chart.title}: ${chart.names.map((name, n) =>
@@ -51,7 +59,7 @@ export function places(series) {
 function legend(chart, at) {
   const place = document.getElementById(`legend-${chart.key}`);
   const n = at ?? chart.at.length - 1;
-  const when = at === null ? "now" : clock(chart.at[n] * 1000);
+  const when = at === null ? `mean of the last ${span(chart.part_ms)}` : `from ${clock(chart.at[n] * 1000)}`;
   place?.replaceChildren(...chart.names.map((name, k) => el("li", null,
     el("span", { class: `swatch ${chart.colours[k]}`, "aria-hidden": "true" }), ` ${name} ${chart.say(chart.raw[k][n] ?? 0)}`)), el("li", { class: "soft" }, when));
 }

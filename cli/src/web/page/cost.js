@@ -4,7 +4,7 @@ import { el } from "./dom.js";
 import { ago, dollars, id, jobLink, several, span } from "./format.js";
 import { choice, table } from "./table.js";
 
-export const TIMES = [["60", "the last hour"], ["360", "the last 6 hours"], ["1440", "the last 24 hours"], ["10080", "the last 7 days"]];
+export const TIMES = [["10", "the last 10 minutes"], ["60", "the last hour"], ["360", "the last 6 hours"], ["1440", "the last 24 hours"], ["10080", "the last 7 days"]];
 const hours = s => s < 3600 ? span(s * 1000) : `${(s / 3600).toFixed(2)} h`;
 
 const COLUMNS = {

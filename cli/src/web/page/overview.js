@@ -8,6 +8,8 @@ import { ago, chip, dollars, id, sentence, several } from "./format.js";
 import { columns } from "./jobs.js";
 import { choice, hash, table } from "./table.js";
 
+// A local cluster is rarely there for a day.
+const usual = seen => seen.local ? "10" : "1440";
 const FEW = 8;
 const short = columns.filter(([head]) => !["Priority", "Ended"].includes(head));
 const failed = columns.filter(([head]) => ["Job", "State", "Ended", "Why"].includes(head));
@@ -53,8 +55,8 @@ export const overview = {
     const [running, bad, events, past] = await Promise.all([
       api("jobs", { state: "placed,regrouping", limit: FEW }),
       api("jobs", { state: "failed,rejected", limit: FEW }),
-      api("events", { limit: 60 }),
-      api("past", { minutes: params.minutes }),
+      api("events", { limit: 40 }),
+      api("past", { minutes: params.minutes ?? usual(seen) }),
     ]);
     const extra = seen.local ? await api("local") : null;
     return { running, bad, events, past, extra, seen };
@@ -75,9 +77,9 @@ export const overview = {
       few("Running", running, running.rows.some(j => j.reason) ? short : short.filter(([head]) => head !== "Why"), "placed,regrouping", "No job runs."),
       few("Failed", bad, failed, "failed,rejected", "No job failed."),
       why(seen.explained ?? {}),
-      el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "Over time"), choice("overview", params, "minutes", "Time", TIMES, "1440")),
+      el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "Over time"), choice("overview", params, "minutes", "Time", TIMES, usual(seen))),
         el("div", { class: "charts" }, places(past))),
-      el("section", { "data-key": "events" }, el("h2", null, "What happened"), fold(events.rows.slice(0, 60)), el("p", null, el("a", { href: "#/events" }, "more events"))),
+      el("section", { "data-key": "events" }, el("h2", null, "What happened"), fold(events.rows), el("p", null, el("a", { href: "#/events" }, "more events"))),
       extra && local(extra, seen.purposes),
     ];
   },
