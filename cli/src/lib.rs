@@ -8,3 +8,5 @@ pub mod commands;
 pub mod contexts;
 pub mod hidden_env;
 pub mod local;
+mod past;
+pub mod web;

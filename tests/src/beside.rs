@@ -45,10 +45,6 @@ impl World {
         self.submit(crate::world::job(&[command])).await.summary.job_id
     }
 
-    async fn state(&self, job: JobId) -> JobState {
-        self.look.job(job).await.unwrap().unwrap().summary.state
-    }
-
     async fn takes(&mut self, steps: u32) {
         for _ in 0..steps {
             self.step().await;

@@ -18,7 +18,7 @@ fn with_vcpus(vcpus: u32, memory_mib: u64) -> JobSpec {
 }
 
 impl World {
-    async fn state(&self, id: JobId) -> JobState {
+    pub async fn state(&self, id: JobId) -> JobState {
         self.look.job(id).await.unwrap().unwrap().summary.state
     }
 }

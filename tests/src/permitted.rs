@@ -515,6 +515,7 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("ReaderPolicy", &["plan"], true),
     ("ReaderPolicy", &["history", "cluster"], true),
     ("ReaderPolicy", &["policy", "show"], true),
+    ("ReaderPolicy", &["cost"], true),
     // Whole rows have environments. Which attributes a call names, only DynamoDB knows.
     ("ReaderPolicy", &["jobs", "--all"], false),
     ("ReaderPolicy", &["jobs", "--state", "failed"], false),

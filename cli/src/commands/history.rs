@@ -10,7 +10,7 @@ use super::show::{self, Rows, moment};
 use super::story::{self, Happening};
 use super::{Cluster, Context, Outcome, Usage};
 use clap::Args;
-use model::events::{Event, Subject};
+use model::events::{Event, FOR_COSTS, Subject};
 use model::functions::{self, FUNCTIONS};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::time::Time;
@@ -69,7 +69,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     };
     match &subject {
         Subject::Job(id) => {
-            let story = story::of_job(&cluster, *id, args.limit.unwrap_or(story::WHOLE)).await?;
+            let story = story::of_job(&cluster.store, *id, args.limit.unwrap_or(story::WHOLE)).await?;
             return tell(context, args, &subject, &story, now);
         }
         Subject::Alloc(id) => {
@@ -142,7 +142,7 @@ fn tell(
 
 fn reason(event: &Event) -> String {
     let mut text = event.reason.clone();
-    for (name, value) in &event.detail {
+    for (name, value) in event.detail.iter().filter(|(name, _)| !FOR_COSTS.contains(&name.as_str())) {
         let value = value.as_str().map_or_else(|| Value::to_string(value), str::to_owned);
         text.push_str(&format!(" {name}={value}"));
     }

@@ -12,6 +12,7 @@ mod amounts;
 mod array_numbers;
 mod bulk;
 mod cancel;
+mod cost;
 mod filter;
 mod find;
 mod follow;
@@ -38,9 +39,13 @@ mod teardown;
 #[cfg(test)]
 mod tests;
 mod watch;
+mod web;
 
 pub use next::Next;
+pub(crate) use show::command as command_line;
 pub use show::{Screen, error};
+pub(crate) use status::{Level, Seen, Status, node_word};
+pub(crate) use story::{Happening, WHOLE as WHOLE_STORY, of_job as story_of_job};
 
 use clap::Subcommand;
 use futures::future::BoxFuture;
@@ -169,6 +174,10 @@ pub enum Command {
     History(history::HistoryArgs),
     /// Say whether all is well, and what to do if not (then the exit code is 1)
     Status(status::StatusArgs),
+    /// Reckon what the nodes cost, and for whom, from the list prices in the policy
+    Cost(cost::CostArgs),
+    /// Show the cluster on a page of this machine, until Ctrl-C
+    Web(web::WebArgs),
     /// Show and rotate the master key of the node tokens
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -199,6 +208,8 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Plan(args) => plan::run(context, &args).await,
         Command::History(args) => history::run(context, &args).await,
         Command::Status(args) => status::run(context, &args).await,
+        Command::Cost(args) => cost::run(context, &args).await,
+        Command::Web(args) => web::run(context, &args).await,
         Command::Key(command) => key::run(context, &command).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }

@@ -5,6 +5,7 @@
 
 use comfy_table::{Table, presets};
 use model::Capacity;
+use model::money::Usd;
 use model::time::{Span, Time};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -140,6 +141,12 @@ pub(super) fn moment(at: Time, now: Time) -> String {
     format!("{at} ({})", when(at, now))
 }
 
+/// An amount of money for people: two digits behind the point, or three significant ones of a small amount.
+pub(super) fn dollars(usd: Usd) -> String {
+    let dollars = f64::from(usd);
+    if dollars == 0.0 || dollars >= 0.1 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
+}
+
 /// An amount of memory.
 pub(super) fn memory(mib: u64) -> String {
     if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
@@ -162,7 +169,7 @@ pub(super) fn capacity(capacity: Capacity) -> String {
 }
 
 /// A command, quoted for a shell.
-pub(super) fn command(words: &[String]) -> String {
+pub(crate) fn command(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     let quoted = |w: &String| {
         if !w.is_empty() && w.chars().all(plain) { w.clone() } else { format!("'{}'", w.replace('\'', r"'\''")) }

@@ -5,13 +5,15 @@
 //! shown, and a check says so.
 
 use super::show::{self, Rows, counted, one_line, rough, several, when};
-use super::{Cluster, Context, Outcome};
+use super::{Context, Next, Outcome};
 use clap::Args;
+use model::cloud::Cloud;
 use model::control::{Control, ControlKey};
 use model::events::{Event, Subject};
 use model::explain::Waiting;
 use model::functions::{self, HEARTBEAT_INGEST};
 use model::limits::Limit;
+use model::money::Usd;
 use model::policy::{Policy, example_json};
 use model::reason::Reason;
 use model::time::{Span, Time};
@@ -20,7 +22,7 @@ use model::{JobSummary, NodeRecord};
 use runtime::observation::ObserveError;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use store::placed_last;
+use store::{DbError, Store, Unreadable, placed_last};
 
 /// The longest normal time between two noted heartbeats of a fleet in use. The limit is this time multiplied by
 /// `watchdog.multiplier`.
@@ -45,7 +47,7 @@ pub struct StatusArgs {
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Level {
+pub(crate) enum Level {
     /// All is well.
     Well,
     /// An operator may want to know, but need not act: the condition ends by itself.
@@ -56,12 +58,12 @@ enum Level {
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Check {
-    what: String,
-    level: Level,
-    says: String,
+pub(crate) struct Check {
+    pub(crate) what: String,
+    pub(crate) level: Level,
+    pub(crate) says: String,
     #[serde(skip_serializing_if = "String::is_empty")]
-    to_do: String,
+    pub(crate) to_do: String,
 }
 
 impl Check {
@@ -71,55 +73,82 @@ impl Check {
 }
 
 /// The status in JSON.
-#[derive(Serialize)]
-struct Status {
-    well: bool,
-    checks: Vec<Check>,
-    nodes: BTreeMap<String, usize>,
-    jobs: BTreeMap<String, usize>,
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Status {
+    pub(crate) well: bool,
+    pub(crate) checks: Vec<Check>,
+    pub(crate) nodes: BTreeMap<String, usize>,
+    pub(crate) jobs: BTreeMap<String, usize>,
+    /// What the nodes that are there cost in an hour, by the prices of the policy at their launches.
+    pub(crate) price_per_hour: Usd,
+}
+
+/// What `status` and the page read.
+pub(crate) struct Seen {
+    pub(crate) control: Control,
+    pub(crate) nodes: Vec<NodeRecord>,
+    /// The jobs that have not ended, in the order of the queue. Of very long queues only the beginning.
+    pub(crate) jobs: Vec<JobSummary>,
+    pub(crate) next: Result<Next, ObserveError>,
+    /// The newest events of the cluster and of the functions.
+    events: Vec<Event>,
+    unreadable: Vec<Unreadable>,
+}
+
+impl Seen {
+    pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, DbError> {
+        let (control, listed) = (store.control().await?.as_of(now), store.nodes_listed(1).await?);
+        let (nodes, mut unreadable) = (listed.rows, listed.unreadable);
+        // If more jobs wait, a check says so.
+        let waiting = store.waiting(None, COUNTED).await?;
+        let placed = store.placed().await?;
+        unreadable.extend(waiting.unreadable.into_iter().chain(placed.unreadable));
+        let jobs = placed_last(waiting.jobs, placed.rows);
+        let mut events = store.history(&Subject::Cluster.to_string(), LOOK_BACK).await?;
+        for (function, _) in functions::scheduled() {
+            events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), LOOK_BACK).await?);
+        }
+        unreadable.extend(store.handles_due(now).await?.unreadable);
+        let next = Next::read(store, cloud, now).await;
+        Ok(Self { control, nodes, jobs, next, events, unreadable })
+    }
+
+    /// Whether all is well.
+    pub(crate) fn status(&self, now: Time) -> Status {
+        let Self { control, nodes, jobs, .. } = self;
+        let mut checks = Vec::new();
+        let multiplier = policy(control, &mut checks);
+        for (function, period) in functions::scheduled() {
+            checks.push(scheduled(control, function.name, period, multiplier, now));
+        }
+        checks.push(ingest(control, nodes, multiplier, now));
+        checks.extend(refusing(nodes));
+        checks.extend(control.limits(now).iter().map(|limit| limited(limit, now)));
+        checks.extend(BrakeKind::ALL.iter().filter_map(|kind| braked(control, *kind, now)));
+        checks.extend(next_run(&self.next));
+        let level = |is_known| if is_known { Level::Wrong } else { Level::Note };
+        let entries = control.unreadable.iter().map(|entry| (entry.to_string(), level(entry.is_known)));
+        for (row, level) in self.unreadable.iter().map(|row| (row.to_string(), Level::Wrong)).chain(entries) {
+            // The plan names most of them, but it cannot be made without EC2, and has no handles.
+            let row = one_line(&row);
+            if !checks.iter().any(|check| check.says.contains(&row)) {
+                checks.push(Check::new("row", level, row, "correct or delete it"));
+            }
+        }
+        checks.extend(warnings(&self.events, now));
+        Status {
+            well: checks.iter().all(|c| c.level != Level::Wrong),
+            checks,
+            nodes: counts(nodes.iter().map(node_word)),
+            jobs: counts(jobs.iter().map(|j: &JobSummary| j.state.to_string())),
+            price_per_hour: nodes.iter().filter_map(|n| Some(n.life()?.offering.price_per_hour)).sum(),
+        }
+    }
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let store = &cluster.store;
-    let (control, listed) = (store.control().await?.as_of(now), store.nodes_listed(1).await?);
-    let (nodes, mut unreadable) = (listed.rows, listed.unreadable);
-    // If more jobs wait, a check says so.
-    let waiting = store.waiting(None, COUNTED).await?;
-    let placed = store.placed().await?;
-    unreadable.extend(waiting.unreadable.into_iter().chain(placed.unreadable));
-    let jobs = placed_last(waiting.jobs, placed.rows);
-    let mut events = store.history(&Subject::Cluster.to_string(), LOOK_BACK).await?;
-    for (function, _) in functions::scheduled() {
-        events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), LOOK_BACK).await?);
-    }
-    let mut checks = Vec::new();
-    let multiplier = policy(&control, &mut checks);
-    for (function, period) in functions::scheduled() {
-        checks.push(scheduled(&control, function.name, period, multiplier, now));
-    }
-    checks.push(ingest(&control, &nodes, multiplier, now));
-    checks.extend(refusing(&nodes));
-    checks.extend(control.limits(now).iter().map(|limit| limited(limit, now)));
-    checks.extend(BrakeKind::ALL.iter().filter_map(|kind| braked(&control, *kind, now)));
-    unreadable.extend(store.handles_due(now).await?.unreadable);
-    checks.extend(next_run(&cluster, now).await);
-    let level = |is_known| if is_known { Level::Wrong } else { Level::Note };
-    let entries = control.unreadable.iter().map(|entry| (entry.to_string(), level(entry.is_known)));
-    for (row, level) in unreadable.iter().map(|row| (row.to_string(), Level::Wrong)).chain(entries) {
-        // The plan names most of them, but it cannot be made without EC2, and has no handles.
-        let row = one_line(&row);
-        if !checks.iter().any(|check| check.says.contains(&row)) {
-            checks.push(Check::new("row", level, row, "correct or delete it"));
-        }
-    }
-    checks.extend(warnings(events, now));
-    let status = Status {
-        well: checks.iter().all(|c| c.level != Level::Wrong),
-        checks,
-        nodes: counts(nodes.iter().map(node_word)),
-        jobs: counts(jobs.iter().map(|j: &JobSummary| j.state.to_string())),
-    };
+    let status = Seen::read(&cluster.store, cluster.cloud.as_ref(), now).await?.status(now);
     if args.json {
         show::json(context.out, &status)?;
     } else {
@@ -143,6 +172,10 @@ fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
     let or_none = |counts: &BTreeMap<String, usize>| if counts.is_empty() { "none".into() } else { counted(counts) };
     writeln!(context.out, "nodes: {}", or_none(&status.nodes))?;
     writeln!(context.out, "jobs: {}", or_none(&status.jobs))?;
+    if !status.price_per_hour.is_zero() {
+        let price = show::dollars(status.price_per_hour);
+        writeln!(context.out, "cost: {price} an hour by the policy's list prices; `nodekeeper cost` says for what")?;
+    }
     let wrong = status.checks.iter().filter(|c| c.level == Level::Wrong).count();
     let notes = status.checks.iter().filter(|c| c.level == Level::Note).count();
     if status.well && notes > 0 {
@@ -164,7 +197,7 @@ fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
 }
 
 /// A node's status if it is in use, otherwise its state.
-fn node_word(record: &NodeRecord) -> String {
+pub(crate) fn node_word(record: &NodeRecord) -> String {
     record.status().map_or_else(|| record.state_name().to_string(), |s| s.to_string())
 }
 
@@ -232,8 +265,8 @@ fn ingest(control: &Control, nodes: &[NodeRecord], multiplier: f64, now: Time) -
 }
 
 /// What the next run would not do, and why: caps that are reached, jobs that wait, idle nodes that stay.
-async fn next_run(cluster: &Cluster, now: Time) -> Vec<Check> {
-    let next = match cluster.next(now).await {
+fn next_run(next: &Result<Next, ObserveError>) -> Vec<Check> {
+    let next = match next {
         Ok(next) => next,
         // The check of the policy says the same, and what to do about it.
         Err(ObserveError::Policy(_)) => return Vec::new(),
@@ -320,7 +353,7 @@ fn braked(control: &Control, kind: BrakeKind, now: Time) -> Option<Check> {
 }
 
 /// The warnings of the last hour. Of several equal warnings, only the newest.
-fn warnings(events: Vec<Event>, now: Time) -> Vec<Check> {
+fn warnings(events: &[Event], now: Time) -> Vec<Check> {
     let mut checks: Vec<Check> = Vec::new();
     for event in events {
         let recent = now.since(event.at()) <= RECENT;

@@ -14,27 +14,27 @@ use model::time::{Span, Time};
 use model::{ActionName, Alloc, ClientStatus, HistoryEntry, MAX_HISTORY};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use store::{DbError, Store};
 
 /// The event of a placement is written within this time after the placement.
 const SAME_RUN: Span = Span::from_s(60);
 
 /// How many events of a job or an alloc are read, and how many happenings are shown.
-pub(super) const WHOLE: i32 = 1000;
+pub(crate) const WHOLE: i32 = 1000;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Happening {
-    pub(super) at: Time,
+pub(crate) struct Happening {
+    pub(crate) at: Time,
     /// The job or the alloc, as in events.
-    pub(super) subject: String,
+    pub(crate) subject: String,
     /// What happened, in a word.
-    pub(super) action: String,
-    pub(super) reason: String,
+    pub(crate) action: String,
+    pub(crate) reason: String,
 }
 
 /// The story of a job. If its row is no longer stored, only its events are told.
-pub(super) async fn of_job(cluster: &Cluster, id: JobId, limit: i32) -> anyhow::Result<Vec<Happening>> {
-    let store = &cluster.store;
+pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Job(id).to_string(), WHOLE).await?;
     let allocs = match store.job(id).await? {
         Some(job) => store.allocs_of(&job).await?,

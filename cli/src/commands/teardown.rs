@@ -109,11 +109,18 @@ async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Re
         });
         match change.await {
             // Its row is for a person to correct. The other jobs are cancelled.
-            Err(WriteError::Db(error @ DbError::Corrupt { .. })) => tracing::warn!("{error}"),
+            Err(error) if is_unreadable(&error) => tracing::warn!("{error:#}"),
             change => cancelled += u32::from(change?),
         }
     }
     Ok(cancelled)
+}
+
+fn is_unreadable(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let (read, write) = (cause.downcast_ref::<DbError>(), cause.downcast_ref::<WriteError>());
+        matches!(read, Some(DbError::Corrupt { .. })) || matches!(write, Some(WriteError::Db(DbError::Corrupt { .. })))
+    })
 }
 
 /// Waits until nothing is left, and drains or terminates whatever appears meanwhile.

@@ -2,6 +2,7 @@
 
 mod asking;
 mod bulk;
+mod costs;
 mod ending;
 mod explaining;
 mod jobs;

@@ -4,6 +4,7 @@
 //! Does not: hold anything that a decision needs. Events are for people.
 
 use crate::chance::Chance;
+use crate::node::Life;
 use crate::time::{Span, Time};
 use crate::words::ActionName;
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use ulid::Ulid;
+
+/// The details of events with which costs are reckoned: what a life of a slot was, and what an alloc used.
+pub const FOR_COSTS: &[&str] =
+    &["node_id", "size", "instance_type", "market", "price_per_hour", "assigned_at", "placed_at", "vcpus", "name"];
 
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +113,18 @@ impl Event {
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// The event with what a life of a slot was, and at what price.
+    #[must_use]
+    pub fn of_life(self, life: &Life) -> Self {
+        let o = &life.offering;
+        self.with("node_id", life.node_id.to_string())
+            .with("size", o.size.clone())
+            .with("instance_type", o.instance_type.clone())
+            .with("market", o.market.as_str())
+            .with("price_per_hour", f64::from(o.price_per_hour))
+            .with("assigned_at", life.assigned_at.as_ms())
     }
 
     /// The time of the event.

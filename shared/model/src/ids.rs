@@ -4,6 +4,7 @@
 //! its job, member and copy, so that no index is needed to find a record.
 //! Does not: know whether the thing exists.
 
+use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -150,6 +151,11 @@ impl JobId {
     /// The ULID.
     pub const fn ulid(self) -> Ulid {
         self.0
+    }
+
+    /// When the id was made: its ULID holds the time.
+    pub fn made_at(self) -> Time {
+        Time::from_ms(i64::try_from(self.0.timestamp_ms()).unwrap_or(i64::MAX))
     }
 
     /// A byte that is random over jobs.

@@ -27,6 +27,11 @@ impl Usd {
         Self(micros)
     }
 
+    /// The amount in millionths of a dollar.
+    pub const fn micros(self) -> u64 {
+        self.0
+    }
+
     /// Whether the amount is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0

@@ -241,8 +241,19 @@ impl<'a> Run<'a> {
                 }
                 Telling::Event | Telling::Quiet => self.event(&subject, row.action, &row.reason),
             };
-            match &row.handle {
+            let event = match &row.size {
+                Some(size) => event.with("size", size.clone()),
+                None => event,
+            };
+            let event = match &row.handle {
                 Some(handle) => event.with("handle", handle.clone()),
+                None => event,
+            };
+            // The record of the slot keeps nothing of this life, so the event does.
+            let life =
+                row.node_id.filter(|_| row.action == ActionName::Clean).and_then(|id| self.seen.node(id)?.life());
+            match life {
+                Some(life) => event.of_life(life),
                 None => event,
             }
         });

@@ -28,6 +28,9 @@ use model::{
 };
 use std::collections::BTreeMap;
 
+/// How much of a job's name an event keeps, in characters.
+const MAX_NAME: usize = 100;
+
 /// The times of the policy that the steps of this module need.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
@@ -77,7 +80,7 @@ async fn end_alloc_if(
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
     let id = alloc.id();
-    let mut writes = count_member(store, alloc, ending.client, JobSet::Leaves, keep, now).await?;
+    let (mut writes, name) = count_member(store, alloc, ending.client, JobSet::Leaves, keep, now).await?;
     writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
     let mut written = None;
     if let Some(node) = node {
@@ -92,9 +95,24 @@ async fn end_alloc_if(
     }
     let message = ending.message.as_ref().map_or_else(String::new, |m| format!(": {m}"));
     let reason = Reason::AllocEndedAs { client: ending.client, message };
-    writes.push(event_of(&Subject::Alloc(id), ActionName::EndAlloc, &reason, keep, now));
+    let event = Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason.to_string(), now, keep.events);
+    writes.push(Store::event_write(&with_use(event, alloc, name.as_deref())));
     store.transact(&writes).await?;
     Ok(written)
+}
+
+/// The event with what an alloc used, so that its costs can be reckoned when its row is gone.
+fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
+    let seen = &alloc.summary;
+    let event = event
+        .with("node_id", seen.node_id.to_string())
+        .with("placed_at", seen.placed_at.as_ms())
+        .with("vcpus", seen.capacity.vcpus);
+    match name {
+        // An event costs one write unit, up to 1 KiB.
+        Some(name) => event.with("name", name.chars().take(MAX_NAME).collect::<String>()),
+        None => event,
+    }
 }
 
 /// The row of a handle.
@@ -146,7 +164,7 @@ pub async fn stop_and_count_lost(
 ) -> Result<NodeRecord, WriteError> {
     let stopped = alloc.stop(reason, now).ok_or(WriteError::CONFLICT)?;
     let mut writes = vec![change(Some(alloc), &stopped).0];
-    writes.extend(count_member(store, alloc, ClientStatus::Lost, JobSet::Stays, keep, now).await?);
+    writes.extend(count_member(store, alloc, ClientStatus::Lost, JobSet::Stays, keep, now).await?.0);
     let told = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
     let (write, told) = change(Some(node), &told);
     writes.push(write);
@@ -155,7 +173,7 @@ pub async fn stop_and_count_lost(
 }
 
 /// The writes with which a job counts the end of one of its members: the job, an event if the state of the job
-/// changes, and checks that the other live copies of the member are unchanged.
+/// changes, and checks that the other live copies of the member are unchanged. Also the name of the job.
 async fn count_member(
     store: &Store,
     alloc: &Alloc,
@@ -163,9 +181,9 @@ async fn count_member(
     set: JobSet,
     keep: Retention,
     now: Time,
-) -> Result<Vec<Write>, WriteError> {
+) -> Result<(Vec<Write>, Option<String>), WriteError> {
     let id = alloc.id();
-    let Some(job) = store.job(id.job_id).await? else { return Ok(vec![no_job(id.job_id)]) };
+    let Some(job) = store.job(id.job_id).await? else { return Ok((vec![no_job(id.job_id)], None)) };
     let others = other_copies(store, &job, id).await?;
     let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
     let after = job.after_end(&alloc.summary, client, &summaries, set, keep.finished, now);
@@ -176,7 +194,7 @@ async fn count_member(
         let reason = Reason::JobNow { state: after.summary.state, message };
         writes.push(event_of(&Subject::Job(id.job_id), ActionName::EndJob, &reason, keep, now));
     }
-    Ok(writes)
+    Ok((writes, job.summary.name))
 }
 
 async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Vec<Alloc>, WriteError> {

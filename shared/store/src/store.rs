@@ -360,6 +360,29 @@ impl Store {
         self.scan(Table::Events, None).await
     }
 
+    /// Gives every event that can be read to `take`, page by page, in any order: the table may be larger than the memory.
+    pub async fn each_event(&self, take: impl FnMut(Event) + Send) -> Result<(), DbError> {
+        self.each(Table::Events, take).await
+    }
+
+    /// Gives every job that can be read to `take`, as [`Store::each_event`] does with events.
+    pub async fn each_job(&self, take: impl FnMut(Job) + Send) -> Result<(), DbError> {
+        self.each(Table::Jobs, take).await
+    }
+
+    async fn each<R: Readable>(&self, table: Table, mut take: impl FnMut(R) + Send) -> Result<(), DbError> {
+        let scan = Scan::all(table, None);
+        let mut from = None;
+        loop {
+            let page = self.db.scan(&scan, from).await?;
+            Listed::of(table, &page.items).rows.into_iter().for_each(&mut take);
+            from = page.next;
+            if from.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
     /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides
     /// the version. Returns the record as written.
     pub async fn write<R: Record>(&self, before: Option<&R>, after: &R, more: Vec<Cond>) -> Result<R, WriteError> {

@@ -24,7 +24,9 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Handles(_)
         | Command::Plan(_)
         | Command::History(_)
-        | Command::Status(_) => Some("reader"),
+        | Command::Status(_)
+        | Command::Cost(_)
+        | Command::Web(_) => Some("reader"),
         Command::Submit(_) | Command::Run(_) | Command::Cancel(_) => Some("submitter"),
         Command::Policy(PolicyCommand::Set(_) | PolicyCommand::Edit(_))
         | Command::Hold(_)
@@ -119,6 +121,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["plan", "--function", "sweep-dispatch"],
         &["history", "cluster"],
         &["status"],
+        &["cost"],
         &["submit", "--", "true"],
         &["submit", "--file", &file_of_jobs],
         &["cancel", "--name", "none", "--yes"],

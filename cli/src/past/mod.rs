@@ -1,0 +1,146 @@
+//! The past of a cluster, rebuilt from events and records: which node was there when, in which phase, at which price,
+//! who used it, and how many jobs waited.
+//!
+//! Flow: `told` keeps of each event what matters, `lives` makes the lives of the nodes of it, `series` counts over time,
+//! `cost` reckons who used the nodes for how much.
+//! Guarantees: memory is bounded ([`MOST`]), whatever the table holds, and what was left out is counted. What is still
+//! going on comes from the records, so a lost event is mended as far as a record knows better.
+//! Does not: go back further than events are kept (`history.events_days`), or know a bill: prices are those of the
+//! policy at the launch.
+
+mod charge;
+mod cost;
+mod lives;
+mod series;
+mod told;
+
+pub(crate) use charge::Charge;
+pub(crate) use cost::{By, Report};
+pub(crate) use lives::{NodeLife, Phase, Segment};
+pub(crate) use series::Series;
+
+use model::control::Control;
+use model::events::Event;
+use model::ids::{AllocId, JobId, NodeId};
+use model::money::Usd;
+use model::time::{Span, Time};
+use model::{AllocSummary, JobState, JobSummary, NodeRecord};
+use std::collections::BTreeMap;
+use store::{DbError, Store};
+use told::Told;
+
+/// The most steps of nodes, uses of nodes and changes of the queue that are kept, each.
+pub(crate) const MOST: usize = 300_000;
+/// The longest past that can be asked for. Events are rarely kept longer.
+pub(crate) const LONGEST: Span = Span::from_s(90 * 86_400);
+
+/// An alloc's time on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Use {
+    pub(crate) alloc_id: AllocId,
+    pub(crate) node_id: NodeId,
+    pub(crate) vcpus: u32,
+    pub(crate) from: Time,
+    /// The end, or now if the alloc is live.
+    pub(crate) to: Time,
+}
+
+/// What happened in a span of time.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    pub(crate) from: Time,
+    pub(crate) to: Time,
+    /// In the order of the slots and of time.
+    pub(crate) lives: Vec<NodeLife>,
+    /// By node.
+    pub(crate) uses: BTreeMap<NodeId, Vec<Use>>,
+    /// When jobs waited in the queue.
+    pub(crate) waits: Vec<(Time, Time)>,
+    /// The names of the jobs that used nodes.
+    pub(crate) names: BTreeMap<JobId, String>,
+    /// The newest events, the newest first.
+    pub(crate) latest: Vec<Event>,
+    /// How many events did not fit into memory.
+    pub(crate) left_out: usize,
+}
+
+/// The present, as the records have it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Present {
+    pub(crate) nodes: Vec<NodeRecord>,
+    pub(crate) allocs: Vec<AllocSummary>,
+    /// The jobs that have not ended.
+    pub(crate) jobs: Vec<JobSummary>,
+    /// The prices of the policy, by size.
+    pub(crate) prices: BTreeMap<String, Usd>,
+}
+
+impl Present {
+    pub(crate) async fn read(store: &Store) -> Result<Self, DbError> {
+        let nodes = store.nodes_listed(1).await?.rows;
+        let allocs = store.live_allocs_listed(1).await?.rows;
+        let waiting = store.waiting(None, MOST).await?.jobs;
+        let jobs = store::placed_last(waiting, store.placed().await?.rows);
+        Ok(Self { nodes, allocs, jobs, prices: prices(&store.control().await?) })
+    }
+}
+
+/// The prices of the stored policy, by size.
+fn prices(control: &Control) -> BTreeMap<String, Usd> {
+    let policy = control.checked_policy();
+    policy.map(|(p, _)| p.size.iter().map(|s| (s.name.clone(), s.price_per_hour)).collect()).unwrap_or_default()
+}
+
+impl Past {
+    /// Reads the last `span` before now. Reads every event that is stored.
+    pub(crate) async fn read(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
+        let mut told = Told::since(now - span.min(LONGEST));
+        store.each_event(|event| told.take(event)).await?;
+        // The records are read after the events, so that they know everything that the events told.
+        Ok(Self::of(told, Present::read(store).await?, now))
+    }
+
+    fn of(told: Told, present: Present, now: Time) -> Self {
+        let Told { from, slots, mut uses, mut names, queue, latest, left_out, .. } = told;
+        let lives = lives::of(slots, &present.nodes, &present.prices, from, now);
+        for alloc in &present.allocs {
+            uses.push(Use {
+                alloc_id: alloc.alloc_id,
+                node_id: alloc.node_id,
+                vcpus: alloc.capacity.vcpus,
+                from: alloc.placed_at,
+                to: now,
+            });
+        }
+        for job in &present.jobs {
+            if let Some(name) = &job.name {
+                names.insert(job.job_id, name.clone());
+            }
+        }
+        let mut by_node: BTreeMap<NodeId, Vec<Use>> = BTreeMap::new();
+        for used in uses {
+            by_node.entry(used.node_id).or_default().push(used);
+        }
+        for uses in by_node.values_mut() {
+            // An end may be told twice: by the event, and by an index that is behind.
+            uses.sort_by_key(|u| (u.alloc_id, u.to));
+            uses.dedup_by_key(|u| u.alloc_id);
+        }
+        let waiting = present.jobs.iter().filter(|j| j.state == JobState::Queued).map(|j| (j.job_id, j.submitted_at));
+        let waits = queue.waits(&waiting.collect(), from, now);
+        Self { from, to: now, lives, uses: by_node, waits, names, latest: latest.newest_first(), left_out }
+    }
+
+    /// What an alloc's node was used for.
+    pub(crate) fn uses_of(&self, life: &NodeLife) -> &[Use] {
+        life.node_id.and_then(|id| self.uses.get(&id)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The same past, of the last `span` only.
+    pub(crate) fn since(&self, span: Span) -> Time {
+        (self.to - span).max(self.from)
+    }
+}
+
+#[cfg(test)]
+mod tests;

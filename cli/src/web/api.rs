@@ -1,0 +1,231 @@
+//! The answers in JSON.
+//!
+//! Guarantees: an answer that cannot be given is JSON with an `error` that says what and why.
+
+use super::Web;
+use super::detail::{JobDetail, NodeDetail};
+use super::list::{Searched, Wanted, holds};
+use crate::past::{By, Report, Series};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use model::ActionName;
+use model::events::Event;
+use model::functions::FUNCTIONS;
+use model::ids::{JobId, Slot};
+use model::time::{Span, Time};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::DbError;
+
+/// How many lines of a report of costs are sent.
+const LINES: usize = 500;
+/// Into how many parts a time is divided if the question does not say.
+const PARTS: usize = 120;
+
+/// Why there is no answer.
+pub(super) enum Failure {
+    Db(DbError),
+    NotFound(String),
+    Wrong(String),
+}
+
+impl From<DbError> for Failure {
+    fn from(error: DbError) -> Self {
+        Self::Db(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, error) = match self {
+            Self::Db(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            Self::NotFound(what) => (StatusCode::NOT_FOUND, what),
+            Self::Wrong(why) => (StatusCode::BAD_REQUEST, why),
+        };
+        (status, Json(json!({ "error": error }))).into_response()
+    }
+}
+
+type Answer = Result<Json<Value>, Failure>;
+type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+
+fn asked<T>(query: Asked<T>) -> Result<T, Failure> {
+    query.map(|Query(wanted)| wanted).map_err(|e| Failure::Wrong(e.body_text()))
+}
+
+/// Something with the time at which it was seen.
+fn seen(at: Time, value: impl Serialize) -> Answer {
+    let mut value = serde_json::to_value(value).map_err(|e| Failure::Wrong(e.to_string()))?;
+    if let Value::Object(fields) = &mut value {
+        fields.insert("now".to_owned(), json!(at));
+    }
+    Ok(Json(value))
+}
+
+pub(super) async fn overview(State(web): State<Arc<Web>>) -> Answer {
+    let live = web.live().await?;
+    let explained = live.seen.next.as_ref().ok().map(|next| next.plan.explained.answer());
+    let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
+    let overview = json!({
+        "cluster": web.source.cluster,
+        "refresh_ms": web.source.pace.refresh_ms(),
+        "local": web.source.extra.is_some(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "status": live.status,
+        "explained": explained,
+        "purposes": purposes,
+    });
+    seen(live.now, overview)
+}
+
+pub(super) async fn jobs(State(web): State<Arc<Web>>, query: Asked<Wanted>) -> Answer {
+    let wanted = asked(query)?;
+    let (stored, live) = (web.stored().await?, web.live().await?);
+    let rows = live.jobs(&stored, &web.source.store).await;
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for row in &rows {
+        *counts.entry(row.state.as_str()).or_default() += 1;
+    }
+    let counts = json!(counts);
+    let mut part = serde_json::to_value(wanted.of(rows)).map_err(|e| Failure::Wrong(e.to_string()))?;
+    if let Value::Object(fields) = &mut part {
+        fields.insert("counts".to_owned(), counts);
+    }
+    seen(live.now, part)
+}
+
+pub(super) async fn job(State(web): State<Arc<Web>>, Path(id): Path<String>) -> Answer {
+    let id: JobId = id.parse().map_err(|e: model::ids::BadId| Failure::Wrong(e.to_string()))?;
+    let live = web.live().await?;
+    let detail = JobDetail::read(&web.source.store, &live, id).await?;
+    let detail =
+        detail.ok_or_else(|| Failure::NotFound(format!("there is no job {id}: it never was, or is no longer kept")))?;
+    seen(live.now, detail)
+}
+
+pub(super) async fn nodes(State(web): State<Arc<Web>>, query: Asked<Wanted>) -> Answer {
+    let wanted = asked(query)?;
+    let live = web.live().await?;
+    let mut part = serde_json::to_value(wanted.of(live.nodes())).map_err(|e| Failure::Wrong(e.to_string()))?;
+    if let Value::Object(fields) = &mut part {
+        fields.insert("counts".to_owned(), json!(live.status.nodes));
+    }
+    seen(live.now, part)
+}
+
+pub(super) async fn node(State(web): State<Arc<Web>>, Path(slot): Path<String>) -> Answer {
+    let slot = slot.parse::<Slot>().map_err(|e| Failure::Wrong(e.to_string()))?;
+    let (live, past) = (web.live().await?, web.past().await?);
+    let detail = NodeDetail::read(&web.source.store, &live, &past, slot).await?;
+    seen(live.now, detail.ok_or_else(|| Failure::NotFound(format!("slot {slot} has never had a node")))?)
+}
+
+/// An event in a list.
+#[derive(Serialize)]
+struct EventRow {
+    at: Time,
+    id: String,
+    subject: String,
+    action: String,
+    reason: String,
+    /// Whether it only keeps the house: nobody has to know of it.
+    housekeeping: bool,
+    /// The name of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+impl Searched for EventRow {
+    fn state(&self) -> &str {
+        self.subject.split_once('#').map_or(&self.subject, |(kind, _)| kind)
+    }
+
+    fn has(&self, word: &str) -> bool {
+        [&self.subject, &self.action, &self.reason].into_iter().chain(&self.name).any(|text| holds(text, word))
+    }
+}
+
+/// Whether an event only says that the house is kept.
+fn is_housekeeping(event: &Event) -> bool {
+    let action = event.action.parse::<ActionName>().ok();
+    action.is_some_and(|action| {
+        matches!(
+            action,
+            ActionName::MarkDestroying
+                | ActionName::ForgetHandle
+                | ActionName::Purge
+                | ActionName::LookLater
+                | ActionName::SetIdle
+                | ActionName::BindInstance
+                | ActionName::ForgetEntry
+                | ActionName::IndexJob
+                | ActionName::ListAlloc
+                | ActionName::Heartbeat
+        )
+    })
+}
+
+pub(super) async fn events(State(web): State<Arc<Web>>, query: Asked<Wanted>) -> Answer {
+    let wanted = asked(query)?;
+    let (past, stored) = (web.past().await?, web.stored().await?);
+    let name = |subject: &str| {
+        let (_, id) = subject.split_once('#')?;
+        let job: JobId = id.split('.').next()?.parse().ok()?;
+        stored.name(job).map(str::to_owned)
+    };
+    let rows = past.latest.iter().map(|event| EventRow {
+        at: event.at(),
+        id: event.id.clone(),
+        subject: event.subject.clone(),
+        action: event.action.clone(),
+        reason: event.reason.clone(),
+        housekeeping: is_housekeeping(event),
+        name: name(&event.subject),
+    });
+    seen(past.to, wanted.of(rows.collect()))
+}
+
+/// A time that ends now.
+#[derive(Deserialize)]
+pub(super) struct Asking {
+    minutes: Option<u32>,
+    parts: Option<usize>,
+    by: Option<String>,
+}
+
+impl Asking {
+    /// A day, if nothing else is said.
+    fn span(&self) -> Span {
+        Span::from_s(i64::from(self.minutes.unwrap_or(1440).max(1)) * 60).min(super::PAST)
+    }
+}
+
+pub(super) async fn past(State(web): State<Arc<Web>>, query: Asked<Asking>) -> Answer {
+    let wanted = asked(query)?;
+    let past = web.past().await?;
+    let series = Series::of(&past, wanted.span(), wanted.parts.unwrap_or(PARTS));
+    seen(past.to, series)
+}
+
+pub(super) async fn cost(State(web): State<Arc<Web>>, query: Asked<Asking>) -> Answer {
+    let wanted = asked(query)?;
+    let by = match wanted.by.as_deref() {
+        None | Some("name") => By::Name,
+        Some("job") => By::Job,
+        Some("size") => By::Size,
+        Some(_) => return Err(Failure::Wrong("by is job, name or size".to_owned())),
+    };
+    let past = web.past().await?;
+    let mut report = Report::of(&past, wanted.span(), by);
+    report.lines.truncate(LINES);
+    seen(past.to, report)
+}
+
+pub(super) async fn local(State(web): State<Arc<Web>>) -> Answer {
+    let extra = web.source.extra.as_ref();
+    let extra = extra.ok_or_else(|| Failure::NotFound("this cluster does not run on this machine".to_owned()))?;
+    seen((web.source.clock)(), extra())
+}

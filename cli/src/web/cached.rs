@@ -1,0 +1,101 @@
+//! Something that was read, kept for a while.
+//!
+//! Guarantees: it is read by one at a time, and only in a small part of the time; while it is read again, the
+//! others see what is there, unless that is much too old.
+//! Does not: read by itself. Nothing is read while nobody asks.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// After so many times its age, a value is no longer shown while a new one is read.
+const MUCH_TOO_OLD: u32 = 10;
+
+/// Something that was read.
+pub(super) struct Cached<T> {
+    held: Mutex<Option<Held<T>>>,
+    reading: tokio::sync::Mutex<()>,
+    /// The least age at which it is read again.
+    age: Duration,
+    /// The least age, in times of the time that reading took.
+    times: u32,
+}
+
+struct Held<T> {
+    value: Arc<T>,
+    read_at: Instant,
+    fresh_for: Duration,
+}
+
+impl<T> Cached<T> {
+    /// It is read again at this age, or if it is so many times as old as reading took.
+    pub(super) fn new(age: Duration, times: u32) -> Self {
+        Self { held: Mutex::new(None), reading: tokio::sync::Mutex::default(), age, times }
+    }
+
+    /// The value, if it is younger than so many times the age at which it is read again.
+    fn younger(&self, times: u32) -> Option<Arc<T>> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = held.as_ref().filter(|h| h.read_at.elapsed() < h.fresh_for.saturating_mul(times));
+        fresh.map(|h| Arc::clone(&h.value))
+    }
+
+    /// The value; what `read` gives, if the value is too old. If not, `read` is not begun.
+    pub(super) async fn get<E>(&self, read: impl Future<Output = Result<T, E>>) -> Result<Arc<T>, E> {
+        if let Some(value) = self.younger(1) {
+            return Ok(value);
+        }
+        let _reading = match self.reading.try_lock() {
+            Ok(reading) => reading,
+            Err(_) => match self.younger(MUCH_TOO_OLD) {
+                Some(value) => return Ok(value),
+                None => self.reading.lock().await,
+            },
+        };
+        // Somebody else may have read it meanwhile.
+        if let Some(value) = self.younger(1) {
+            return Ok(value);
+        }
+        let began = Instant::now();
+        let value = Arc::new(read.await?);
+        let fresh_for = self.age.max(began.elapsed().saturating_mul(self.times));
+        let held = Held { value: Arc::clone(&value), read_at: Instant::now(), fresh_for };
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_read_again_only_when_it_is_old() {
+        let cached = Cached::new(Duration::from_secs(2), 20);
+        let get = async |n: u32| *cached.get(async move { Ok::<_, ()>(n) }).await.unwrap();
+        assert_eq!(get(1).await, 1);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(get(2).await, 1);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(get(3).await, 3);
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(cached.get(async { Err::<u32, _>("no") }).await.is_err(), "an old value hides no error");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_read_is_rare_and_keeps_nobody_waiting() {
+        let cached = Cached::new(Duration::from_secs(2), 20);
+        let slow = |n: u32| {
+            cached.get(async move {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                Ok::<_, ()>(n)
+            })
+        };
+        assert_eq!(*slow(1).await.unwrap(), 1);
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert_eq!(*slow(2).await.unwrap(), 1, "3 s of reading are enough for a minute");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let (first, second) = tokio::join!(slow(3), slow(4));
+        assert_eq!((*first.unwrap(), *second.unwrap()), (3, 1), "the second sees what is there");
+    }
+}

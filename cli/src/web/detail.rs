@@ -1,0 +1,162 @@
+//! One job, and one node, with everything that is stored about it.
+//!
+//! Guarantees: it never has the values of a job's environment, only their names.
+
+use super::live::{JobRow, Live, NodeRow};
+use crate::commands::{Happening, WHOLE_STORY, command_line, story_of_job};
+use crate::past::{NodeLife, Past, Segment};
+use model::events::{Event, Subject};
+use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::time::Time;
+use model::{Alloc, Desired, Job, NodeRecord};
+use serde::Serialize;
+use store::{DbError, Store};
+
+/// How many allocs of a job are shown, and how many lives and events of a slot: the newest ones.
+const MOST: usize = 100;
+
+/// A job.
+#[derive(Serialize)]
+pub(super) struct JobDetail {
+    #[serde(flatten)]
+    row: JobRow,
+    /// The whole command, quoted for a shell.
+    whole_command: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    env_names: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    caches: Vec<String>,
+    timeout_s: u64,
+    exclusive: bool,
+    retry_failed: u32,
+    retry_lost: u32,
+    failed_count: u32,
+    lost_count: u32,
+    lost_after_s: u64,
+    replace: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_because: Option<String>,
+    /// The newest first.
+    all_allocs: Vec<AllocRow>,
+    /// The oldest happening first.
+    story: Vec<Happening>,
+}
+
+/// An alloc.
+#[derive(Serialize)]
+struct AllocRow {
+    alloc_id: AllocId,
+    slot: Slot,
+    node_id: NodeId,
+    client: model::ClientStatus,
+    desired: Desired,
+    placed_at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finished_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    /// The end of its output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_tail: Option<String>,
+}
+
+impl JobDetail {
+    pub(super) async fn read(store: &Store, live: &Live, id: JobId) -> Result<Option<Self>, DbError> {
+        let Some(job) = store.job(id).await? else { return Ok(None) };
+        let mut allocs = store.allocs_of(&job).await?;
+        allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
+        allocs.truncate(MOST);
+        let story = story_of_job(store, id, WHOLE_STORY).await?;
+        Ok(Some(Self::of(&job, allocs, live.why(id), story)))
+    }
+
+    fn of(job: &Job, allocs: Vec<Alloc>, waits_because: Option<&str>, story: Vec<Happening>) -> Self {
+        let work = &job.work;
+        Self {
+            row: JobRow::of(job),
+            whole_command: command_line(&work.command),
+            env_names: work.env.keys().cloned().collect(),
+            image: work.image.clone(),
+            caches: work.caches.clone(),
+            timeout_s: work.timeout_s,
+            exclusive: job.summary.exclusive,
+            retry_failed: job.retry_failed,
+            retry_lost: job.retry_lost,
+            failed_count: job.failed_count,
+            lost_count: job.lost_count,
+            lost_after_s: job.failure_policy.lost_after_s,
+            replace: job.failure_policy.replace,
+            waits_because: waits_because.map(str::to_owned),
+            all_allocs: allocs.into_iter().map(AllocRow::of).collect(),
+            story,
+        }
+    }
+}
+
+impl AllocRow {
+    fn of(alloc: Alloc) -> Self {
+        let seen = alloc.summary;
+        Self {
+            alloc_id: seen.alloc_id,
+            slot: seen.slot,
+            node_id: seen.node_id,
+            client: seen.client,
+            desired: seen.desired,
+            placed_at: seen.placed_at,
+            started_at: seen.started_at,
+            finished_at: alloc.finished_at,
+            exit_code: alloc.exit_code,
+            message: alloc.message,
+            log_tail: alloc.log_tail,
+        }
+    }
+}
+
+/// The node of a slot, and what happened there.
+#[derive(Serialize)]
+pub(super) struct NodeDetail {
+    #[serde(flatten)]
+    row: NodeRow,
+    record: NodeRecord,
+    /// The newest first.
+    events: Vec<Event>,
+    /// The lives of the slot, the newest first.
+    lives: Vec<LifeRow>,
+}
+
+/// A life of the slot.
+#[derive(Serialize)]
+struct LifeRow {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_id: Option<NodeId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<String>,
+    from: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<Time>,
+    phases: Vec<Segment>,
+}
+
+impl LifeRow {
+    fn of(life: &NodeLife, past: &Past) -> Self {
+        let phases = life.segments(past.uses_of(life), past.from, past.to);
+        Self { node_id: life.node_id, size: life.size.clone(), from: life.from, to: life.to, phases }
+    }
+}
+
+impl NodeDetail {
+    pub(super) async fn read(store: &Store, live: &Live, past: &Past, slot: Slot) -> Result<Option<Self>, DbError> {
+        let Some(record) = store.node(slot).await? else { return Ok(None) };
+        let most = i32::try_from(MOST).unwrap_or(i32::MAX);
+        let events = store.history(&Subject::Slot(slot).to_string(), most).await?;
+        let lives = past.lives.iter().filter(|life| life.slot == slot);
+        let lives = lives.rev().take(MOST).map(|life| LifeRow::of(life, past)).collect();
+        Ok(Some(Self { row: live.node(&record), record, events, lives }))
+    }
+}

@@ -1,0 +1,95 @@
+//! Filters, search and parts of a list.
+//!
+//! Guarantees: an answer has at most [`MOST`] rows, however long the list is.
+
+use serde::{Deserialize, Serialize};
+
+/// The most rows of an answer.
+const MOST: usize = 500;
+/// How many rows are sent if the question does not say.
+const USUAL: usize = 100;
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Wanted {
+    /// Only rows that have all these words somewhere.
+    q: Option<String>,
+    /// Only rows in one of these states, separated by commas.
+    state: Option<String>,
+    #[serde(default)]
+    offset: usize,
+    limit: Option<usize>,
+}
+
+/// A row of a list.
+pub(super) trait Searched {
+    fn state(&self) -> &str;
+    /// Whether a word, in small letters, is somewhere in it.
+    fn has(&self, word: &str) -> bool;
+}
+
+/// A part of a list.
+#[derive(Debug, Serialize)]
+pub(super) struct Part<T> {
+    rows: Vec<T>,
+    offset: usize,
+    /// How many rows there are that were asked for.
+    total: usize,
+    /// How many rows there are at all.
+    all: usize,
+}
+
+impl Wanted {
+    /// The part of the rows that is asked for.
+    pub(super) fn of<T: Searched>(&self, rows: Vec<T>) -> Part<T> {
+        let all = rows.len();
+        let words: Vec<String> = self.q.iter().flat_map(|q| q.split_whitespace()).map(str::to_lowercase).collect();
+        let states: Vec<&str> = self.state.iter().flat_map(|s| s.split(',')).filter(|s| !s.is_empty()).collect();
+        let is_wanted =
+            |row: &T| (states.is_empty() || states.contains(&row.state())) && words.iter().all(|word| row.has(word));
+        let mut rows: Vec<T> = rows.into_iter().filter(is_wanted).collect();
+        let total = rows.len();
+        let limit = self.limit.unwrap_or(USUAL).clamp(1, MOST);
+        rows = rows.into_iter().skip(self.offset).take(limit).collect();
+        Part { rows, offset: self.offset, total, all }
+    }
+}
+
+/// Whether a word, in small letters, is in a text.
+pub(super) fn holds(text: &str, word: &str) -> bool {
+    // Most texts have small letters only.
+    text.contains(word) || text.to_lowercase().contains(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Row(&'static str, &'static str);
+    impl Searched for Row {
+        fn state(&self) -> &str {
+            self.0
+        }
+        fn has(&self, word: &str) -> bool {
+            holds(self.1, word)
+        }
+    }
+
+    #[test]
+    fn a_part_has_what_was_asked_for() {
+        let wanted = |q: &str, state: &str, offset, limit| {
+            let text = |t: &str| (!t.is_empty()).then(|| t.to_owned());
+            let wanted = Wanted { q: text(q), state: text(state), offset, limit };
+            let rows = (0..1000).map(|n| if n % 2 == 0 { Row("failed", "Train A") } else { Row("queued", "train b") });
+            let part = wanted.of(rows.collect());
+            (part.rows.len(), part.total, part.all)
+        };
+        assert_eq!(wanted("", "", 0, None), (100, 1000, 1000));
+        assert_eq!(wanted("", "", 950, None), (50, 1000, 1000));
+        assert_eq!(wanted("", "", 5000, None), (0, 1000, 1000));
+        assert_eq!(wanted("TRAIN a", "", 0, Some(9999)), (500, 1000, 1000));
+        assert_eq!(wanted("b", "", 0, Some(3)), (3, 500, 1000));
+        assert_eq!(wanted("b", "failed,rejected", 0, None), (0, 0, 1000));
+        assert_eq!(wanted("", "failed,", 0, Some(0)), (1, 500, 1000));
+    }
+}

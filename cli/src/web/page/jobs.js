@@ -1,0 +1,80 @@
+// The list of jobs, and one job.
+
+import { el } from "./dom.js";
+import { action, ago, chip, id, jobLink, moment, needs, nodeLink, sentence, several, span } from "./format.js";
+import { facts, filters, hash, pager, SIZE, table } from "./table.js";
+
+const STATES = [["", "all"], ["placed,regrouping", "running"], ["failed,rejected", "failed and rejected"], ["queued", "waiting"],
+  ["complete", "complete"], ["cancelled", "cancelled"]];
+
+export const columns = [
+  ["Job", j => [el("div", { class: "name" }, jobLink(j.job_id, j.name ?? j.command ?? j.job_id)), id(j.job_id)], "wide"],
+  ["State", j => chip(j.state)],
+  ["Needs", j => needs(j)],
+  ["Priority", j => j.priority, "n"],
+  ["Nodes", j => (j.slots ?? []).flatMap((slot, n) => n ? [", ", nodeLink(slot)] : [nodeLink(slot)])],
+  ["Submitted", j => ago(j.submitted_at), "nowrap"],
+  ["Ended", j => ago(j.finished_at), "nowrap"],
+  ["Why", j => sentence(j.reason ?? ""), "text"],
+];
+
+export const jobs = {
+  title: () => "Jobs",
+  load: (api, params) => api("jobs", { q: params.q, state: params.state, offset: params.offset, limit: SIZE }),
+  render(part, params) {
+    const counts = Object.entries(part.counts).map(([state, n]) => el("a", { href: hash("jobs", { state: state === "placed" ? "placed,regrouping" : state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}`));
+    return [
+      el("h1", { tabindex: "-1" }, "Jobs"),
+      el("p", { class: "counts" }, counts.length ? counts : "No job is stored. Submit one: ", !counts.length && el("code", null, "nodekeeper submit -- echo hello")),
+      filters("jobs", params, STATES, "name, id, command or reason"),
+      part.total > 0 && table("Jobs: running first, then failed, then waiting in the order of the queue", columns, part.rows, j => j.job_id),
+      pager("jobs", params, part, "job"),
+    ];
+  },
+};
+
+function output(alloc) {
+  if (alloc.log_tail) {
+    return el("pre", { class: "log", tabindex: "0", role: "region", "aria-label": `The end of the output of ${alloc.alloc_id}` }, alloc.log_tail);
+  }
+  const ended = ["complete", "failed", "lost"].includes(alloc.client);
+  return el("p", { class: "soft" }, ended ? "Its node reported no output." : "Its output is on its node until it ends.");
+}
+
+function alloc(a) {
+  const ran = a.started_at ? span((a.finished_at ?? Date.now()) - a.started_at) : null;
+  return el("article", { class: "card", "data-key": a.alloc_id },
+    el("h3", null, chip(a.client), ` on `, nodeLink(a.slot)),
+    facts([["Alloc", id(a.alloc_id)], ["Node", id(a.node_id)], ["Placed", ago(a.placed_at)], ["Ran", a.finished_at ? ran : null],
+      ["Ended", ago(a.finished_at)], ["Exit code", a.exit_code], ["Message", a.message], ["Told to", a.desired === "stop" ? "stop" : null]]),
+    output(a));
+}
+
+export const job = {
+  title: data => data.name ?? data.job_id,
+  load: (api, params) => api(`jobs/${encodeURIComponent(params.id)}`),
+  render(j) {
+    const begin = j.story[0]?.at;
+    const story = j.story.map((h, n) => ({ ...h, n }));
+    return [
+      el("p", { class: "back" }, el("a", { href: "#/jobs" }, "All jobs")),
+      el("h1", { tabindex: "-1" }, j.name ?? "Job", " ", chip(j.state)),
+      el("p", null, id(j.job_id)),
+      j.waits_because && el("p", { class: "why" }, j.state === "queued" || j.state === "regrouping" ? "It waits: " : "Next: ", sentence(j.waits_because)),
+      el("section", { class: "card" }, el("h2", null, "What it is"), facts([
+        ["Command", el("code", { class: "wrap" }, j.whole_command)], ["Reason", j.reason], ["Needs", needs(j)], ["Exclusive", j.exclusive ? "yes" : null],
+        ["Priority", j.priority], ["Submitted", ago(j.submitted_at)], ["Ended", ago(j.finished_at)], ["Image", j.image],
+        ["Caches", (j.caches ?? []).join(", ")], ["Environment", j.env_names ? `${j.env_names.join(", ")} (values are not shown)` : null],
+        ["Time-out", j.timeout_s ? span(j.timeout_s * 1000) : null],
+        ["Failed", `${several(j.failed_count, "time")}, ${j.retry_failed} allowed`], ["Lost", `${several(j.lost_count, "time")}, ${j.retry_lost} allowed`],
+        ["Silent node", `waited for ${span(j.lost_after_s * 1000)}${j.replace ? ", with a copy meanwhile" : ""}`],
+      ])),
+      el("section", null, el("h2", null, "Allocs and their output"),
+        j.all_allocs.length ? j.all_allocs.map(alloc) : el("p", { class: "soft" }, "Nothing has run yet.")),
+      el("section", null, el("h2", null, "Story"), story.length ? table("What happened, the oldest first", [
+        ["When", h => moment(h.at), "nowrap"], ["After", h => span(h.at - begin), "n"], ["What", h => action(h.action)],
+        ["Of", h => h.subject.startsWith("alloc#") ? h.subject.slice(-3) : "the job"], ["Reason", h => h.reason, "text"],
+      ], story, h => `${h.n}`) : el("p", { class: "soft" }, "No event is kept.")),
+    ];
+  },
+};

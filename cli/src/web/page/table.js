@@ -1,0 +1,54 @@
+// Tables, filters and parts of a list. On a narrow screen each row becomes a card. The roles are said, because a table
+// that is shown otherwise is no table for a screen reader any more.
+
+import { el } from "./dom.js";
+import { several } from "./format.js";
+
+// `columns`: [head, cell of a row, class]. The first column names the row.
+export function table(caption, columns, rows, key) {
+  const head = el("tr", { role: "row" }, columns.map(([name, , cls]) => el("th", { scope: "col", role: "columnheader", class: cls }, name)));
+  const body = rows.map((row, n) => el("tr", { role: "row", "data-key": key ? key(row) : String(n) }, columns.map(([name, cell, cls], at) => {
+    const content = cell(row);
+    return at === 0
+      ? el("th", { scope: "row", role: "rowheader", class: cls, "data-head": name }, content)
+      : el("td", { role: "cell", class: cls, "data-head": name }, content);
+  })));
+  return el("table", { role: "table" }, el("caption", { class: "sr" }, caption),
+    el("thead", { role: "rowgroup" }, head), el("tbody", { role: "rowgroup" }, body));
+}
+
+export const hash = (view, params) => {
+  const query = new URLSearchParams(Object.entries(params).filter(([, v]) => v !== "" && v !== null && v !== undefined));
+  return `#/${view}${query.size ? `?${query}` : ""}`;
+};
+
+export const SIZE = 100;
+
+// The search and the filter of a list. `states`: [value, label].
+export function filters(view, params, states, label) {
+  return el("form", { class: "filters", role: "search", "data-view": view, "data-key": `filters-${view}` },
+    el("label", null, "Search ", el("input", { type: "search", name: "q", value: params.q ?? "", placeholder: label, autocomplete: "off" })),
+    states && el("label", null, "Show ", el("select", { name: "state" }, states.map(([value, text]) =>
+      el("option", { value, selected: (params.state ?? "") === value }, text)))));
+}
+
+export function pager(view, params, part, noun) {
+  const offset = part.offset, end = offset + part.rows.length;
+  const to = at => hash(view, { ...params, offset: at > 0 ? at : "" });
+  const shown = part.total === 0 ? "none" : `${offset + 1} to ${end} of ${several(part.total, noun)}`;
+  const of = part.total < part.all ? `, ${several(part.all, noun)} in all` : "";
+  return el("nav", { class: "pager", "aria-label": "Parts of the list" },
+    el("span", { role: "status" }, shown + of),
+    offset > 0 && el("a", { href: to(Math.max(0, offset - SIZE)), rel: "prev" }, "previous"),
+    end < part.total && el("a", { href: to(end), rel: "next" }, "next"));
+}
+
+// A choice that stands in the address.
+export function choice(view, params, name, label, options, usual) {
+  return el("form", { class: "filters", "data-view": view, "data-key": `choice-${name}` },
+    el("label", null, `${label} `, el("select", { name }, options.map(([value, text]) =>
+      el("option", { value, selected: (params[name] ?? usual) === value }, text)))));
+}
+
+export const facts = pairs => el("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
+  .map(([name, value]) => el("div", { "data-key": name }, el("dt", null, name), el("dd", null, value))));

@@ -1,0 +1,294 @@
+//! The page's API against an embedded DynamoDB, asked over HTTP.
+
+use super::*;
+use async_trait::async_trait;
+use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
+use model::cloud::{CloudError, Instance, LaunchError};
+use model::events::{Event, Subject};
+use model::fixtures::{self, at};
+use model::launch::LaunchRequest;
+use model::{ActionName, Alloc, Ending, Job, JobState};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use store::Dynamo;
+
+/// EC2 without instances.
+struct NoInstances;
+
+#[async_trait]
+impl Cloud for NoInstances {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        Ok(Vec::new())
+    }
+    async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
+        Ok(None)
+    }
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+        panic!("the page launched")
+    }
+    async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
+        panic!("the page terminated")
+    }
+    async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
+        panic!("the page read a console")
+    }
+}
+
+struct Served {
+    store: Store,
+    url: String,
+}
+
+impl Served {
+    /// A page, 1000 s after the beginning. `tables` says whether there are tables.
+    async fn new(tables: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()));
+        let config = aws_sdk_dynamodb::Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new("eu-west-1"))
+            .credentials_provider(Credentials::new("local", "local", None, None, "test"))
+            .endpoint_url(url)
+            .build();
+        let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), "test".parse().unwrap());
+        if tables {
+            dynamo.create_tables().await.unwrap();
+        }
+        let store = Store::new(Arc::new(dynamo));
+        let source = Source {
+            cluster: "test".to_owned(),
+            store: store.clone(),
+            cloud: Arc::new(NoInstances),
+            clock: Arc::new(|| at(1000)),
+            pace: Pace::Aws,
+            extra: None,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(serve(listener, router(source)));
+        Self { store, url }
+    }
+
+    async fn answer(&self, path: &str) -> (StatusCode, String) {
+        let answer = reqwest::get(format!("{}{path}", self.url)).await.unwrap();
+        (answer.status(), answer.text().await.unwrap())
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        let (status, text) = self.answer(path).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    async fn put(&self, n: u32, change: impl FnOnce(&mut Job)) -> Job {
+        let mut job = fixtures::job(n);
+        change(&mut job);
+        self.store.write(None, &job, Vec::new()).await.unwrap()
+    }
+
+    /// Job 1 runs on slot 0, job 2 failed, job 3 and 4 wait, job 5 is complete.
+    async fn some() -> Self {
+        let served = Self::new(true).await;
+        let job = served
+            .put(1, |j| {
+                j.summary.name = Some("Train".into());
+                j.work.env = [("TOKEN".into(), "hunter2".into())].into();
+            })
+            .await;
+        let node = fixtures::ready(0);
+        let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(100)).unwrap();
+        served.store.write(None, &node.with_alloc(alloc.id(), at(100)).unwrap(), Vec::new()).await.unwrap();
+        let placed = job.with_placed(&[alloc.id()]).unwrap();
+        served.store.write(Some(&job), &placed, Vec::new()).await.unwrap();
+        served.store.write(None, &alloc, Vec::new()).await.unwrap();
+        let end = |job: &mut Job, state, s| {
+            job.summary.state = state;
+            job.finished_at = Some(at(s));
+            job.reason = Some("exit code 3".into());
+        };
+        served.put(2, |j| end(j, JobState::Failed, 900)).await;
+        served.put(3, |_| ()).await;
+        served.put(4, |j| j.summary.priority = 900).await;
+        served.put(5, |j| end(j, JobState::Complete, 950)).await;
+        served
+    }
+}
+
+fn column(part: &Value, name: &str) -> Vec<String> {
+    let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+    part["rows"].as_array().unwrap().iter().map(|row| text(&row[name])).collect()
+}
+
+fn id(n: u32) -> String {
+    fixtures::job_id(n).to_string()
+}
+
+#[tokio::test]
+async fn another_name_than_this_machines_gets_nothing() {
+    let served = Served::some().await;
+    for path in ["/", "/api/jobs", "/metrics", "/page/main.js"] {
+        let request = reqwest::Client::new().get(format!("{}{path}", served.url)).header("host", "evil.example:7071");
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::MISDIRECTED_REQUEST, "{path}");
+        assert!(!answer.text().await.unwrap().contains("Train"));
+        let answer = reqwest::get(format!("{}{path}", served.url)).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        let policy = answer.headers()["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        assert_eq!(answer.headers()["cross-origin-resource-policy"], "same-origin");
+    }
+    let answer = reqwest::Client::new().post(format!("{}/api/jobs", served.url)).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED, "the page only reads");
+}
+
+#[tokio::test]
+async fn jobs_are_in_the_order_in_which_people_look_for_them() {
+    let served = Served::some().await;
+    let part = served.json("/api/jobs").await;
+    assert_eq!(column(&part, "job_id"), [id(1), id(2), id(4), id(3), id(5)]);
+    assert_eq!(part["counts"], json!({"placed": 1, "failed": 1, "queued": 2, "complete": 1}));
+    assert_eq!((&part["total"], &part["all"], &part["now"]), (&json!(5), &json!(5), &json!(at(1000))));
+    let running = &part["rows"][0];
+    assert_eq!(
+        (&running["slots"], &running["name"], &running["command"]),
+        (&json!([0]), &json!("Train"), &json!("true"))
+    );
+    let found = served.json("/api/jobs?q=TRAIN").await;
+    assert_eq!(column(&found, "job_id"), [id(1)]);
+    let found = served.json("/api/jobs?state=queued,failed&offset=1&limit=1").await;
+    assert_eq!((column(&found, "job_id"), &found["total"]), (vec![id(4)], &json!(3)));
+    assert_eq!(served.answer("/api/jobs?offset=x").await.0, StatusCode::BAD_REQUEST);
+}
+
+/// The table of the jobs is read seldom. What the index says is newer.
+#[tokio::test]
+async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
+    let served = Served::some().await;
+    assert_eq!(column(&served.json("/api/jobs?state=queued").await, "job_id"), [id(4), id(3)]);
+    let stored = Stored::read(&served.store).await.unwrap();
+    let job = served.store.job(fixtures::job_id(3)).await.unwrap().unwrap();
+    let cancelled = job.cancel(Span::from_s(99_999), at(990)).unwrap();
+    served.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
+    let live = Live::read(&served.store, &NoInstances, at(1000)).await.unwrap();
+    let rows = live.jobs(&stored, &served.store).await;
+    let state = rows.iter().find(|row| row.job_id == fixtures::job_id(3)).map(|row| row.state);
+    assert_eq!(state, Some(JobState::Cancelled));
+}
+
+#[tokio::test]
+async fn a_job_is_told_whole_without_its_environment() {
+    let served = Served::some().await;
+    let alloc = served.store.alloc(fixtures::alloc_id(1)).await.unwrap().unwrap();
+    let ending = Ending { log_tail: Some("<b>done</b>\n".into()), ..Ending::lost("its node is gone") };
+    served.store.write(Some(&alloc), &alloc.end(&ending, Span::from_s(99_999), at(800)), Vec::new()).await.unwrap();
+    let (_, text) = served.answer(&format!("/api/jobs/{}", id(1))).await;
+    assert!(!text.contains("hunter2"), "{text}");
+    let job: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&job["env_names"], &job["whole_command"]), (&json!(["TOKEN"]), &json!("true")));
+    assert_eq!(
+        (&job["all_allocs"][0]["log_tail"], &job["all_allocs"][0]["client"]),
+        (&json!("<b>done</b>\n"), &json!("lost"))
+    );
+    let story: Vec<_> = job["story"].as_array().unwrap().iter().map(|h| h["action"].as_str().unwrap()).collect();
+    assert_eq!(story, ["place", "lost"]);
+    let (status, text) = served.answer(&format!("/api/jobs/{}", id(99))).await;
+    assert!(status == StatusCode::NOT_FOUND && text.contains("there is no job"), "{text}");
+    assert_eq!(served.answer("/api/jobs/nonsense").await.0, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn nodes_are_told_with_their_lives() {
+    let served = Served::some().await;
+    let part = served.json("/api/nodes?q=train").await;
+    assert_eq!((column(&part, "slot"), column(&part, "state")), (vec!["0".to_owned()], vec!["ready".to_owned()]));
+    assert_eq!(part["rows"][0]["work"][0]["name"], "Train");
+    let node = served.json("/api/nodes/0").await;
+    let phases: Vec<_> =
+        node["lives"][0]["phases"].as_array().unwrap().iter().map(|p| p["phase"].as_str().unwrap()).collect();
+    assert_eq!(phases, ["booting", "idle", "working"]);
+    assert_eq!(served.answer("/api/nodes/7").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(served.answer("/api/nodes/x").await.0, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn the_past_events_and_costs_are_told() {
+    let served = Served::some().await;
+    let tell = |s, action, reason: &str| {
+        Event::new(
+            &Subject::Job(fixtures::job_id(1)),
+            action,
+            reason,
+            at(s),
+            Span::from_s(99_999),
+            served.store.chance(),
+        )
+    };
+    served.store.tell_all(&[tell(99, ActionName::Submit, "new"), tell(100, ActionName::Place, "it fits")]).await;
+    let events = served.json("/api/events?q=train").await;
+    assert_eq!(column(&events, "action"), ["place", "submit"]);
+    assert_eq!(events["rows"][0]["housekeeping"], false);
+    let past = served.json("/api/past?minutes=10&parts=10").await;
+    assert_eq!(past["nodes"][0], json!(["working", [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]));
+    assert_eq!(past["waiting"][9], 2.0);
+    let cost = served.json("/api/cost?by=job&minutes=10").await;
+    assert_eq!((&cost["lines"][0]["what"], &cost["lines"][0]["node_s"]), (&json!(id(1)), &json!(600)));
+    assert!(cost["estimate"].as_str().unwrap().contains("not a bill"));
+    assert_eq!(served.answer("/api/cost?by=colour").await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(served.answer("/api/local").await.0, StatusCode::NOT_FOUND, "this cluster is not local");
+}
+
+#[tokio::test]
+async fn the_overview_says_what_status_says() {
+    let served = Served::some().await;
+    let overview = served.json("/api/overview").await;
+    assert_eq!((&overview["cluster"], &overview["status"]["well"]), (&json!("test"), &json!(false)));
+    let wrong: Vec<_> =
+        overview["status"]["checks"].as_array().unwrap().iter().filter(|c| c["level"] == "wrong").collect();
+    assert!(
+        wrong.iter().any(|c| c["what"] == "policy" && c["says"].as_str().unwrap().contains("no policy is stored")),
+        "{wrong:?}"
+    );
+    let metrics = served.answer("/metrics").await.1;
+    for line in [
+        "# TYPE nodekeeper_nodes gauge",
+        "nodekeeper_up{cluster=\"test\"} 1",
+        "nodekeeper_well{cluster=\"test\"} 0",
+        "nodekeeper_nodes{cluster=\"test\",state=\"ready\"} 1",
+        "nodekeeper_nodes{cluster=\"test\",state=\"down\"} 0",
+        "nodekeeper_jobs{cluster=\"test\",state=\"queued\"} 2",
+        "nodekeeper_oldest_queued_job_age_seconds{cluster=\"test\"} 1000",
+        "nodekeeper_price_dollars_per_hour{cluster=\"test\"} 0.1",
+    ] {
+        assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn without_tables_the_answer_says_why() {
+    let served = Served::new(false).await;
+    let (status, text) = served.answer("/api/jobs").await;
+    assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.contains("test-jobs"), "{text}");
+    let metrics = served.answer("/metrics").await.1;
+    assert!(
+        metrics.contains("nodekeeper_up{cluster=\"test\"} 0\n") && !metrics.contains("nodekeeper_jobs"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn the_page_never_turns_data_into_markup_and_loads_nothing_from_elsewhere() {
+    let ours = assets::ASSETS.iter().filter(|(path, ..)| !path.contains("uplot"));
+    for (path, _, content) in ours {
+        for bad in
+            ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "://", "@import", "style="]
+        {
+            assert!(!content.contains(bad), "{path}: {bad}");
+        }
+        // Every file that one of them names is there.
+        for part in content.split("from \"./").skip(1).chain(content.split("=\"/page/").skip(1)) {
+            let file = part.split('"').next().unwrap();
+            assert!(assets::ASSETS.iter().any(|(path, ..)| *path == format!("/page/{file}")), "{path} names {file}");
+        }
+    }
+}

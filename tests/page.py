@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+"""Drives the page in a real browser: `nodekeeper local` with invented rows, and with real jobs.
+
+    page.py [--chromium PATH] [--pictures DIR]
+
+It needs the programs in target/debug, Debian's chromium (or another one, by --chromium), and tests/requirements.txt.
+Every check prints a line. The first one that fails ends it with exit code 1.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+import page_rows
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "target/debug/nodekeeper"
+NARROW = {"width": 400, "height": 800}
+WIDE = {"width": 1280, "height": 800}
+
+
+def check(what, passed, seen=""):
+    print(f"{'ok     ' if passed else 'FAILED '} {what}{'' if passed else f': {seen}'}", flush=True)
+    if not passed:
+        raise SystemExit(1)
+
+
+class Local:
+    """A `nodekeeper local` in a directory of its own."""
+
+    def __init__(self, *options):
+        self.dir = tempfile.TemporaryDirectory(prefix="nodekeeper-page-")
+        self.log = open(f"{self.dir.name}/log", "w+", encoding="utf-8")
+        command = [PROGRAM, "local", "--no-build", "--port", "0", "--dir", f"{self.dir.name}/stack", *options]
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
+
+    def __enter__(self):
+        for _ in range(300):
+            said = pathlib.Path(self.log.name).read_text(encoding="utf-8")
+            found = re.search(r"page +(http\S+)", said)
+            if found and "Ctrl-C" in said:
+                self.page = found[1]
+                self.dynamo = re.search(r"DynamoDB +(http\S+)", said)[1]
+                return self
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.2)
+        raise SystemExit(f"nodekeeper local does not start: {said}")
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.log.close()
+        self.dir.cleanup()
+
+    def environment(self):
+        """The environment of a command on this cluster."""
+        env = dict(os.environ)
+        for entry in pathlib.Path(f"{self.dir.name}/stack/env").read_text(encoding="utf-8").splitlines():
+            name, found, value = entry.partition("=")
+            if found:
+                env[name] = value.strip("'\"")
+        return env
+
+    def run(self, *line):
+        """Runs a command on this cluster."""
+        return subprocess.run([PROGRAM, *line], env=self.environment(), capture_output=True, text=True, check=False)
+
+    def get(self, path):
+        with urllib.request.urlopen(self.page + path, timeout=30) as answer:
+            return answer.read().decode()
+
+    def until(self, what, path, holds):
+        """Asks until the answer is as wanted. Returns it."""
+        for _ in range(200):
+            answer = json.loads(self.get(path))
+            if holds(answer):
+                break
+            time.sleep(0.4)
+        check(what, holds(answer), json.dumps(answer)[:1000])
+        return answer
+
+
+class Browser:
+    """A page of a browser that notes what goes wrong in it."""
+
+    def __init__(self, chromium, local, pictures):
+        self.local, self.pictures, self.wrong = local, pictures, []
+        self.context = chromium.new_context(viewport=WIDE, color_scheme="light")
+        self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=local.page.rstrip("/"))
+        self.page = self.context.new_page()
+        self.page.on("console", lambda m: m.type in ("error", "warning") and self.wrong.append(m.text))
+        self.page.on("pageerror", lambda e: self.wrong.append(str(e)))
+        self.page.on("dialog", lambda d: (self.wrong.append(f"a dialog: {d.message}"), d.dismiss()))
+        self.page.on("request", lambda r: r.url.startswith((local.page, "data:")) or self.wrong.append(f"asks {r.url}"))
+
+    def open(self, view, id_=""):
+        """Opens a view by its address, as from a link that was sent."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.local.page}#/{view}")
+        self.ready(view.split("?")[0].split("/")[0] or "overview", id_ or (view.split("?")[0].split("/") + [""])[1])
+
+    def ready(self, name, id_=""):
+        self.page.wait_for_function("wanted => document.body.dataset.ready === wanted", arg=f"{name} {id_}", timeout=60_000)
+
+    def picture(self, name, **more):
+        if self.pictures:
+            self.page.screenshot(path=f"{self.pictures}/{name}.png", **more)
+
+    def accessible(self, what):
+        found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        said = [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found]
+        check(f"{what}: axe finds nothing", not found, json.dumps(said, indent=1))
+
+    def fits(self, what):
+        too_wide = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        check(f"{what}: nothing to scroll sideways at {self.page.viewport_size['width']} px", too_wide <= 0, too_wide)
+
+    def quiet(self, what):
+        check(f"{what}: no error, no warning, nothing from elsewhere", not self.wrong, self.wrong)
+
+    def text(self, selector="main"):
+        return self.page.inner_text(selector)
+
+
+def empty(browser):
+    browser.open("")
+    check("an empty cluster says so", "No job runs." in browser.text() and "Nothing happened." in browser.text(), browser.text())
+    browser.accessible("an empty cluster")
+    browser.open("jobs")
+    check("an empty list says what to do", "nodekeeper submit" in browser.text(), browser.text())
+    browser.quiet("an empty cluster")
+
+
+def large(browser, job):
+    page = browser.page
+    page.evaluate("() => { window.long = []; new PerformanceObserver(l => window.long.push(...l.getEntries().map(e => e.duration))).observe({type: 'longtask'}) }")
+    began = time.monotonic()
+    browser.open("jobs")
+    took = time.monotonic() - began
+    check("10,000 jobs: the list is there within 20 s of a slow build", took < 20, took)
+    rows = page.locator("tbody tr")
+    check("10,000 jobs: 100 are shown, and how many there are", rows.count() == 100 and "10,000 jobs" in browser.text(".pager"), browser.text(".pager"))
+    first = rows.first.inner_text()
+    check("running jobs come first", "running" in first, first)
+    check("a name is text and never markup", "<img src=x" in browser.text() and page.locator("main img").count() == 0)
+    page.get_by_role("link", name="next").click()
+    page.wait_for_function("() => document.querySelector('.pager').textContent.includes('101 to 200')")
+    check("the next part has an address", "offset=100" in page.url, page.url)
+    browser.open("jobs?state=failed%2Crejected")
+    check("a filter is in the address", page.locator("tbody tr").count() == 40, browser.text(".pager"))
+    page.keyboard.press("/")
+    page.keyboard.type("train-77")
+    page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 1")
+    check("a search is in the address", "q=train-77" in page.url, page.url)
+    focused = page.evaluate("document.activeElement.name")
+    check("typing keeps the focus while the list changes", focused == "q", focused)
+    browser.accessible("a list of jobs")
+    browser.open("nodes")
+    check("1,000 nodes: 100 are shown, and how many there are", page.locator("tbody tr").count() == 100 and "1,000 slots" in browser.text(".pager"))
+    browser.accessible("a list of nodes")
+    browser.open("")
+    long = page.evaluate("""async () => {
+        const long = []; new PerformanceObserver(l => long.push(...l.getEntries().map(e => e.duration))).observe({type: 'longtask'});
+        await new Promise(done => setTimeout(done, 5000)); return Math.max(0, ...long); }""")
+    check("10,000 jobs: no stutter above half a second in 5 s of refreshes", long < 500, long)
+    summary = browser.text("#summary")
+    check("the banner says that not all is well", summary.startswith("Not all is well"), summary)
+    said = browser.text("#checks")
+    check("the banner says what is wrong and what to do", "has never run" in said and "check its schedule" in said, said)
+    status = json.loads(browser.local.run("status", "--json").stdout)
+    wrong = [c["what"] for c in status["checks"] if c["level"] == "wrong"]
+    check("the banner says what `status` says", all(what in said for what in wrong), (wrong, said))
+    browser.accessible("a banner with faults")
+    browser.picture("faults")
+    browser.open(f"job/{job}")
+    check("a link to a job opens it", job in browser.text() and "slot 0" in browser.text(), browser.text())
+    browser.quiet("a large cluster")
+
+
+def real(local, browser):
+    """Real jobs on real agents: one that fails, one that waits, and some that work."""
+    line = ["submit", "--json", "--name"]
+    failing = json.loads(local.run(*line, "breaks", "--retry-failed", "1", "--", "sh", "-c", "echo first; echo the disk is full >&2; exit 3").stdout)
+    local.run("submit", "--name", "render", "--count", "12", "--vcpus", "2", "--", "sh", "-c", "echo frame; sleep 12")
+    local.run("submit", "--name", "too-large", "--vcpus", "512", "--", "true")
+    local.run("submit", "--name", "steady", "--count", "2", "--", "sh", "-c", "sleep 600")
+    failing = failing["job_id"] if isinstance(failing, dict) else failing[0]["job_id"]
+    local.until("real jobs ran, failed and run", "api/jobs", lambda part: part["counts"].get("failed") == 1
+                and part["counts"].get("complete", 0) >= 4 and "placed" in part["counts"])
+    page = browser.page
+    browser.open("?minutes=10")
+    text = browser.text()
+    check("what runs and what failed comes first", text.index("Running") < text.index("breaks") < text.index("Over time"), text)
+    drawn = page.locator("#chart-nodes canvas").evaluate("c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v, n) => n % 4 === 0 && v > 30 && v < 70)")
+    check("the chart of the nodes is drawn", drawn and "now" in page.get_attribute("#chart-nodes", "aria-label"))
+    check("housekeeping is folded", page.locator("details[data-key=housekeeping]:not([open])").count() == 1)
+    browser.accessible("the overview")
+    browser.picture("overview", full_page=True)
+    page.set_viewport_size({"width": 1280, "height": 1180})
+    browser.picture("page")
+    page.set_viewport_size(WIDE)
+    page.get_by_role("link", name="breaks", exact=True).first.click()
+    browser.ready("job", failing)
+    text = browser.text()
+    check("a failed job shows its output", "the disk is full" in text and "exit code 3" in text, text)
+    check("a failed job tells its story", "retry 1 of 1" in text and text.index("submit") < text.rindex("end job"), text)
+    check("the focus is on the new view", page.evaluate("document.activeElement.tagName") == "H1")
+    page.get_by_role("button", name=f"Copy {failing}", exact=True).first.click()
+    check("an id can be copied whole", page.evaluate("navigator.clipboard.readText()") == failing)
+    browser.accessible("a job")
+    browser.picture("job", full_page=True)
+    browser.open("node/0")
+    check("a node shows its lives", page.locator(".lives .part").count() >= 2, browser.text())
+    browser.accessible("a node")
+    browser.picture("node", full_page=True)
+    browser.open("cost?by=name&minutes=60")
+    text = browser.text()
+    check("what it cost is said to be an estimate", "not a bill" in text and "render" in text, text)
+    cost = json.loads(local.run("cost", "--since", "1h", "--by", "name", "--json").stdout)
+    check("`cost` reckons the same jobs", {"render", "breaks"} <= {l["what"] for l in cost["lines"]}, cost)
+    parts = sum(l["usd"] for l in cost["lines"]) + cost["without_work_usd"]
+    check("the lines add up to the total", abs(parts - cost["total_usd"]) < 1e-4, (parts, cost["total_usd"]))
+    browser.accessible("costs")
+    browser.picture("cost")
+    browser.open("events")
+    browser.accessible("events")
+
+
+def keyboard(browser):
+    page = browser.page
+    browser.open("")
+    seen = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.textContent.trim()"))
+    check("the keyboard reaches the skip link, the views and the checks", seen[0].startswith("Skip") and {"Jobs", "Nodes", "Cost"} <= set(seen), seen)
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    check("the focus can be seen", outline != "none", outline)
+    page.get_by_role("link", name="Jobs", exact=True).focus()
+    page.keyboard.press("Enter")
+    browser.ready("jobs")
+    check("Enter opens a view", page.get_attribute("nav a[aria-current]", "href") == "#/jobs")
+
+
+def looks(browser, job):
+    """Narrow and dark."""
+    for view in ["", "jobs", "nodes", f"job/{job}", "node/0", "events", "cost?by=job", "cost?by=size"]:
+        browser.page.set_viewport_size(NARROW)
+        browser.open(view)
+        browser.fits(f"#/{view}")
+        browser.picture(f"narrow-{view.split('/')[0].split('?')[0] or 'overview'}")
+    browser.page.emulate_media(color_scheme="dark")
+    browser.open("")
+    back = browser.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    check("dark: the page is dark", all(int(n) < 60 for n in re.findall(r"\d+", back)[:3]), back)
+    browser.accessible("narrow and dark")
+    browser.page.set_viewport_size(WIDE)
+    browser.open("")
+    browser.accessible("dark")
+    browser.picture("dark", full_page=True)
+    browser.page.emulate_media(color_scheme="light")
+
+
+def web(local):
+    """`nodekeeper web` shows this cluster as it would show one in AWS."""
+    command = [PROGRAM, "web", "--port", "0"]
+    served = subprocess.Popen(command, env=local.environment(), stdout=subprocess.PIPE, text=True)
+    said = served.stdout.readline()
+    address = re.search(r"http\S+", said)
+    check("`web` says where the page is", address and "127.0.0.1" in said, said)
+    with urllib.request.urlopen(f"{address[0]}api/overview", timeout=60) as answer:
+        overview = json.load(answer)
+    check("`web` shows the cluster", (overview["cluster"], overview["local"]) == ("local", False), overview)
+    taken = local.run("web", "--port", re.search(r":(\d+)/", said)[1])
+    check("a port that is taken is one clear line", taken.returncode == 1 and "give another --port" in taken.stderr
+          and taken.stderr.count("\n") == 1, taken.stderr)
+    served.send_signal(signal.SIGINT)
+    check("Ctrl-C ends `web`", served.wait(20) == 0, served.returncode)
+
+
+def metrics(local):
+    families = {f.name: f for f in text_string_to_metric_families(local.get("metrics"))}
+    check("Prometheus reads the metrics", {"nodekeeper_up", "nodekeeper_nodes", "nodekeeper_jobs"} <= set(families), set(families))
+    nameless = [f.name for f in families.values() if not f.documentation or f.type != "gauge"]
+    check("each metric has a help and a type", not nameless, nameless)
+    jobs = {s.labels["state"]: s.value for s in families["nodekeeper_jobs"].samples}
+    check("the metrics count the queue", jobs == {"queued": 9000, "placed": 60, "regrouping": 0}, jobs)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--chromium", default="/usr/bin/chromium")
+    arguments.add_argument("--pictures", help="a directory for pictures of the views")
+    given = arguments.parse_args()
+    if given.pictures:
+        pathlib.Path(given.pictures).mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        # Root needs --no-sandbox. The page is ours.
+        options = {"executable_path": given.chromium, "args": ["--no-sandbox"] if os.geteuid() == 0 else []}
+        chromium = playwright.chromium.launch(**options)
+        with Local("--functions-url", "http://127.0.0.1:9") as local:
+            browser = Browser(chromium, local, given.pictures)
+            empty(browser)
+            browser.page.goto("about:blank")
+            job = page_rows.large(local.dynamo)
+            local.until("the page knows all jobs", "api/jobs?limit=1", lambda part: part["all"] == 10_000)
+            large(browser, job)
+            metrics(local)
+            web(local)
+            browser.context.close()
+        with Local("--tick-s", "1", "--unisolated") as local:
+            browser = Browser(chromium, local, given.pictures)
+            real(local, browser)
+            keyboard(browser)
+            job = json.loads(local.get("api/jobs?q=breaks"))["rows"][0]["job_id"]
+            looks(browser, job)
+            browser.quiet("real jobs")
+            browser.context.close()
+        chromium.close()
+    print("The page passed.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
