@@ -7,7 +7,7 @@ use crate::rows::{self, Record, as_read, handle_key, handle_row, job_key, n, nod
 use crate::write::{Cond, Effect, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::control::EntryRow;
-use model::ids::{JobId, NodeId};
+use model::ids::JobId;
 use model::{Handle, HandleState, NodeRecord};
 
 /// The condition that no heartbeat has arrived since the record was read. If one has arrived, the write fails.
@@ -52,12 +52,6 @@ pub fn handle_unchanged(handle: &Handle) -> Write {
 /// The deletion of a handle row, only if nobody else has changed it since it was read.
 pub fn delete_handle(before: &Handle) -> Write {
     Write { key: handle_key(before.node_id, &before.handle), when: handle_as_read(before), effect: Effect::Delete }
-}
-
-/// The deletion of a handle row, whatever it says. The caller writes it together with a check that the life of the node is
-/// over.
-pub(crate) fn delete_any_handle(node_id: NodeId, handle: &str) -> Write {
-    Write { key: handle_key(node_id, handle), when: Vec::new(), effect: Effect::Delete }
 }
 
 /// A handle has no version. Instead, the condition compares the attributes that decisions use.

@@ -9,9 +9,7 @@
 //! the same call finishes the work.
 //! Does not: decide when any of this is due.
 
-use crate::conditions::{
-    change_handle, delete_any_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs,
-};
+use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
 use crate::db::{DbError, WriteError};
 use crate::rows::{change, unchanged};
 use crate::store::Store;
@@ -456,10 +454,8 @@ pub async fn clean_node(
     let mut still = unchanged(&record);
     still.when.extend_from_slice(&more);
     let (handles, rest) = store.handles_between(life.node_id, None, None, MOST_HANDLES).await?;
-    // The life is over, so a row that cannot be read is about nothing.
-    let unreadable =
-        handles.unreadable.iter().filter_map(|row| Some(delete_any_handle(life.node_id, row.text("handle")?)));
-    let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).chain(unreadable).collect();
+    // A row that cannot be read stays until a person corrects it.
+    let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).collect();
     for some in deletes.chunks(HANDLES_TOGETHER) {
         let writes: Vec<Write> = std::iter::once(&still).chain(some).cloned().collect();
         store.transact(&writes).await?;
