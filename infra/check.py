@@ -260,6 +260,7 @@ SIGNS = {
     "StartsFail": Sign("starts-fail", "poll-and-scale", "FailedStarts", 300, (1, 1), 3),
     "NodesNotReady": Sign("nodes-not-ready", "poll-and-scale", "NodesNotReady", 300, (6, 6)),
     "RowsSetAside": Sign("rows-set-aside", "poll-and-scale", "RowsSetAside", 300, (2, 2)),
+    "JobRowsSetAside": Sign("job-rows-set-aside", "clean-stale-records", "RowsSetAside", 300, (2, 3)),
     "HandleRowsSetAside": Sign("handle-rows-set-aside", "sweep-dispatch", "RowsSetAside", 300, (2, 2)),
     "Orphans": Sign("orphans", "clean-stale-records", "Orphans", 300, (2, 3)),
     "FunctionsOverdue": Sign("functions-overdue", "sweep-dispatch", "FunctionsOverdue", 300, (2, 2)),
@@ -1087,9 +1088,14 @@ def counts(function: str, metric: str, periods: int) -> dict[str, Any]:
 def silence(function: str, wanted: Function) -> dict[str, Any]:
     """An alarm that goes off when the schedule has had no successful run for five periods."""
     # Events and nodes invoke functions too. So invocations do not show whether a schedule works.
-    runs = ("AWS/Scheduler", "InvocationAttemptCount", "ScheduleGroup")
-    metrics = [{"Id": "successes", "Expression": "runs - errors", "ReturnData": True}]
-    for name, (namespace, metric, dimension) in (("runs", runs), ("errors", ("AWS/Lambda", "Errors", "FunctionName"))):
+    # An attempt counts also if the function was not started, and then there may be no error of the function.
+    parts = {
+        "runs": ("AWS/Scheduler", "InvocationAttemptCount", "ScheduleGroup"),
+        "refused": ("AWS/Scheduler", "TargetErrorCount", "ScheduleGroup"),
+        "errors": ("AWS/Lambda", "Errors", "FunctionName"),
+    }
+    metrics = [{"Id": "successes", "Expression": "runs - errors - FILL(refused, 0)", "ReturnData": True}]
+    for name, (namespace, metric, dimension) in parts.items():
         dimensions = [{"Name": dimension, "Value": function}]
         metric_of = {"Namespace": namespace, "MetricName": metric, "Dimensions": dimensions}
         metrics.append({"Id": name, "ReturnData": False, "MetricStat": {"Metric": metric_of, "Period": 300, "Stat": "Sum"}})

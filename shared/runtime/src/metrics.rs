@@ -51,7 +51,9 @@ const METRICS: &[Metric] = &[
     ("InstanceListEmpty", "Count", By::Only(&[POLL_AND_SCALE]), |a| u64::from(a.unusual.list_is_empty)),
     ("FailedStarts", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.failed_starts),
     ("NodesNotReady", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.unready),
-    ("RowsSetAside", "Count", By::Only(&[POLL_AND_SCALE, SWEEP_DISPATCH]), |a| a.unusual.set_aside),
+    ("RowsSetAside", "Count", By::Only(&[POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPATCH]), |a| {
+        a.unusual.set_aside
+    }),
     ("FunctionsOverdue", "Count", By::Only(&[SWEEP_DISPATCH]), |a| a.unusual.overdue),
 ];
 
@@ -226,7 +228,7 @@ mod tests {
                 "RowsSetAside 5"
             ]
         );
-        assert_eq!(told("clean-stale-records"), ["Orphans 2"]);
+        assert_eq!(told("clean-stale-records"), ["Orphans 2", "RowsSetAside 5"]);
         assert_eq!(told("sweep-dispatch"), ["RowsSetAside 5", "FunctionsOverdue 7"]);
         let ordinary = line(&answer(Ran::Whole)).unwrap();
         assert_eq!((&ordinary["InstanceListEmpty"], &ordinary["NodesNotReady"]), (&json!(0), &json!(0)));
