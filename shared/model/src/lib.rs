@@ -5,7 +5,7 @@
 //! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
 //! | [`words`] | the closed sets of words in tables, requests and policy |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
-//! | [`spec`], [`summary`], [`array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
+//! | [`spec`], [`summary`], [`mod@array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`] | HTTP bodies, node credentials |
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
