@@ -7,6 +7,7 @@ use super::ControlKey;
 use crate::ids::JobId;
 use crate::node::{LONGEST_AHEAD, Version};
 use crate::time::{Span, Time};
+use crate::words::BrakeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -318,6 +319,8 @@ impl BrakeEntry {
     pub(crate) fn with(&self, source: &str, part: Option<BrakePart>, message: Option<String>, now: Time) -> Self {
         let mut parts = self.0.parts.clone();
         parts.retain(|other, part| other != source && now < part.until_at);
+        // The sources of this brake are nodes, and those of the others are functions.
+        let is_shared = self.0.key == ControlKey::Brake(BrakeKind::Handles).to_string();
         let is_of_node = |other: &str| node_of(other) == node_of(source);
         let of_node = parts.keys().filter(|other| is_of_node(other)).count();
         let has_room = parts.len() < MAX_SOURCES && of_node < MAX_SOURCES_OF_A_NODE;
@@ -325,7 +328,8 @@ impl BrakeEntry {
             let bytes = |part: &BrakePart| part.ids.iter().map(|id| id.len() + 3).sum::<usize>();
             let all: usize = parts.values().map(bytes).sum();
             let of_node: usize = parts.iter().filter(|(other, _)| is_of_node(other)).map(|(_, part)| bytes(part)).sum();
-            let mut room = MAX_ID_BYTES.saturating_sub(all).min(MAX_ID_BYTES_OF_A_NODE.saturating_sub(of_node));
+            let share = if is_shared { MAX_ID_BYTES_OF_A_NODE } else { MAX_ID_BYTES };
+            let mut room = MAX_ID_BYTES.saturating_sub(all).min(share.saturating_sub(of_node));
             let fits = part.ids.iter().take_while(|id| {
                 let left = room.checked_sub(id.len() + 3);
                 room = left.unwrap_or(0);
