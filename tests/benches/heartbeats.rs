@@ -33,7 +33,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{Answer, Db, DbError, Dynamo, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 use tokio::task::JoinSet;
 
 /// How many requests are under way at the same time at most.
@@ -78,13 +78,7 @@ async fn whole(nodes: u32, seconds: u64) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()).await });
-    let credentials = aws_sdk_dynamodb::config::Credentials::new("local", "local", None, None, "bench");
-    let config = aws_sdk_dynamodb::Config::builder()
-        .behavior_version(aws_sdk_dynamodb::config::BehaviorVersion::latest())
-        .region(aws_sdk_dynamodb::config::Region::new("us-east-1"))
-        .credentials_provider(credentials)
-        .endpoint_url(url);
-    let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config.build()), cluster.clone());
+    let dynamo = meter::dynamo(&url, cluster.clone());
     dynamo.create_tables().await.unwrap();
     let store = Store::new(Arc::new(dynamo));
     let mut document = example_json();

@@ -59,13 +59,7 @@ fn key_ring() -> KeyRing {
 }
 
 fn dynamo(url: &str) -> Dynamo {
-    let credentials = aws_sdk_dynamodb::config::Credentials::new("local", "local", None, None, "bench");
-    let config = aws_sdk_dynamodb::Config::builder()
-        .behavior_version(aws_sdk_dynamodb::config::BehaviorVersion::latest())
-        .region(aws_sdk_dynamodb::config::Region::new("us-east-1"))
-        .credentials_provider(credentials)
-        .endpoint_url(url);
-    Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config.build()), cluster())
+    meter::dynamo(url, cluster())
 }
 
 fn sweep(store: Store) -> Sweep {

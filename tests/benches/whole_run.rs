@@ -52,21 +52,18 @@ fn settings() -> LaunchSettings {
     LaunchSettings { cluster: cluster(), keys: None, heartbeat_url: url("heartbeat"), sweep_url: url("sweep") }
 }
 
-macro_rules! client {
-    ($sdk:ident, $url:expr) => {{
-        let credentials = $sdk::config::Credentials::new("local", "local", None, None, "bench");
-        let config = $sdk::Config::builder().behavior_version($sdk::config::BehaviorVersion::latest());
-        let config = config.region($sdk::config::Region::new("us-east-1")).credentials_provider(credentials);
-        $sdk::Client::from_conf(config.endpoint_url($url).build())
-    }};
-}
-
 fn dynamo(url: &str) -> Dynamo {
-    Dynamo::new(client!(aws_sdk_dynamodb, url), cluster())
+    meter::dynamo(url, cluster())
 }
 
 fn ec2(url: &str) -> Ec2 {
-    Ec2::new(client!(aws_sdk_ec2, url), cluster())
+    let credentials = aws_sdk_ec2::config::Credentials::new("local", "local", None, None, "bench");
+    let config = aws_sdk_ec2::Config::builder()
+        .behavior_version(aws_sdk_ec2::config::BehaviorVersion::latest())
+        .region(aws_sdk_ec2::config::Region::new("us-east-1"))
+        .credentials_provider(credentials)
+        .endpoint_url(url);
+    Ec2::new(aws_sdk_ec2::Client::from_conf(config.build()), cluster())
 }
 
 /// Carries out one run in this process, and prints what it used.

@@ -38,6 +38,7 @@ const KEPT: &[(&str, u64)] = &[
     ("success_told_by_its_time", 133),
     ("missing_while_it_is_stopped", 121),
     ("fleet_shrinks_as_its_instances_end", 15),
+    ("late_run_drains_too_long", 50),
 ];
 
 /// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.

@@ -94,7 +94,7 @@ impl Moment {
     }
 }
 
-/// Understands a moment: `2h`, `2026-11-24`, `2026-11-24T10:00:00Z`.
+/// Reads a moment from text: `2h`, `2026-11-24`, `2026-11-24T10:00:00Z`.
 pub(super) fn moment(text: &str) -> Result<Moment, String> {
     if let Ok(s) = seconds(text) {
         return Ok(Moment::Away(Span::from_s(i64::try_from(s).unwrap_or(i64::MAX))));

@@ -37,7 +37,7 @@ mod story;
 mod submit;
 mod teardown;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod watch;
 mod web;
 

@@ -47,7 +47,8 @@ fn parse(line: &[&str]) -> Result<Command, clap::Error> {
 }
 
 /// EC2 with exactly these instances. Nothing can be launched or terminated.
-struct Listed(Vec<Instance>);
+/// EC2 that lists these instances, and refuses every change.
+pub(crate) struct Listed(pub(crate) Vec<Instance>);
 
 #[async_trait]
 impl Cloud for Listed {

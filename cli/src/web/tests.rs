@@ -1,38 +1,14 @@
 //! The page's API against an embedded DynamoDB, asked over HTTP.
 
 use super::*;
-use async_trait::async_trait;
+use crate::commands::tests::Listed;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
-use model::cloud::{CloudError, Instance, LaunchError};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at};
-use model::launch::LaunchRequest;
 use model::{ActionName, Alloc, Ending, Job, JobState};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use store::Dynamo;
-
-/// EC2 without instances.
-struct NoInstances;
-
-#[async_trait]
-impl Cloud for NoInstances {
-    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
-        Ok(Vec::new())
-    }
-    async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
-        Ok(None)
-    }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
-        panic!("the page launched")
-    }
-    async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
-        panic!("the page terminated")
-    }
-    async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
-        panic!("the page read a console")
-    }
-}
 
 struct Served {
     store: Store,
@@ -59,7 +35,7 @@ impl Served {
         let source = Source {
             cluster: "test".to_owned(),
             store: store.clone(),
-            cloud: Arc::new(NoInstances),
+            cloud: Arc::new(Listed(Vec::new())),
             clock: Arc::new(|| at(1000)),
             pace: Pace::Aws,
             extra: None,
@@ -170,7 +146,7 @@ async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
     let job = served.store.job(fixtures::job_id(3)).await.unwrap().unwrap();
     let cancelled = job.cancel(Span::from_s(99_999), at(990)).unwrap();
     served.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
-    let live = Live::read(&served.store, &NoInstances, at(1000)).await.unwrap();
+    let live = Live::read(&served.store, &Listed(Vec::new()), at(1000)).await.unwrap();
     let rows = live.jobs(&stored, &served.store).await;
     let state = rows.iter().find(|row| row.job_id == fixtures::job_id(3)).map(|row| row.state);
     assert_eq!(state, Some(JobState::Cancelled));

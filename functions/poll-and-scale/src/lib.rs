@@ -72,7 +72,7 @@ async fn run(
     // The drain is written first, even if it is not this run's turn, because the warning comes only two minutes before
     // the end.
     if let (false, Some(instance_id)) = (dry_run, interrupted(input)) {
-        drain_interrupted(store, instance_id, now).await?;
+        drain_interrupted(store, instance_id, warned_at(input, now) + SPOT_WARNING, now).await?;
     }
     let turn = if dry_run { Turn::Now } else { take_turn(store, input, now).await? };
     let now = match turn {
@@ -181,7 +181,14 @@ fn interrupted(input: &Value) -> Option<&str> {
     (kind == "EC2 Spot Instance Interruption Warning").then(|| input.get("detail")?.get("instance-id")?.as_str())?
 }
 
-async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Result<(), ObserveError> {
+/// When EC2 gave the warning. The run may be late, and EC2 takes the instance two minutes after the warning. A time that
+/// cannot be counts as the nearest possible one.
+fn warned_at(input: &Value, now: Time) -> Time {
+    let at = input.get("time").and_then(Value::as_str).and_then(|at| at.parse::<Time>().ok());
+    at.unwrap_or(now).clamp(now - SPOT_WARNING, now)
+}
+
+async fn drain_interrupted(store: &Store, instance_id: &str, by: Time, now: Time) -> Result<(), ObserveError> {
     for record in store.nodes_listed(1).await?.rows {
         if record.life().is_none_or(|l| l.instance_id.as_deref() != Some(instance_id)) {
             continue;
@@ -189,9 +196,7 @@ async fn drain_interrupted(store: &Store, instance_id: &str, now: Time) -> Resul
         let policy = store.ingest_control().await.ok().and_then(|control| control.checked_policy().ok());
         let keep_events = policy.map(|(policy, _)| policy.history.keep_events());
         // A lost race is fine: the next heartbeat of the agent reports the same interruption.
-        if let Err(WriteError::Db(e)) =
-            steps::drain_interrupted(store, &record, now + SPOT_WARNING, keep_events, now).await
-        {
+        if let Err(WriteError::Db(e)) = steps::drain_interrupted(store, &record, by, keep_events, now).await {
             return Err(e.into());
         }
     }

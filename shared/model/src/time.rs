@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::str::FromStr;
 
 /// Milliseconds since the Unix epoch, as in every table attribute that ends in `_at`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -90,6 +91,15 @@ impl Add for Span {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl FromStr for Time {
+    type Err = jiff::Error;
+
+    /// RFC 3339.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse::<jiff::Timestamp>().map(|at| Self::from_ms(at.as_millisecond()))
     }
 }
 

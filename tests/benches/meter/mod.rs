@@ -3,12 +3,23 @@
 
 use async_trait::async_trait;
 use model::cloud::{Cloud, CloudError, Instance, LaunchError};
-use model::ids::NodeId;
+use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use nodekeeper_simulation::embedded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use store::{Answer, Db, DbError, Item, Key, Page, PageKey, Query, Row, Scan, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Dynamo, Item, Key, Page, PageKey, Query, Row, Scan, Table, Write, WriteError};
+
+/// The tables of a cluster on the embedded DynamoDB at this URL.
+pub(crate) fn dynamo(url: &str, cluster: ClusterName) -> Dynamo {
+    let credentials = aws_sdk_dynamodb::config::Credentials::new("local", "local", None, None, "bench");
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version(aws_sdk_dynamodb::config::BehaviorVersion::latest())
+        .region(aws_sdk_dynamodb::config::Region::new("us-east-1"))
+        .credentials_provider(credentials)
+        .endpoint_url(url);
+    Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config.build()), cluster)
+}
 
 /// The calls by operation, and the bytes of the rows that came back.
 #[derive(Default)]

@@ -31,6 +31,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::task::AbortHandle;
 
+/// How long EC2 keeps a spot instance after its warning, in seconds.
+pub const WARNING_S: i64 = 120;
+
 /// An instance as it really is.
 #[derive(Clone, Debug)]
 pub struct Real {

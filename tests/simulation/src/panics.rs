@@ -22,7 +22,7 @@ thread_local! {
 
 static HOOK: Once = Once::new();
 
-/// Notes the panics of this thread from now on, and forgets earlier ones.
+/// Records the panics of this thread from now on. Earlier ones are forgotten.
 pub fn listen() {
     HOOK.call_once(|| {
         let earlier = panic::take_hook();

@@ -10,7 +10,7 @@ mod spoiling;
 
 use crate::check::Check;
 use crate::core::{Broken, Core, Fault, Line, START};
-use crate::ec2::Ec2;
+use crate::ec2::{Ec2, WARNING_S};
 use crate::embedded::Embedded;
 use crate::functions::Functions;
 use crate::happened::Happened;
@@ -328,8 +328,9 @@ impl World {
             for instance in self.ec2.take_warnings() {
                 // Not every warning arrives here. The node's agent sees the warning too.
                 if self.core.maybe(0.6) {
+                    let taken_at = self.ec2.taken_at(&instance);
                     let input = json!({"detail-type": "EC2 Spot Instance Interruption Warning",
-                        "detail": {"instance-id": instance}});
+                        "time": taken_at.map(|at| (at - Span::from_s(WARNING_S)).to_string()), "detail": {"instance-id": instance}});
                     self.functions.ring(poll_and_scale::FUNCTION, input);
                 }
             }

@@ -173,7 +173,7 @@ async fn a_drain_has_a_deadline() {
     assert_eq!(parse(&["drain", "0", "--by", "soon"]).unwrap_err().exit_code(), 2);
 }
 
-/// Looks so often as `--watch` does. After each look `happens` changes the world.
+/// Runs a command that watches, for so many looks. `happens` changes the world after each look.
 async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, happens: impl AsyncFn(usize)) -> Said {
     let cluster = world.cluster.clone();
     let (mut out, mut err) = (Vec::new(), Vec::new());

@@ -3,7 +3,7 @@
 //! Guarantees: an instance that goes down is terminated in the end, and nothing runs on it then.
 //! Does not: answer calls (`calls` does).
 
-use super::Ec2;
+use super::{Ec2, WARNING_S};
 use crate::core::{Fault, START, lock};
 use model::Market;
 use model::cloud::InstanceState;
@@ -72,11 +72,11 @@ impl Ec2 {
             } else if market == Market::Spot && core.happens(Fault::SpotTakenAtOnce) {
                 self.end(instance_id, 0, "spot capacity taken back at once");
             } else if market == Market::Spot && core.happens(Fault::SpotTaken) {
-                let at = core.now() + Span::from_s(120);
+                let at = core.now() + Span::from_s(WARNING_S);
                 core.tell(|| "ec2".into(), || format!("{instance_id} will be taken back at {at}"));
                 self.change(instance_id, |r| r.taken_at = Some(at));
                 lock(&self.region).warnings.push(instance_id.to_owned());
-                sleep_s(120).await;
+                sleep_s(WARNING_S).await;
                 self.end(instance_id, 0, "spot capacity taken back");
             }
         }
