@@ -313,8 +313,8 @@ impl Check {
         }
     }
 
-    /// Idle nodes are surplus only above `nodes.min`. Exceptions: queued work needs other nodes, or the price limit
-    /// allows cheaper nodes only if this node goes.
+    /// Idle nodes are surplus only above `nodes.min`. Exceptions: a queued job or the copy of an unknown alloc needs other
+    /// nodes, or the price limit allows cheaper nodes only if this node goes.
     fn invariant_the_minimum_stays(&self, caller: &Caller, model: &Model, before: &Item) {
         let policies = self.policies(RUN);
         let wanted = |p: &Policy| text(before, "size").is_some_and(|size| p.size_named(size).is_some());
@@ -333,9 +333,9 @@ impl Check {
             let to_be_had = |s: &&Size| cheaper(s) && !was_short(caller, model, p, s);
             !p.nodes.max_price_per_hour.is_zero() && p.size.iter().any(|s| to_be_had(&s))
         };
-        let in_the_way =
-            policies.iter().any(|p| dear(p)) || lock(&self.seen).queued.since(self.core.now() - super::INDEX) > 0;
-        if in_the_way {
+        let since = self.core.now() - super::INDEX;
+        let waits = |seen: &super::Seen| seen.queued.since(since) > 0 || seen.unknown.since(since) > 0;
+        if waits(&lock(&self.seen)) || policies.iter().any(|p| dear(p)) {
             return;
         }
         let min = policies.iter().map(|p| p.nodes.min as usize).min().unwrap_or(0);
