@@ -550,7 +550,8 @@ async fn a_bad_entry_of_a_report_is_left_out() {
         {"handle": "", "kind": "volume"},
         {"kind": "volume"},
         7,
-        {"handle": "new", "kind": "volume", "label": label},
+        {"handle": "long", "kind": "volume", "label": label, "parent": "x".repeat(400_000)},
+        {"handle": "new", "kind": "volume", "label": label, "parent": "old"},
     ]);
     let Ok(runtime::lambda::Reply::Http(told)) = world.sweep.handle(report(99, handles), world.clock()).await else {
         panic!("no answer")
@@ -559,9 +560,20 @@ async fn a_bad_entry_of_a_report_is_left_out() {
     let after = world.look.handles_of(node).await.unwrap().rows;
     assert_eq!(after.iter().filter(|row| rows.contains(row)).count(), rows.len(), "no row has changed: {after:?}");
     assert_eq!(
-        after.iter().filter(|row| !rows.contains(row)).map(|row| row.handle.as_str()).collect::<Vec<_>>(),
-        ["new"]
+        after
+            .iter()
+            .filter(|row| !rows.contains(row))
+            .map(|row| (row.handle.as_str(), row.parent.as_deref()))
+            .collect::<Vec<_>>(),
+        [("new", Some("old"))]
     );
+    // The parent of a known handle changes: a clone was made anew from another one.
+    let mut all: Vec<Value> =
+        after.iter().map(|row| json!({"handle": row.handle, "kind": row.kind, "label": label})).collect();
+    all.iter_mut().for_each(|handle| handle["parent"] = json!("other"));
+    world.sweep.handle(report(100, Value::Array(all)), world.clock()).await.unwrap();
+    let row = world.look.handle(node, &own).await.unwrap().unwrap();
+    assert_eq!(row.parent.as_deref(), Some("other"), "{row:?}");
     // The same for allocs: the bad update is refused, and its alloc is not lost.
     let live = world.look.live_allocs().await.unwrap();
     let id = live.iter().find(|a| a.node_id == node).unwrap().alloc_id;

@@ -191,3 +191,92 @@ async fn the_handles_of_a_dead_node_are_deleted_in_parts() {
     let left = world.look.handles_of(node_id).await.unwrap();
     assert_eq!((left.rows.len(), left.unreadable.len()), (0, 1));
 }
+
+#[tokio::test]
+async fn attributes_with_their_default_values_stop_nothing() {
+    let (mut world, raw) = small().await;
+    let id = world.add("forever").await;
+    world.takes(16).await;
+    let record = world.look.nodes().await.unwrap().remove(0);
+    let alloc = world.look.live_allocs().await.unwrap()[0].alloc_id;
+    let (node_id, no) = (record.node_id().unwrap(), Some(AttributeValue::Bool(false)));
+    let handle = item(&[("node_id", text(node_id)), ("handle", text(alloc))]);
+    raw.spoil("handles", &handle, "keep", no.clone()).await;
+    raw.spoil("nodes", &item(&[("slot", crate::raw::n(record.slot))]), "busy", no).await;
+    let lease = |record: &NodeRecord| record.contact().unwrap().lease_expires_at;
+    let before = lease(&record);
+    world.takes(30).await;
+    let record = world.look.nodes().await.unwrap().remove(0);
+    assert!(lease(&record) > before && record.status() == Some(model::NodeStatus::Ready), "{record:?}");
+    let node = world.nodes.values_mut().next().unwrap();
+    let order = node.protocol.durable.allocs[&alloc].order.clone();
+    node.end(&order, 0);
+    world.takes(6).await;
+    assert_eq!(world.state(id).await, JobState::Complete);
+}
+
+#[tokio::test]
+async fn jobs_that_cannot_be_placed_hold_no_node_however_many_they_are() {
+    let (mut world, raw) = small().await;
+    let caches = AttributeValue::L(vec![text("a"), text("a")]);
+    let mut bad = Vec::new();
+    for n in 0..130 {
+        let spec = model::JobSpec { priority: 900, exclusive: n % 2 == 0, ..crate::world::job(&["1"]) };
+        let id = world.submit(spec).await.summary.job_id;
+        // The index shows neither the caches nor the command.
+        let (name, value) = if n % 2 == 0 { ("caches", Some(caches.clone())) } else { ("command", None) };
+        bad.push((id, raw.spoil("jobs", &job_key(id), name, value).await.1));
+    }
+    let good = world.add("1").await;
+    world.takes(40).await;
+    assert_eq!(world.state(good).await, JobState::Complete);
+    for (id, row) in bad {
+        assert_eq!(raw.get("jobs", &job_key(id)).await.unwrap(), row, "it stays as it is");
+    }
+    let told: Vec<Item> = raw.rows("events").await;
+    let named = |event: &&Item| event.get("reason").and_then(|r| r.as_s().ok()).is_some_and(|r| r.contains("not used"));
+    let subjects: std::collections::BTreeSet<String> =
+        told.iter().filter(named).map(|event| event["subject"].as_s().unwrap().clone()).collect();
+    assert_eq!(subjects.len(), 130, "each is named in an event");
+}
+
+#[tokio::test]
+async fn an_alloc_of_impossible_numbers_keeps_no_orders_from_its_node() {
+    let (mut world, raw) = small().await;
+    world.add("forever").await;
+    world.takes(16).await;
+    let running = world.look.live_allocs().await.unwrap()[0].alloc_id;
+    // The index of live allocs does not show the number.
+    raw.spoil("allocs", &alloc_key(running), "nodes", Some(crate::raw::n(4_000_000_000_u32))).await;
+    let other = world.add("1").await;
+    world.takes(8).await;
+    assert_eq!(world.state(other).await, JobState::Complete);
+    let node = world.nodes.values().next().unwrap();
+    assert_eq!(node.protocol.unfinished(), [running], "what runs goes on");
+}
+
+#[tokio::test]
+async fn a_member_ends_although_the_row_of_another_member_cannot_be_read() {
+    let mut policy = quick_policy();
+    policy["nodes"] = json!({"max": 2});
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    let raw = Raw::of(&world);
+    let spec = model::JobSpec { nodes: 2, exclusive: true, ..crate::world::job(&["forever"]) };
+    world.submit(spec).await;
+    world.takes(16).await;
+    let mut allocs = world.look.live_allocs().await.unwrap();
+    allocs.sort_by_key(|a| a.alloc_id);
+    let [first, second] = allocs.iter().map(|a| a.alloc_id).collect::<Vec<_>>()[..] else { panic!("{allocs:?}") };
+    let (sound, _) = raw.spoil("allocs", &alloc_key(first), "version", None).await;
+    for id in [first, second] {
+        let node = world.nodes.values_mut().find(|node| node.protocol.durable.allocs.contains_key(&id)).unwrap();
+        let order = node.protocol.durable.allocs[&id].order.clone();
+        node.end(&order, 0);
+    }
+    world.takes(6).await;
+    let ended = world.look.alloc(second).await.unwrap().unwrap();
+    assert_eq!(ended.summary.client, ClientStatus::Complete, "{ended:?}");
+    raw.put("allocs", &sound).await;
+    world.takes(8).await;
+    assert_eq!(world.state(first.job_id).await, JobState::Complete);
+}

@@ -149,7 +149,7 @@ impl<'a> Followed<'a> {
     /// Prints the end of the output of a job's last allocs, one for each member.
     pub(super) async fn output(&self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<()> {
         let now = context.now();
-        for alloc in last_allocs(self.cluster.store.allocs_of(job).await?) {
+        for alloc in last_allocs(self.cluster.store.allocs_of(job).await?.rows) {
             job::output(&alloc, now, context.screen, context.out)?;
         }
         Ok(context.out.flush()?)

@@ -10,7 +10,7 @@ use super::show::{self, Rows, or_blank, when};
 use super::{Cluster, Context, Outcome, nodes};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
-use model::control::{BrakeEntry, ControlKey, Release};
+use model::control::{BrakeEntry, ControlKey, Entry, Release};
 use model::events::Subject;
 use model::ids::NodeId;
 use model::time::Span;
@@ -188,6 +188,12 @@ fn digest(held: &BrakeEntry) -> String {
     hex(hash.finalize().get(..4).unwrap_or_default())
 }
 
+/// Whether the row of this entry is there and cannot be read.
+async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<bool> {
+    let control = cluster.store.control().await?;
+    Ok(control.unreadable.iter().any(|found| found.key == entry.row().key))
+}
+
 pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let kind = args.kind.kind();
@@ -203,7 +209,13 @@ pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
         if !args.show && held.holds_back(now) && held.ids().next().is_some() {
             let before: Release = cluster.store.entry(&ControlKey::Release(kind)).await?;
             let after = before.given(&held, Some(BY_OPERATOR.to_owned()), RELEASE, now);
-            cluster.store.write_entry(&before, &after).await?;
+            match cluster.store.write_entry(&before, &after).await {
+                // A row that cannot be read counts as never written, and nothing else would ever replace it.
+                Err(e) if e.is_conflict() && is_unreadable(&cluster, &after).await? => {
+                    cluster.store.replace_unreadable(after.row()).await?;
+                }
+                written => _ = written?,
+            }
         }
         Ok(held)
     })

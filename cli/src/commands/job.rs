@@ -55,7 +55,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     let (cluster, now) = (context.cluster().await?, context.now());
     let id = Finder::new(&cluster).job(&args.job).await?;
     let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
-    let allocs = cluster.store.allocs_of(&job).await?;
+    let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
     let waits = waits_because(&cluster, &job, now).await;
     if args.json {
         show::json(context.out, &Whole { job: &job, all_allocs: &allocs, waits_because: waits.as_deref() })?;
@@ -171,7 +171,7 @@ pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     let allocs = match Finder::new(&cluster).work(&args.id).await? {
         Work::Job(id) => {
             let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
-            cluster.store.allocs_of(&job).await?
+            show::readable(context.err, cluster.store.allocs_of(&job).await?)?
         }
         Work::Alloc(id) => {
             let none = || anyhow::anyhow!("there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id);

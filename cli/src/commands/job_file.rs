@@ -240,7 +240,7 @@ async fn given_again(
     jobs: &[Job],
 ) -> anyhow::Result<Outcome> {
     let ids = jobs.iter().map(|job| job.summary.job_id);
-    let mut stored = cluster.store.jobs_of(ids).await?.all()?;
+    let mut stored = show::readable(context.err, cluster.store.jobs_of(ids).await?)?;
     stored.sort_by_key(|job| job.summary.job_id);
     if stored.len() < jobs.len() {
         let gone = jobs.len() - stored.len();

@@ -159,7 +159,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     fields.print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {
-        let mut allocs = cluster.store.allocs(ids).await?;
+        let mut allocs = show::readable(context.err, cluster.store.allocs_listed(ids).await?)?;
         allocs.sort_by_key(|a| a.id());
         let mut rows = Rows::new(&["ALLOC", "DESIRED", "CLIENT", "NEEDS", "PLACED", "COMMAND"]);
         for alloc in &allocs {

@@ -85,7 +85,10 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     let (cluster, now) = (context.cluster().await?, context.now());
     let mut seen = match args.function {
         Planner::SweepDispatch => sweep_dispatch::observe(&cluster.store, now).await?,
-        _ => Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await?,
+        Planner::CleanStaleRecords => {
+            Observation::read_for_cleaning(&cluster.store, cluster.cloud.as_ref(), || now).await?
+        }
+        Planner::PollAndScale => Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await?,
     };
     if let Some(policy) = policy {
         seen.policy = policy;

@@ -11,7 +11,7 @@ use super::{Cluster, Context, Outcome, show};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use model::ActionName;
-use model::control::PolicyRow;
+use model::control::{ControlKey, PolicyRow};
 use model::events::Subject;
 use model::limits::Limit;
 use model::policy::{Policy, reference};
@@ -86,8 +86,14 @@ pub(super) fn read(file: &Path) -> anyhow::Result<Policy> {
 async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {
     let document = read(&args.file)?.to_json();
     let cluster = context.cluster().await?;
-    let before = cluster.store.ingest_control().await?.policy;
-    store_over(context, &cluster, before.as_ref(), &document).await
+    let control = cluster.store.ingest_control().await?;
+    let key = ControlKey::Policy.to_string();
+    if control.policy.is_none() && control.unreadable.iter().any(|entry| entry.key == key) {
+        // The stored row cannot be read, so there is nothing to compare with.
+        let after = cluster.store.replace_unreadable(&PolicyRow::of_document(&document)).await;
+        return stored_as(context, &cluster, after, "over a row that could not be read", Vec::new()).await;
+    }
+    store_over(context, &cluster, control.policy.as_ref(), &document).await
 }
 
 /// The stored policy as this release reads it. An older release may have stored it.
@@ -127,7 +133,19 @@ pub(super) async fn store_over(
         }
     }
     let after = PolicyRow::of_document(document);
-    let after = match cluster.store.write(before, &after, Vec::new()).await {
+    let written = cluster.store.write(before, &after, Vec::new()).await;
+    stored_as(context, cluster, written, &format!("{} knobs changed", changes.len()), refused).await
+}
+
+/// Says what was stored.
+async fn stored_as(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    written: Result<PolicyRow, WriteError>,
+    how: &str,
+    refused: Vec<String>,
+) -> anyhow::Result<Outcome> {
+    let after = match written {
         Err(WriteError::Conflict(_)) => anyhow::bail!(
             "the policy was not stored: someone else stored one meanwhile: look at it (`nodekeeper policy show`) and try again"
         ),
@@ -139,7 +157,7 @@ pub(super) async fn store_over(
         writeln!(context.out, "size {size}, which EC2 refused, is tried again")?;
     }
     let (keep, now) = (retention(cluster).await?, context.now());
-    let reason = format!("{BY_OPERATOR}: version {version}, {} knobs changed", changes.len());
+    let reason = format!("{BY_OPERATOR}: version {version}, {how}");
     tell(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
     Ok(Outcome::Done)
 }

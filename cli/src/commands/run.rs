@@ -167,7 +167,7 @@ async fn cancel(context: &mut Context<'_>, cluster: &Cluster, id: JobId) -> anyh
 
 /// Prints what an ended job printed, and says how it ended.
 async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, quiet: bool) -> anyhow::Result<Outcome> {
-    let allocs: Vec<_> = last_allocs(cluster.store.allocs_of(job).await?).collect();
+    let allocs: Vec<_> = last_allocs(cluster.store.allocs_of(job).await?.rows).collect();
     for alloc in &allocs {
         if allocs.len() > 1 {
             writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;

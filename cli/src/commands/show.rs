@@ -10,7 +10,7 @@ use model::time::{Span, Time};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, Write};
-use store::Unreadable;
+use store::{Listed, Unreadable};
 
 /// A table without borders.
 pub(super) struct Rows(Table);
@@ -61,6 +61,12 @@ pub(super) fn unreadable<'r>(err: &mut dyn Write, rows: impl IntoIterator<Item =
         writeln!(err, "not shown: {}: repair or delete it", one_line(&row.to_string()))?;
     }
     Ok(())
+}
+
+/// The rows of a list that can be read. The others are named.
+pub(super) fn readable<R>(err: &mut dyn Write, listed: Listed<R>) -> io::Result<Vec<R>> {
+    unreadable(err, &listed.unreadable)?;
+    Ok(listed.rows)
 }
 
 /// Prints one JSON document. Characters that a terminal may obey are escaped, so that the document is the same for a

@@ -240,9 +240,19 @@ fn scheduled(control: &Control, function: &str, period: Span, multiplier: f64, n
         let said = format!("has failed since {}{error}", when(since, now));
         return Check::new(function, Level::Wrong, said, to_do);
     }
+    if let Some(since) = run.nothing_done_since_at.filter(|since| now.since(*since) >= times(period, multiplier)) {
+        let undone = match (run.failed, run.left) {
+            (0, left) => format!("leaves {}: what it reads is too old or its time is over", several(left, "action")),
+            (failed, _) => format!("fails in {}", several(failed, "action")),
+        };
+        let to_do = "its log names each error: check its permissions, and `poll.stale_after_s`";
+        let said = format!("has done nothing of what it should since {}: it {undone}", when(since, now));
+        return Check::new(function, Level::Wrong, said, to_do);
+    }
+    let failed = if run.failed > 0 { format!(", {} failed", several(run.failed, "action")) } else { String::new() };
     let left = if run.left > 0 { format!(", {} left for the next run", run.left) } else { String::new() };
-    let level = if error.is_empty() { Level::Well } else { Level::Note };
-    Check::new(function, level, format!("{said}, {} done{left}", several(run.actions, "action")), "")
+    let level = if error.is_empty() && failed.is_empty() { Level::Well } else { Level::Note };
+    Check::new(function, level, format!("{said}, {} done{failed}{left}", several(run.actions, "action")), "")
 }
 
 /// Checks the last heartbeats. Missing heartbeats are a problem only while a node is in use.

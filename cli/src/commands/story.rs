@@ -37,7 +37,8 @@ pub(crate) struct Happening {
 pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Job(id).to_string(), WHOLE).await?;
     let allocs = match store.job(id).await? {
-        Some(job) => store.allocs_of(&job).await?,
+        // Events tell of the others.
+        Some(job) => store.allocs_of(&job).await?.rows,
         None => Vec::new(),
     };
     let (placements, others): (Vec<&Event>, Vec<&Event>) =

@@ -254,6 +254,13 @@ impl World {
         rows
     }
 
+    /// Puts a row as it is, whatever it says.
+    async fn put_raw(&self, key: store::Key, row: &[(&str, aws_sdk_dynamodb::types::AttributeValue)]) {
+        let row = row.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let write = store::Write { key, when: Vec::new(), effect: store::Effect::Put(row) };
+        self.store().apply(&write).await.unwrap();
+    }
+
     /// Runs a command. Returns which rows it changed.
     async fn changes(&self, line: &[&str]) -> (Said, Vec<String>) {
         let before = self.rows().await;

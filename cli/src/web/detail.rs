@@ -69,7 +69,7 @@ struct AllocRow {
 impl JobDetail {
     pub(super) async fn read(store: &Store, live: &Live, id: JobId) -> Result<Option<Self>, DbError> {
         let Some(job) = store.job(id).await? else { return Ok(None) };
-        let mut allocs = store.allocs_of(&job).await?;
+        let mut allocs = store.allocs_of(&job).await?.rows;
         allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
         allocs.truncate(MOST);
         let story = story_of_job(store, id, WHOLE_STORY).await?;

@@ -38,7 +38,8 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
             Some(node_id) => live.entry(node_id).or_default().push(instance),
             None => {
                 let instance_id = instance.instance_id.clone();
-                plan.add_quietly(Action::Warn(Subject::Cluster), Reason::TagMakesNoSense { instance_id });
+                let reason = Reason::TagMakesNoSense { instance_id };
+                plan.tell(Action::Warn(Subject::Cluster), reason, Telling::Once(A_DAY));
             }
         }
     }

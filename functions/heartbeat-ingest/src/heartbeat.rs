@@ -124,8 +124,9 @@ impl Ingest {
         let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
         let refuses = caller.refuses.map(model::short_reason);
         let same_token = !record.life().is_some_and(|l| l.would_note(proven.session()));
-        // A wrong clock wrote these times. No pulse is newer, so the record is written as a whole.
-        let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD;
+        // A wrong clock or a person wrote these times. No pulse is newer, so the record is written as a whole.
+        let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD
+            && contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
         if is_possible && !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses && same_token {
             return Ok(None);
         }
@@ -194,7 +195,7 @@ fn is_of(settled: &str, seq: u64) -> bool {
 /// must neither renew the lease nor replace `busy`, `refuses` or the incarnation.
 fn is_late(record: &NodeRecord, heartbeat: &Heartbeat) -> bool {
     let contact = record.contact().filter(|c| c.boot_id == heartbeat.boot_id);
-    let newest = contact.and_then(|c| c.uptime_ms);
+    let newest = contact.and_then(|c| c.uptime_ms).filter(|newest| *newest <= model::LONGEST_UPTIME_MS);
     newest.zip(heartbeat.uptime_ms).is_some_and(|(newest, this)| this < newest)
 }
 

@@ -11,7 +11,7 @@ use model::policy::Policy;
 use model::time::Time;
 use model::{Handle, NodeRecord};
 use runtime::clock::RunClock;
-use store::{Store, Write, WriteError, change, change_handle, insert_handle, unchanged};
+use store::{DbError, Store, Write, WriteError, change, change_handle, insert_handle, unchanged};
 
 /// The most rows of one kind that one request writes.
 const MAX_WRITES: usize = 2000;
@@ -71,7 +71,14 @@ impl<'a> Batches<'a> {
         let (store, may_begin) = (self.store, || self.may_begin());
         let work = writes.into_iter().take(most).map(|(name, write)| async move {
             if may_begin() {
-                won(store.apply(&write).await).map(|won| (true, won.and(name)))
+                match store.apply(&write).await {
+                    // One row that the database does not take must not keep the others.
+                    Err(WriteError::Db(error @ DbError::Refused { .. })) => {
+                        tracing::warn!(%error, key = ?write.key, "the row of a handle was not changed");
+                        Ok((false, None))
+                    }
+                    written => won(written).map(|won| (true, won.and(name))),
+                }
             } else {
                 Ok((false, None))
             }

@@ -73,7 +73,9 @@ impl Sweep {
         let (mut report, bad) = report_of::<HandleReport, ReportedHandle>(request, "handles")?;
         let mut skipped: BTreeSet<String> =
             bad.iter().filter_map(|entry| entry.get("handle")?.as_str().map(str::to_owned)).collect();
-        let is_possible = |h: &ReportedHandle| (1..=MAX_HANDLE_BYTES).contains(&h.handle.len());
+        let fits = |text: &Option<String>| text.as_ref().is_none_or(|text| text.len() <= MAX_HANDLE_BYTES);
+        let is_possible =
+            |h: &ReportedHandle| (1..=MAX_HANDLE_BYTES).contains(&h.handle.len()) && fits(&h.parent) && fits(&h.label);
         skipped.extend(report.handles.extract_if(.., |h| !is_possible(h)).map(|h| h.handle));
         if !bad.is_empty() || !skipped.is_empty() {
             let (bad, left_out) = (bad.len(), skipped.len());

@@ -125,7 +125,12 @@ pub(crate) fn judge<'a>(
             Judgement::Unchanged if row.due_at.since(now) > LATEST_LOOK => {
                 verdict.changed.push((row, Handle { due_at: now, ..row.clone() }));
             }
-            Judgement::Unchanged => {}
+            Judgement::Unchanged => {
+                let parent = listed.get(row.handle.as_str()).and_then(|h| h.parent.as_ref());
+                if parent.is_some_and(|parent| row.parent.as_ref() != Some(parent)) {
+                    verdict.changed.push((row, Handle { parent: parent.cloned(), ..row.clone() }));
+                }
+            }
             Judgement::Appeared(after) => appeared.push((row, after)),
             Judgement::Missing(after) => missing.push((row, after)),
             Judgement::StillMissing => verdict.still_missing = true,

@@ -62,6 +62,18 @@ pub struct RunRow {
     /// When the first of the failed runs began that no successful one has followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since_at: Option<Time>,
+    /// How many actions failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed: u64,
+    /// When the first of the runs began that had something to do and did nothing of it; `None` if the last run did something,
+    /// or had nothing to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nothing_done_since_at: Option<Time>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The longest error that is kept of a run, in characters.
@@ -74,6 +86,7 @@ pub struct Tally {
     pub done: u64,
     /// Left for the next run.
     pub left: u64,
+    pub failed: u64,
 }
 
 impl RunRow {
@@ -91,7 +104,14 @@ impl RunRow {
             left: 0,
             error: None,
             failing_since_at: None,
+            failed: 0,
+            nothing_done_since_at: None,
         }
+    }
+
+    /// Whether the row says nothing: a wrong clock wrote what it said.
+    pub fn is_blank(&self) -> bool {
+        self.started_at == Time::from_ms(0) && self.last_success_at.is_none() && self.failing_since_at.is_none()
     }
 
     /// The row after a run that could observe. `before` is the row as read.
@@ -103,8 +123,11 @@ impl RunRow {
             period_ms: before.map(|b| started_at.since(b.started_at).as_ms()),
             actions: tally.done,
             left: tally.left,
+            failed: tally.failed,
             error: None,
             failing_since_at: None,
+            nothing_done_since_at: (tally.done == 0 && tally.left + tally.failed > 0)
+                .then(|| before.and_then(|b| b.nothing_done_since_at).unwrap_or(started_at)),
             ..before.cloned().unwrap_or_else(|| Self::new(function))
         }
     }
@@ -117,6 +140,7 @@ impl RunRow {
             duration_ms: took.as_ms(),
             actions: 0,
             left: 0,
+            failed: 0,
             error: Some(error.chars().take(MAX_ERROR_CHARS).collect()),
             failing_since_at: before.failing_since_at.or(Some(started_at)),
             ..before
@@ -210,13 +234,14 @@ impl Control {
         let is_ahead = |at: Option<Time>| at.filter(|at| *at > now + LONGEST_AHEAD);
         let mut ahead = Vec::new();
         for (key, row) in &mut self.entries {
-            if let Some(at) = is_ahead(row.since_at) {
+            if let Some(at) = is_ahead(row.since_at).or(is_ahead(row.until_at)).or(is_ahead(row.before_at)) {
                 ahead.push((key.to_string(), at));
                 *row = EntryRow { version: row.version, ..EntryRow::new(key) };
             }
         }
         for (function, row) in &mut self.runs {
-            if let Some(at) = is_ahead(Some(row.started_at)).or(is_ahead(row.failing_since_at)) {
+            let times = [Some(row.started_at), row.last_success_at, row.failing_since_at, row.nothing_done_since_at];
+            if let Some(at) = times.into_iter().find_map(is_ahead) {
                 ahead.push((row.key.clone(), at));
                 *row = RunRow { version: row.version, ..RunRow::new(function) };
             }

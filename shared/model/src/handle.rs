@@ -220,7 +220,9 @@ impl Handle {
     /// The row of a handle that a report lists although no row orders it.
     pub fn unknown(node_id: NodeId, found: &ReportedHandle, report_no: u64, now: Time) -> Self {
         let (handle, state) = (found.handle.clone(), HandleState::Unknown);
-        Self { unknown_report_no: Some(report_no), ..Self::new(node_id, handle, found.kind, state, 0, now + DAY) }
+        let parent = found.parent.clone();
+        let row = Self::new(node_id, handle, found.kind, state, 0, now + DAY);
+        Self { unknown_report_no: Some(report_no), parent, ..row }
     }
 
     /// The row of a handle that a live alloc uses: of its container, or of a cache that it names.

@@ -57,8 +57,8 @@ pub use handle::{Handle, MAX_DUE_S, cache_handle};
 pub use job::{Job, JobSet};
 pub use money::{BadAmount, Usd};
 pub use node::{
-    ABSENCE_CONFIRM, Caller, Capacity, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, Life, MAX_REASON_BYTES, NewLife,
-    NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
+    ABSENCE_CONFIRM, Caller, Capacity, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life,
+    MAX_REASON_BYTES, NewLife, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
 };
 pub use spec::{
     BadJob, FailurePolicy, JobSpec, MAX_COMMAND_BYTES, MAX_NODES, MAX_PRIORITY, MAX_TRANSACTION_ITEMS, Work,

@@ -255,6 +255,8 @@ reasons! {
     Orphan "orphan" { instance_id: String, node_id: NodeId } = "{instance_id} runs as {node_id}, which no record claims";
     /// A function has not succeeded for too long.
     Overdue "overdue" { function: String, quiet: Span, period: Span, why: String } = "{function} has not succeeded for {quiet}; it should run every {period}{why}";
+    /// A function does nothing of what it should: everything fails, or is left to the next run.
+    NothingDone "nothing_done" { function: String, since: Span, failed: u64, left: u64 } = "{function} has done nothing of what it should for {since}: {failed} actions failed and {left} were left in its last run";
     /// No heartbeat was accepted for too long, although nodes are in use.
     NoHeartbeats "no_heartbeats" { quiet: Span, nodes: usize } = "heartbeat-ingest has accepted no heartbeat for {quiet}, and {nodes} nodes are in use";
 

@@ -3,7 +3,9 @@
 //! Guarantees: the refusal of a wrong submission lists every mistake at once, each with what is allowed.
 //! Does not: know how a job changes after that; `job` does.
 
+use crate::alloc::Alloc;
 use crate::array::ArrayLimit;
+use crate::job::Job;
 use crate::words::{Market, Reconcile};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,6 +177,28 @@ impl Mistakes {
     }
 }
 
+impl Job {
+    /// What in a stored job cannot be carried out; `None` if nothing. Somebody may have put the row without a check.
+    pub fn contradiction(&self) -> Option<String> {
+        let (summary, work) = (&self.summary, &self.work);
+        if !(1..=MAX_NODES).contains(&summary.nodes) {
+            return Some(format!("it wants {} nodes: 1 to {MAX_NODES} are possible", summary.nodes));
+        }
+        let mut mistakes = Mistakes(Vec::new());
+        check_caches(&work.caches, self.failure_policy.replace, summary.nodes, &mut mistakes);
+        (!mistakes.0.is_empty()).then(|| mistakes.0.join("; "))
+    }
+}
+
+impl Alloc {
+    /// What in a stored alloc cannot be; `None` if nothing.
+    pub fn contradiction(&self) -> Option<String> {
+        let (member, nodes) = (self.id().member, self.nodes);
+        let possible = (1..=MAX_NODES).contains(&nodes) && member < nodes;
+        (!possible).then(|| format!("it is member {member} of {nodes}: a job has 1 to {MAX_NODES}"))
+    }
+}
+
 impl JobSpec {
     /// Checks a submission and lists all its mistakes.
     pub(crate) fn check(&self) -> Result<(), BadJob> {
@@ -229,27 +253,28 @@ impl JobSpec {
     }
 
     fn check_caches(&self, mistakes: &mut Mistakes) {
-        let valid = |c: &str| {
-            (1..=64).contains(&c.len()) && c.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-        };
-        for cache in &self.caches {
-            mistakes
-                .require(valid(cache), || format!("cache name {cache:?} must be 1 to 64 letters, digits, '-' or '_'"));
-        }
-        let unique: BTreeSet<_> = self.caches.iter().collect();
-        mistakes.require(unique.len() == self.caches.len(), || "a cache is named twice".into());
-        // When a replacement is placed, the transaction also writes the alloc that it replaces.
-        let original = usize::from(self.failure_policy.replace && self.nodes == 1);
-        let items = 1 + original + self.nodes as usize * (2 + 1 + self.caches.len());
-        mistakes.require(items <= MAX_TRANSACTION_ITEMS, || {
-            format!(
-                "placing {} members with {} caches each takes {items} writes at once and DynamoDB takes \
-                 {MAX_TRANSACTION_ITEMS}: use fewer nodes or caches",
-                self.nodes,
-                self.caches.len()
-            )
-        });
+        check_caches(&self.caches, self.failure_policy.replace, self.nodes, mistakes);
     }
+}
+
+fn check_caches(caches: &[String], replace: bool, nodes: u32, mistakes: &mut Mistakes) {
+    let valid =
+        |c: &str| (1..=64).contains(&c.len()) && c.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    for cache in caches {
+        mistakes.require(valid(cache), || format!("cache name {cache:?} must be 1 to 64 letters, digits, '-' or '_'"));
+    }
+    let unique: BTreeSet<_> = caches.iter().collect();
+    mistakes.require(unique.len() == caches.len(), || "a cache is named twice".into());
+    // When a replacement is placed, the transaction also writes the alloc that it replaces.
+    let original = usize::from(replace && nodes == 1);
+    let items = 1 + original + nodes as usize * (2 + 1 + caches.len());
+    mistakes.require(items <= MAX_TRANSACTION_ITEMS, || {
+        format!(
+            "placing {nodes} members with {} caches each takes {items} writes at once and DynamoDB takes \
+             {MAX_TRANSACTION_ITEMS}: use fewer nodes or caches",
+            caches.len()
+        )
+    });
 }
 
 /// Whether this is an image reference. A text that begins with `-` is refused: the docker command would take

@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How many waiting jobs are remembered, from the head of the queue on. A row of so many has about 6 KiB.
 const REMEMBERED: usize = 100;
+/// How many rows that contradict the contract are remembered.
+const ROWS: usize = 1000;
 /// How many events one run writes at most.
 const NEWS: usize = 20;
 
@@ -58,18 +60,29 @@ impl ToldRow {
     pub fn news(&self, explained: &Explanation, queue: impl Iterator<Item = JobId>) -> (Vec<News>, Self) {
         let mut after = Self { key: self.key.clone(), version: self.version, ..Self::new() };
         let mut news = Vec::new();
-        for (subject, reason) in explained.rows.iter().take(REMEMBERED) {
+        let row_of = |subject: &Subject, reason: &Reason| {
             // Entries of the control table have no subject of their own.
             let entry: String = reason.to_string().chars().take(100).collect();
-            let row = if *subject == Subject::Cluster { entry } else { subject.to_string() };
-            if after.rows.insert(row.clone()) && !self.rows.contains(&row) && news.len() < NEWS {
+            if *subject == Subject::Cluster { entry } else { subject.to_string() }
+        };
+        for (subject, reason) in explained.rows.iter().take(ROWS) {
+            let row = row_of(subject, reason);
+            let is_news = !self.rows.contains(&row) && !after.rows.contains(&row);
+            if is_news && news.len() < NEWS {
                 news.push(News { subject: subject.clone(), action: ActionName::Warn, reason: reason.to_string() });
+                after.rows.insert(row);
+            } else if !is_news {
+                after.rows.insert(row);
             }
         }
         for cap in explained.limits.iter().filter(|reason| reason.is_unstored()) {
             let key = cap.key();
-            if after.caps.insert(key.clone()) && !self.caps.contains(&key) && news.len() < NEWS {
+            let is_news = !self.caps.contains(&key) && !after.caps.contains(&key);
+            if is_news && news.len() < NEWS {
                 news.push(News { subject: Subject::Cluster, action: ActionName::HoldBack, reason: cap.to_string() });
+                after.caps.insert(key);
+            } else if !is_news {
+                after.caps.insert(key);
             }
         }
         let waiting = explained.by_job();
@@ -136,6 +149,23 @@ mod tests {
         let actions: Vec<ActionName> = news.iter().map(|n| n.action).collect();
         assert_eq!(actions, [ActionName::Warn, ActionName::HoldBack]);
         assert_eq!(told.news(&explained, std::iter::empty()), (Vec::new(), told));
+    }
+
+    #[test]
+    fn each_of_many_unsound_rows_is_told_once() {
+        let mut explained = Explanation::default();
+        for n in 0..50 {
+            let row = Reason::RowUnsound { what: "it is there twice".into() };
+            explained.rows.push((Subject::Slot(fixtures::slot(n)), row));
+        }
+        let (mut told, mut all, mut numbers) = (ToldRow::new(), BTreeSet::new(), Vec::new());
+        for _ in 0..4 {
+            let (news, after) = told.news(&explained, std::iter::empty());
+            numbers.push(news.len());
+            all.extend(news.iter().map(|n| n.subject.clone()));
+            told = after;
+        }
+        assert_eq!((numbers, all.len()), (vec![20, 20, 10, 0], 50));
     }
 
     #[test]

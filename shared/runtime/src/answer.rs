@@ -53,6 +53,11 @@ impl ActError {
     /// Someone else changed the record first.
     pub const CONFLICT: Self = Self::Write(WriteError::CONFLICT);
 
+    /// Whether a row of this table cannot be read.
+    pub fn is_unreadable(&self, name: &str) -> bool {
+        matches!(self, Self::Write(WriteError::Db(DbError::Corrupt { table, .. })) if *table == name)
+    }
+
     /// The outcome of an action with this error, and the text of the error for the answer.
     pub fn outcome(&self) -> (Outcome, Option<String>) {
         match self {
@@ -151,7 +156,8 @@ pub fn count(actions: &[ActionAnswer], outcome: Outcome) -> usize {
 
 /// How many actions were carried out, and how many were left.
 pub fn tally(actions: &[ActionAnswer]) -> Tally {
-    Tally { done: count(actions, Outcome::Done) as u64, left: count(actions, Outcome::Left) as u64 }
+    let many = |outcome| count(actions, outcome) as u64;
+    Tally { done: many(Outcome::Done), left: many(Outcome::Left), failed: many(Outcome::Failed) }
 }
 
 impl RunAnswer {

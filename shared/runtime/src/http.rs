@@ -324,6 +324,9 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
         ReportCounter::Allocs => contact.alloc_report_no,
         ReportCounter::Handles => contact.handle_report_no,
     };
+    if taken > MOST_REPORTS {
+        return Err(wrong_incarnation("the number of the last report cannot be: register again"));
+    }
     if claim.report_no < taken {
         let message = format!("report {} is older than {taken}, which was taken", claim.report_no);
         return Err(Refusal::new(ErrorCode::StaleReport, message));
@@ -333,6 +336,10 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
     }
     Ok(record)
 }
+
+/// No agent counts so far: a report in a millisecond for thirty years. A person wrote such a number, and a registration begins
+/// the count anew.
+const MOST_REPORTS: u64 = 1 << 40;
 
 /// The answer of the function URL.
 pub fn answer<T: Serialize>(result: Result<T, Refusal>) -> Value {

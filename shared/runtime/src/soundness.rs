@@ -106,13 +106,19 @@ pub fn set_aside(
     let ids = counts(allocs.iter().map(|a| a.alloc_id));
     // The node of an alloc that is set aside becomes unclear: nothing is placed or stopped on it.
     allocs.retain(|alloc| {
-        if is_twice(&ids, &alloc.alloc_id) {
-            aside.allocs.insert(alloc.alloc_id);
-            let (table, subject) = (Table::Allocs, Subject::Alloc(alloc.alloc_id));
-            aside.rows.push(Unsound { table, subject, what: "it is in the table twice".into() });
-            return false;
-        }
-        true
+        let times = [
+            ("placed_at", Some(alloc.placed_at)),
+            ("started_at", alloc.started_at),
+            ("unknown_since_at", alloc.unknown_since_at),
+        ];
+        let what = match first_ahead(times, now) {
+            _ if is_twice(&ids, &alloc.alloc_id) => "it is in the table twice".to_owned(),
+            Some((what, at)) => format!("{what} is {at}, more than a day ahead"),
+            None => return true,
+        };
+        aside.allocs.insert(alloc.alloc_id);
+        aside.rows.push(Unsound { table: Table::Allocs, subject: Subject::Alloc(alloc.alloc_id), what });
+        false
     });
     let ids = counts(handles.iter().map(key_of));
     handles.retain(|handle| {
@@ -135,7 +141,16 @@ fn far_ahead(node: &NodeRecord, now: Time) -> Option<(&'static str, Time)> {
         ("lease_expires_at", contact.map(|c| c.lease_expires_at)),
         ("assigned_at", life.map(|l| l.assigned_at)),
         ("launch_claim_until_at", life.map(|l| l.launch_claim_until_at)),
+        ("absent_since_at", life.and_then(|l| l.absent_since_at)),
+        ("first_ping_at", contact.map(|c| c.first_ping_at)),
+        ("idle_since_at", contact.and_then(|c| c.idle_since_at)),
+        ("syncing_since_at", contact.and_then(|c| c.syncing_since_at)),
     ];
+    first_ahead(times, now)
+}
+
+/// The first of these times that is more than a day ahead.
+fn first_ahead<const N: usize>(times: [(&'static str, Option<Time>); N], now: Time) -> Option<(&'static str, Time)> {
     times.into_iter().find_map(|(what, at)| Some((what, at.filter(|at| *at > now + model::LONGEST_AHEAD)?)))
 }
 

@@ -44,6 +44,13 @@ pub fn overdue(
     let mut found = Vec::new();
     for (function, period) in functions::scheduled().filter(|(f, _)| **f != watcher) {
         let Some(run) = control.runs.get(function.name) else { continue };
+        let idle = run.nothing_done_since_at.map(|at| now.since(at)).filter(|idle| *idle > limit(policy, period));
+        if let Some(idle) = idle {
+            let name = function.name.to_owned();
+            let reason =
+                Reason::NothingDone { function: name.clone(), since: idle, failed: run.failed, left: run.left };
+            found.push((Subject::Function(name), reason));
+        }
         let Some(quiet) = run.quiet_since().map(|at| now.since(at)).filter(|q| *q > limit(policy, period)) else {
             continue;
         };
@@ -121,6 +128,26 @@ mod tests {
         assert_eq!(told(CLEAN_STALE_RECORDS, 1501, 1), names(&[POLL_AND_SCALE, SWEEP_DISPATCH, HEARTBEAT_INGEST]));
         assert_eq!(told(SWEEP_DISPATCH, 1501, 1), names(&[POLL_AND_SCALE, CLEAN_STALE_RECORDS, HEARTBEAT_INGEST]));
         assert_eq!(told(HEARTBEAT_INGEST, 1501, 1), names(&[POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPATCH]));
+    }
+
+    #[test]
+    fn a_function_that_does_nothing_of_what_it_should_is_named() {
+        let policy = Policy::from_json(&example_json()).unwrap();
+        let run = |before: Option<&RunRow>, s, done, failed| {
+            let tally = Tally { done, left: 0, failed };
+            RunRow::after(POLL_AND_SCALE.name, before, at(s), Span::from_s(1), tally)
+        };
+        let (first, mut control) = (run(None, 10, 0, 3), Control::default());
+        let told = |control: &Control, s| overdue(control, &policy, 0, SWEEP_DISPATCH, at(s));
+        control.runs.insert(POLL_AND_SCALE.name.into(), run(Some(&first), 300, 0, 3));
+        assert_eq!(told(&control, 310), []);
+        let [(_, reason)] = told(&control, 311).try_into().unwrap();
+        let said = "poll-and-scale has done nothing of what it should for 5 min 1 s: 3 actions failed and 0 were left in its last run";
+        assert_eq!(reason.to_string(), said);
+        for (done, failed) in [(1, 3), (0, 0)] {
+            control.runs.insert(POLL_AND_SCALE.name.into(), run(Some(&first), 300, done, failed));
+            assert_eq!(told(&control, 311), [], "{done} done, {failed} failed");
+        }
     }
 
     #[test]

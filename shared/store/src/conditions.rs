@@ -12,12 +12,15 @@ use model::{Handle, HandleState, NodeRecord};
 
 /// The condition that no heartbeat has arrived since the record was read. If one has arrived, the write fails.
 pub fn silent_since(record: &NodeRecord) -> Cond {
-    record.contact().map_or(Cond::Absent("last_ping_at"), |c| Cond::Eq("last_ping_at", n(c.last_ping_at.as_ms())))
+    match record.contact() {
+        Some(contact) => Cond::Eq("last_ping_at", n(contact.last_ping_at.as_ms())),
+        None => Cond::says_nothing("last_ping_at"),
+    }
 }
 
 /// The condition that no live alloc is on a node.
-pub const fn no_live_allocs() -> Cond {
-    Cond::Absent("allocs")
+pub fn no_live_allocs() -> Cond {
+    Cond::Any(vec![Cond::says_nothing("allocs"), Cond::Eq("allocs", AttributeValue::L(Vec::new()))])
 }
 
 /// Writes a new handle row, only if the handle has no row.
@@ -56,12 +59,15 @@ pub fn delete_handle(before: &Handle) -> Write {
 
 /// A handle has no version. Instead, the condition compares the attributes that decisions use.
 fn handle_as_read(handle: &Handle) -> Vec<Cond> {
-    let keep = if handle.keep { Cond::Eq("keep", AttributeValue::Bool(true)) } else { Cond::Absent("keep") };
+    let keep = if handle.keep { Cond::Eq("keep", AttributeValue::Bool(true)) } else { Cond::says_nothing("keep") };
     vec![
         Cond::Eq("state", s(handle.state)),
         Cond::Eq("seq", n(handle.seq)),
         Cond::Eq("due_at", n(handle.due_at.as_ms())),
-        handle.missing_seen_at.map_or(Cond::Absent("missing_seen_at"), |at| Cond::Eq("missing_seen_at", n(at.as_ms()))),
+        match handle.missing_seen_at {
+            Some(at) => Cond::Eq("missing_seen_at", n(at.as_ms())),
+            None => Cond::says_nothing("missing_seen_at"),
+        },
         keep,
     ]
 }

@@ -81,7 +81,7 @@ impl Unreadable {
     }
 
     /// The error of a reader that needs every row.
-    fn error(&self) -> DbError {
+    pub fn error(&self) -> DbError {
         DbError::Corrupt { table: self.table.suffix(), key: self.key(), detail: self.detail.clone() }
     }
 }

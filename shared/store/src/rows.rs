@@ -10,9 +10,10 @@ use crate::write::{Cond, Effect, Item, Key, Write};
 use crate::{de, ser};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
+use model::events::Event;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::told::ToldRow;
-use model::{Alloc, Handle, Job, JobState, NodeRecord, Version};
+use model::{Alloc, AllocSummary, Handle, Job, JobState, JobSummary, NodeRecord, Version};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
@@ -90,15 +91,43 @@ fn plain(value: &AttributeValue) -> Value {
 }
 
 /// A type that a row can be read as.
-pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {}
-impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Readable for T {}
+pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {
+    /// What in the row cannot be, although each attribute can be read. Such a row counts as one that cannot be read: somebody
+    /// else wrote it, and to act on it would fail again and again, or need memory without bound.
+    fn contradiction(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Readable for Value {}
+impl Readable for NodeRecord {}
+impl Readable for JobSummary {}
+impl Readable for AllocSummary {}
+impl Readable for Handle {}
+impl Readable for Event {}
+impl Readable for EntryRow {}
+impl Readable for RunRow {}
+impl Readable for PolicyRow {}
+impl Readable for ToldRow {}
+
+impl Readable for Job {
+    fn contradiction(&self) -> Option<String> {
+        Self::contradiction(self)
+    }
+}
+
+impl Readable for Alloc {
+    fn contradiction(&self) -> Option<String> {
+        Self::contradiction(self)
+    }
+}
 
 /// A row as the model's type.
 pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
     row.read_as(|item| from_item(table, item))
 }
 
-fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
+fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
     // The `live` index has no room for `node_id` besides its hash key `live_node`, which has the same value.
     let behind = !item.contains_key("node_id");
     // No list of due handles would ever show such a row.
@@ -107,11 +136,13 @@ fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbErro
         return Err(DbError::Corrupt { table, key, detail });
     }
     let name = |name| if behind && name == "live_node" { "node_id" } else { name };
-    R::deserialize(de::attributes(item.iter().map(|(k, v)| (name(k.as_str()), v)))).map_err(|e| DbError::Corrupt {
-        table: table.suffix(),
-        key: key_text(table, item),
-        detail: e.to_string(),
-    })
+    let corrupt = |detail| DbError::Corrupt { table: table.suffix(), key: key_text(table, item), detail };
+    let read = R::deserialize(de::attributes(item.iter().map(|(k, v)| (name(k.as_str()), v))));
+    let read = read.map_err(|e| corrupt(e.to_string()))?;
+    match R::contradiction(&read) {
+        None => Ok(read),
+        Some(detail) => Err(corrupt(detail)),
+    }
 }
 
 pub(crate) fn key_text(table: Table, item: &Item) -> String {
@@ -137,6 +168,10 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
     const INDEXED: &'static [&'static str] = &[];
     /// Adds the attributes that only an index needs.
     fn index(&self, _item: &mut Item) {}
+    /// Whether the record, as it was read, leaves out what its row says, so that the next write must put the whole row.
+    fn is_blank(&self) -> bool {
+        false
+    }
 }
 
 impl Record for NodeRecord {
@@ -208,7 +243,7 @@ impl Record for Alloc {
 }
 
 macro_rules! control_record {
-    ($($t:ty),*) => {$(
+    ($($t:ty: $is_blank:expr),*) => {$(
         impl Record for $t {
             const TABLE: Table = Table::Control;
             fn key(&self) -> Key {
@@ -220,10 +255,13 @@ macro_rules! control_record {
             fn set_version(&mut self, version: Version) {
                 self.version = version;
             }
+            fn is_blank(&self) -> bool {
+                $is_blank(self)
+            }
         }
     )*};
 }
-control_record!(EntryRow, RunRow, PolicyRow, ToldRow);
+control_record!(EntryRow: Self::is_blank, RunRow: Self::is_blank, PolicyRow: |_: &Self| false, ToldRow: |_: &Self| false);
 
 /// The key of a control row.
 pub fn control_key(key: &ControlKey) -> Key {
@@ -283,6 +321,10 @@ pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
         None => {
             let hash = R::TABLE.definition().key.hash.name;
             Write { key, when: vec![Cond::Absent(hash)], effect: Effect::Put(row(&after)) }
+        }
+        // A wrong clock wrote what the row says.
+        Some(before) if before.is_blank() => {
+            Write { key, when: vec![as_read(before)], effect: Effect::Put(row(&after)) }
         }
         Some(before) => {
             // A record does not show whether its row has the attributes of the index. So each write sets or removes them.

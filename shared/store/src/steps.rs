@@ -11,6 +11,7 @@
 
 use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
 use crate::db::{DbError, WriteError};
+use crate::listed::Unreadable;
 use crate::rows::{change, unchanged};
 use crate::store::Store;
 use crate::write::{Cond, Write};
@@ -182,7 +183,11 @@ async fn count_member(
 ) -> Result<(Vec<Write>, Option<String>), WriteError> {
     let id = alloc.id();
     let Some(job) = store.job(id.job_id).await? else { return Ok((vec![no_job(id.job_id)], None)) };
-    let others = other_copies(store, &job, id).await?;
+    let Copies { others, unreadable } = other_copies(store, &job, id).await?;
+    if let Some(copy) = unreadable {
+        // Whether the member runs elsewhere decides what becomes of the job.
+        return Err(copy.into());
+    }
     let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
     let after = job.after_end(&alloc.summary, client, &summaries, set, keep.finished, now);
     let mut writes = vec![change(Some(&job), &after).0];
@@ -195,9 +200,21 @@ async fn count_member(
     Ok((writes, job.summary.name))
 }
 
-async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Vec<Alloc>, WriteError> {
-    let ids = job.summary.allocs.iter().copied().filter(|other| *other != id);
-    Ok(store.allocs(ids).await?.into_iter().filter(|a| !a.summary.client.is_final()).collect())
+/// The other copies of a member.
+struct Copies {
+    /// The live ones.
+    others: Vec<Alloc>,
+    /// One whose row cannot be read.
+    unreadable: Option<DbError>,
+}
+
+/// The other copies of the member of this alloc. What the rows of other members say does not matter to its end.
+async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Copies, WriteError> {
+    let ids = job.summary.allocs.iter().copied().filter(|other| *other != id && other.member == id.member);
+    let listed = store.allocs_listed(ids).await?;
+    let unreadable = listed.unreadable.first().map(Unreadable::error);
+    let others = listed.rows.into_iter().filter(|a| !a.summary.client.is_final()).collect();
+    Ok(Copies { others, unreadable })
 }
 
 /// The event of a change, as a write in the transaction of that change.
@@ -344,7 +361,7 @@ async fn skip_spent_ids(
             HandleRow::Absent => false,
             HandleRow::Unreadable => true,
         };
-        let spent = is_taken || store.alloc(*id).await?.is_some();
+        let spent = is_taken || has_row(store.alloc(*id).await)?;
         if spent {
             let mut after = job.clone();
             let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -353,6 +370,15 @@ async fn skip_spent_ids(
         }
     }
     Ok(())
+}
+
+/// Whether there is a row, also one that cannot be read.
+fn has_row(read: Result<Option<Alloc>, DbError>) -> Result<bool, DbError> {
+    match read {
+        Ok(row) => Ok(row.is_some()),
+        Err(DbError::Corrupt { .. }) => Ok(true),
+        Err(other) => Err(other),
+    }
 }
 
 async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
@@ -400,6 +426,14 @@ pub async fn end_quota_pause(store: &Store, control: &Control, now: Time) {
         && !e.is_conflict()
     {
         tracing::warn!(error = %e, "the end of a quota pause was not noted");
+    }
+}
+
+/// Passes over a lost race.
+fn ignore_conflict(written: Result<(), WriteError>) -> Result<(), WriteError> {
+    match written {
+        Err(WriteError::Conflict(_)) => Ok(()),
+        other => other,
     }
 }
 
@@ -458,7 +492,16 @@ pub async fn clean_node(
     let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).collect();
     for some in deletes.chunks(HANDLES_TOGETHER) {
         let writes: Vec<Write> = std::iter::once(&still).chain(some).cloned().collect();
-        store.transact(&writes).await?;
+        match store.transact(&writes).await {
+            // One row that changed, or that is not as it reads, must not keep the others.
+            Err(WriteError::Conflict(_)) if some.len() > 1 => {
+                for delete in some {
+                    ignore_conflict(store.transact(&[still.clone(), delete.clone()]).await)?;
+                }
+                // Whether the record itself changed is seen by the last write.
+            }
+            other => other?,
+        }
     }
     // The next run goes on.
     if rest.is_some() {

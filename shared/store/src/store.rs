@@ -20,9 +20,9 @@ use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
 use model::events::Event;
 use model::functions::{self, POLL_AND_SCALE};
 use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::time::Time;
+use model::time::{Span, Time};
 use model::wire::ReportCounter;
-use model::{Alloc, AllocSummary, Handle, Job, NodeRecord, Version};
+use model::{Alloc, AllocSummary, Handle, Job, MAX_NODES, NodeRecord, Version};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +31,18 @@ use std::time::Duration;
 /// The most handles that one run of sweep-dispatch looks at. To read more takes so long that the run's decisions would be too
 /// old to be carried out, and then no run would ever make the number less.
 const MOST_DUE: usize = 20_000;
+
+/// The keys of handles that are due.
+struct DueKeys {
+    keys: Vec<Key>,
+    /// When the first of them was due.
+    oldest_at: Option<Time>,
+    /// Whether more are due.
+    more: bool,
+}
+
+/// How many copies of a job's members are looked for: more than any job keeps rows of.
+const COPIES: u32 = 1000;
 
 /// How often a write is retried after a conflict with another transaction.
 const CONTENTION_RETRIES: u32 = 3;
@@ -214,14 +226,15 @@ impl Store {
         self.read(&alloc_key(id)).await
     }
 
-    /// Every alloc of a job that still has a row, also ended ones. No index is needed, because the ids follow from
-    /// the numbers of members and copies.
-    pub async fn allocs_of(&self, job: &Job) -> Result<Vec<Alloc>, DbError> {
-        let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes, job.summary.copies);
-        let ids = (0..copies).flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
-        let mut allocs = self.allocs(ids).await?;
-        allocs.sort_by_key(|a| (a.id().copy, a.id().member));
-        Ok(allocs)
+    /// The allocs of a job that still have rows, also ended ones, of the last [`COPIES`] copies. No index is needed, because
+    /// the ids follow from the numbers of members and copies.
+    pub async fn allocs_of(&self, job: &Job) -> Result<Listed<Alloc>, DbError> {
+        let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes.min(MAX_NODES), job.summary.copies);
+        let copies = copies.saturating_sub(COPIES)..copies;
+        let ids = copies.flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
+        let mut listed = self.allocs_listed(ids).await?;
+        listed.rows.sort_by_key(|a| (a.id().copy, a.id().member));
+        Ok(listed)
     }
 
     /// Every handle of a node, read consistently.
@@ -278,7 +291,24 @@ impl Store {
 
     /// The handles that are due, those that wait longest first, and not more than one run can decide about. The index names
     /// them, and then each row is read consistently.
+    ///
+    /// If more are due, every second run begins at another place. Otherwise rows that nobody can change now (those of a node
+    /// whose record was set aside, for example) would hide the others for ever.
     pub async fn handles_due(&self, now: Time) -> Result<Listed<Handle>, DbError> {
+        let first = self.keys_due(now, None).await?;
+        let keys = match (&first.oldest_at, first.more) {
+            (Some(oldest), true) if self.chance.between(0.0, 1.0) < 0.5 => {
+                let span = now.since(*oldest).as_ms().max(0) as f64;
+                let from = *oldest + Span::from_ms(self.chance.between(0.0, span) as i64);
+                self.keys_due(now, Some(from)).await?.keys
+            }
+            _ => first.keys,
+        };
+        Ok(Listed::of(Table::Handles, &self.db.get_many(&keys).await?))
+    }
+
+    /// The keys of the handles that are due, from this time on.
+    async fn keys_due(&self, now: Time, from: Option<Time>) -> Result<DueKeys, DbError> {
         let query = Query {
             table: Table::Handles,
             index: Some(DUE),
@@ -287,22 +317,29 @@ impl Store {
             newest_first: false,
             limit: None,
         };
-        let mut keys = Vec::new();
-        let mut from = None;
+        let mut found = DueKeys { keys: Vec::new(), oldest_at: None, more: false };
+        // A list may begin behind a row that does not exist.
+        let mut from = from.map(|at| {
+            let place = [("due", s("due")), ("due_at", n(at.as_ms())), ("node_id", s("0")), ("handle", s("0"))];
+            PageKey::from(place.map(|(name, value)| (name.to_owned(), value)))
+        });
         loop {
             let page = self.db.query(&query, from).await?;
             for item in &page.items {
                 if let (Some(hash), Some(range)) = (item.get("node_id"), item.get("handle")) {
-                    keys.push(Key { table: Table::Handles, hash: hash.clone(), range: Some(range.clone()) });
+                    found.keys.push(Key { table: Table::Handles, hash: hash.clone(), range: Some(range.clone()) });
                 }
+                let at = item.get("due_at").and_then(|at| at.as_n().ok()?.parse().ok()).map(Time::from_ms);
+                found.oldest_at = found.oldest_at.or(at);
             }
             from = page.next;
-            if from.is_none() || keys.len() >= MOST_DUE {
+            if from.is_none() || found.keys.len() >= MOST_DUE {
                 break;
             }
         }
-        keys.truncate(MOST_DUE);
-        Ok(Listed::of(Table::Handles, &self.db.get_many(&keys).await?))
+        found.more = from.is_some() || found.keys.len() > MOST_DUE;
+        found.keys.truncate(MOST_DUE);
+        Ok(found)
     }
 
     /// The whole control table, read consistently.
@@ -431,6 +468,22 @@ impl Store {
         self.write(before, after, Vec::new()).await
     }
 
+    /// Puts this record in the place of a row that cannot be read, if the row is still as it is now. For what an operator asks
+    /// for, and for what is only a memory: nobody but a person repairs such a row.
+    pub async fn replace_unreadable<R: Record>(&self, record: &R) -> Result<R, WriteError> {
+        let (mut after, key) = (record.clone(), record.key());
+        let found = self.db.get(&key).await?;
+        let as_found = |name: &'static str| match found.as_ref().and_then(|row| row.get(name)) {
+            Some(value) => Cond::Eq(name, value.clone()),
+            None => Cond::Absent(name),
+        };
+        let when = ["version", "document", "message", "until_at", "since_at"].map(as_found).to_vec();
+        let number = found.as_ref().and_then(|row| row.get("version")?.as_n().ok()?.parse::<u64>().ok());
+        after.set_version(Version::after(number));
+        self.write_one(&Write { key, when, effect: Effect::Put(rows::row(&after)) }, Answer::None).await?;
+        Ok(after)
+    }
+
     /// Makes all of these writes, or none.
     pub async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
         let mut tries = 0;
@@ -472,11 +525,11 @@ impl Store {
             ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
             ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
         ]);
-        let refuses = pulse.refuses.map_or(Cond::Absent("refuses"), |why| Cond::Eq("refuses", s(why)));
+        let refuses = pulse.refuses.map_or(Cond::says_nothing("refuses"), |why| Cond::Eq("refuses", s(why)));
         let busy = if pulse.busy {
             Cond::Eq("busy", aws_sdk_dynamodb::types::AttributeValue::Bool(true))
         } else {
-            Cond::Absent("busy")
+            Cond::says_nothing("busy")
         };
         let mut when = vec![
             Cond::Eq("node_id", s(pulse.node_id)),
@@ -495,13 +548,13 @@ impl Store {
             set.insert("uptime_ms".to_owned(), n(uptime_ms));
             // The same heartbeat may arrive twice.
             let newest = Cond::Lt("uptime_ms", n(uptime_ms.saturating_add(1)));
-            when.push(Cond::Any(vec![Cond::Absent("uptime_ms"), newest]));
+            when.push(Cond::Any(vec![Cond::says_nothing("uptime_ms"), newest]));
         }
         if let Some((version, kind)) = pulse.token {
             when.push(Cond::Eq("key_version", n(version)));
             when.push(match kind {
                 TokenKind::Session => Cond::Eq("session", aws_sdk_dynamodb::types::AttributeValue::Bool(true)),
-                TokenKind::Boot => Cond::Absent("session"),
+                TokenKind::Boot => Cond::says_nothing("session"),
             });
         }
         let effect = Effect::Update { set, remove: Vec::new() };
@@ -539,7 +592,7 @@ impl Store {
             when: vec![
                 Cond::Eq("node_id", s(node_id)),
                 Cond::Eq("incarnation", s(incarnation)),
-                Cond::Any(vec![Cond::Absent(name), Cond::Lt(name, n(report_no))]),
+                Cond::Any(vec![Cond::says_nothing(name), Cond::Lt(name, n(report_no))]),
             ],
             effect: Effect::Update { set, remove },
         };

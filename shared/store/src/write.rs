@@ -83,6 +83,15 @@ pub struct Write {
     pub effect: Effect,
 }
 
+impl Cond {
+    /// The attribute says nothing: it is absent, null or false. Somebody else may have written the default instead of leaving
+    /// it out, and reading cannot tell the difference.
+    pub fn says_nothing(name: &'static str) -> Self {
+        let is = |value| Self::Eq(name, value);
+        Self::Any(vec![Self::Absent(name), is(AttributeValue::Null(true)), is(AttributeValue::Bool(false))])
+    }
+}
+
 impl Write {
     /// The write with one more condition.
     #[must_use]

@@ -117,6 +117,39 @@ pub const STATES: &[State] = &[
         fate: Aside,
         edits: |t| of_node(t, vec![("launch_claim_until_at", Some(far(t)))]),
     },
+    State {
+        name: "a record lists an alloc that runs on another node",
+        fate: Right(4),
+        edits: |t| {
+            let both = AttributeValue::Ss(vec![t.broken.alloc.to_string(), t.neighbour.alloc.to_string()]);
+            of_node(t, vec![("allocs", Some(both))])
+        },
+    },
+    State {
+        name: "a node is idle since in thirty years",
+        fate: Aside,
+        edits: |t| of_node(t, vec![("idle_since_at", Some(far(t))), ("idle_seen", Some(n(2)))]),
+    },
+    State {
+        name: "a machine is up for a million years",
+        fate: Right(4),
+        edits: |t| of_node(t, vec![("uptime_ms", Some(n(31_536_000_000_000_000_u64)))]),
+    },
+    State {
+        name: "a report has a number beyond counting",
+        fate: Right(4),
+        edits: |t| {
+            of_node(t, vec![("alloc_report_no", Some(n(1_u64 << 60))), ("handle_report_no", Some(n(1_u64 << 60)))])
+        },
+    },
+    State {
+        name: "a record says busy: false and refuses: null",
+        fate: Right(4),
+        edits: |t| {
+            let nothing = Some(AttributeValue::Bool(false));
+            of_node(t, vec![("busy", nothing), ("refuses", Some(AttributeValue::Null(true)))])
+        },
+    },
     State { name: "a record without gate_seq", fate: Aside, edits: |t| of_node(t, vec![("gate_seq", None)]) },
     State {
         name: "a record in an unknown state",
@@ -175,6 +208,11 @@ pub const STATES: &[State] = &[
         },
     },
     State { name: "a job of no nodes", fate: Aside, edits: |t| of_job(t, vec![("nodes", Some(n(0)))]) },
+    State {
+        name: "a job names a cache twice",
+        fate: Aside,
+        edits: |t| of_job(t, vec![("caches", Some(AttributeValue::L(vec![s("a"), s("a")])))]),
+    },
     State { name: "a job in an unknown state", fate: Aside, edits: |t| of_job(t, vec![("state", Some(s("tired")))]) },
     State { name: "a job without a version", fate: Aside, edits: |t| of_job(t, vec![("version", None)]) },
     // Allocs.
@@ -207,6 +245,11 @@ pub const STATES: &[State] = &[
         fate: Aside,
         edits: |t| of_alloc(t, vec![("client", Some(s("bored")))]),
     },
+    State {
+        name: "an alloc is unknown since in thirty years",
+        fate: Aside,
+        edits: |t| of_alloc(t, vec![("unknown_since_at", Some(far(t)))]),
+    },
     State { name: "an alloc without desired", fate: Aside, edits: |t| of_alloc(t, vec![("desired", None)]) },
     // Handles.
     State {
@@ -218,6 +261,15 @@ pub const STATES: &[State] = &[
         name: "the handle of a running alloc is to be destroyed",
         fate: Right(20),
         edits: |t| of_handle(t, vec![("state", Some(s("destroying")))]),
+    },
+    State {
+        name: "a handle says keep: false and missing_seen_at: null",
+        fate: Right(4),
+        edits: |t| {
+            let nothing = AttributeValue::Null(true);
+            let values = vec![("keep", Some(AttributeValue::Bool(false))), ("missing_seen_at", Some(nothing))];
+            of_handle(t, values)
+        },
     },
     State {
         name: "a handle is looked at in thirty years",
@@ -272,6 +324,33 @@ pub const STATES: &[State] = &[
         name: "the place in the queue is behind its end",
         fate: Right(2),
         edits: |_| entry(&[("key", s("queue_place")), ("version", n(1)), ("message", s("9999#Z")), ("count", n(4))]),
+    },
+    State {
+        name: "the places are no places",
+        fate: Right(8),
+        edits: |_| {
+            let place = |key| item(&[("key", s(key)), ("version", n(1)), ("message", s("")), ("count", n(4))]);
+            vec![Put("control", place("jobs_place")), Put("control", place("queue_place"))]
+        },
+    },
+    State {
+        name: "the account's limit ends in thirty years and began never",
+        fate: Right(8),
+        edits: |t| entry(&[("key", s("quota")), ("version", n(9)), ("until_at", far(t))]),
+    },
+    State {
+        name: "a function fails since in thirty years",
+        fate: Right(8),
+        edits: |t| {
+            let row = [("key", s("run#sweep-dispatch")), ("version", n(9))];
+            let times = [("started_at", n(t.world.now().as_ms())), ("failing_since_at", far(t))];
+            entry(&[row, times].concat())
+        },
+    },
+    State {
+        name: "what was told cannot be read",
+        fate: Right(8),
+        edits: |_| entry(&[("key", s("told")), ("version", s("seven"))]),
     },
     State {
         name: "a limit that cannot be read",

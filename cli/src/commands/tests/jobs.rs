@@ -307,3 +307,19 @@ async fn a_lost_race_is_tried_again_a_few_times() {
     assert!(out.is_empty() && err.contains("someone else changed it 3 times meanwhile"), "{err}");
     assert_eq!(world.store().node(fixtures::slot(0)).await.unwrap().unwrap(), node);
 }
+
+#[tokio::test]
+async fn commands_about_a_job_go_on_beside_an_alloc_that_cannot_be_read() {
+    use aws_sdk_dynamodb::types::AttributeValue::{N, S};
+    let world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    let row = [("alloc_id", S(alloc.id().to_string())), ("version", N("many".into()))];
+    world.put_raw(store::alloc_key(alloc.id()), &row[..1]).await;
+    let id = job.summary.job_id.to_string();
+    for line in [&["job", &id][..], &["logs", &id], &["node", "0"]] {
+        let said = world.run(line).await;
+        assert_eq!(said.result.unwrap(), Outcome::Done, "{line:?}");
+        assert!(said.err.contains("not shown") && said.err.contains(&alloc.id().to_string()), "{line:?}: {}", said.err);
+    }
+    assert!(world.run(&["history", &id]).await.result.is_ok());
+}

@@ -173,3 +173,30 @@ async fn a_difference_changes_nothing_and_its_exit_code_says_whether_there_is_on
     assert_eq!((out.as_str(), err.as_str()), ("~ nodes.max: 4 -> 7\n", ""));
     assert_eq!(world.rows().await, before);
 }
+
+#[tokio::test]
+async fn what_cannot_be_read_is_replaced_by_the_command_that_status_names() {
+    use aws_sdk_dynamodb::types::AttributeValue::{N, S};
+    let world = World::with_policy().await;
+    let row = |key: &ControlKey, name: &'static str| {
+        [("key", S(key.to_string())), ("version", N("7".into())), (name, N("5".into()))]
+    };
+    world.put_raw(store::control_key(&ControlKey::Policy), &row(&ControlKey::Policy, "document")).await;
+    let status = world.run(&["status"]).await.failed().0;
+    assert!(status.contains("policy") && status.contains("cannot"), "{status}");
+    let dir = tempfile::tempdir().unwrap();
+    let (said, changed) = world.changes(&["policy", "set", &file(&dir, "p.toml", POLICY)]).await;
+    assert_eq!(said.done(), "stored as version 8\n");
+    assert_eq!(changed, ["control/policy", "events/cluster/policy_set"]);
+    assert_eq!(world.store().control().await.unwrap().checked_policy().unwrap().0.nodes.max, 4);
+    // A release.
+    let held = fixtures::held(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900));
+    world.put_entry(held).await;
+    let key = ControlKey::Release(model::BrakeKind::Missing);
+    world.put_raw(store::control_key(&key), &row(&key, "message")).await;
+    let (said, changed) = world.changes(&["release", "missing"]).await;
+    assert!(said.done().starts_with("the next run carries out"));
+    assert_eq!(changed, ["control/release#missing", "events/cluster/release"]);
+    let release: model::control::Release = world.store().entry(&key).await.unwrap();
+    assert_eq!(release.until_at(), Some(at(4600)));
+}

@@ -164,7 +164,7 @@ impl<'a> Demo<'a> {
             if job.summary.state.is_ended() {
                 continue;
             }
-            let allocs = self.store().allocs_of(job).await?;
+            let allocs = self.store().allocs_of(job).await?.all()?;
             if !allocs.iter().any(|a| a.summary.client == ClientStatus::Running) {
                 continue;
             }

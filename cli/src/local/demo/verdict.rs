@@ -72,7 +72,7 @@ pub(super) async fn checks(demo: &mut Demo<'_>, end: End) -> Result<Vec<Check>, 
     let mut ended = BTreeMap::new();
     for (id, task) in &demo.jobs {
         if let Some(job) = demo.store().job(*id).await? {
-            let allocs = demo.store().allocs_of(&job).await?;
+            let allocs = demo.store().allocs_of(&job).await?.all()?;
             ended.insert(*id, Ended { name: &task.name, expect: &task.expect, job, allocs });
         }
     }

@@ -11,13 +11,13 @@ use futures::StreamExt;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState};
 use model::control::FailedStarts;
 use model::events::Subject;
-use model::ids::NodeId;
+use model::ids::{JobId, NodeId};
 use model::launch::LaunchSettings;
 use model::reason::Reason;
 use model::{ActionName, NodeRecord};
 use runtime::answer::ActError;
 use runtime::run::Run;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use store::Cond;
 use store::steps::{self, Retention};
@@ -31,6 +31,8 @@ pub(super) struct Acting<'a> {
     pub(super) pace: Pace,
     /// The entry of the failed starts as this run last wrote it.
     pub(super) failed_starts: tokio::sync::Mutex<Option<FailedStarts>>,
+    /// The jobs whose rows turned out to be unreadable.
+    pub(super) unreadable: Mutex<BTreeSet<JobId>>,
     /// The instances to terminate at the end, in as few calls as EC2 allows.
     terminate: Mutex<BTreeMap<String, NodeId>>,
 }
@@ -44,6 +46,7 @@ impl<'a> Acting<'a> {
             keep: Retention::of(policy),
             pace: Pace::new(policy.launch.calls_per_second),
             failed_starts: tokio::sync::Mutex::default(),
+            unreadable: Mutex::default(),
             terminate: Mutex::default(),
             run,
         }

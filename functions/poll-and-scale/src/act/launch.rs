@@ -167,7 +167,7 @@ impl Acting<'_> {
             };
             changes.push((Some(record.clone()), after));
         }
-        let mut written = self.write_nodes(&changes, &[Cond::Absent("instance_id")]).await?;
+        let mut written = self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await?;
         written.retain(|r| !r.is_cleaned());
         Ok((written, freed))
     }
@@ -215,7 +215,7 @@ impl Acting<'_> {
         for record in records {
             changes.push((Some(record.clone()), record.reclaim(now)?));
         }
-        self.write_nodes(&changes, &[Cond::Absent("instance_id")]).await
+        self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await
     }
 
     fn render<'l>(&self, launched: impl Into<Launched<'l>>, key_version: u32, offering: &Offering) -> LaunchRequest {
@@ -313,7 +313,7 @@ impl Acting<'_> {
         }
         // An earlier call of this life, by a run that was killed, may have launched an instance. So the write requires
         // that no instance is bound and no heartbeat has arrived.
-        let conditions = [Cond::Absent("instance_id"), Cond::Absent("first_ping_at")];
+        let conditions = [Cond::says_nothing("instance_id"), Cond::says_nothing("first_ping_at")];
         let mut changes: Vec<Change> = Vec::with_capacity(records.len());
         for record in records {
             match record.clean(now, &reason) {

@@ -21,10 +21,12 @@ use acting::Acting;
 use async_trait::async_trait;
 use model::NodeStatus;
 use model::cloud::Cloud;
+use model::ids::JobId;
 use model::launch::LaunchSettings;
 use model::time::Time;
 use runtime::answer::{ActError, ActionAnswer, Outcome};
 use runtime::run::{Numbered, Perform, Run};
+use std::sync::PoisonError;
 use store::steps;
 
 /// How many actions run at the same time.
@@ -51,6 +53,7 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
         _ => None,
     });
     acting.run.use_releases(brakes, &answers).await;
+    acting.set_jobs_aside().await;
     acting.tell_news(plan).await;
     acting.note_queue_place(plan).await;
     let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();
@@ -61,9 +64,30 @@ const fn is_launch(action: &Action) -> bool {
     matches!(action, Action::Launch { .. } | Action::Relaunch(_))
 }
 
+/// The job that an action places, rejects or queues.
+const fn job_of(action: &Action) -> Option<JobId> {
+    match action {
+        Action::Place { job_id, .. } | Action::Reject(job_id) | Action::Requeue(job_id) => Some(*job_id),
+        Action::Replace { original, .. } => Some(original.job_id),
+        _ => None,
+    }
+}
+
 #[async_trait]
 impl Perform<Action> for Acting<'_> {
     async fn perform(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
+        let performed = self.perform_one(planned, now).await;
+        if let (Err(error), Some(job_id)) = (&performed, job_of(&planned.action))
+            && error.is_unreadable("jobs")
+        {
+            self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(job_id);
+        }
+        performed
+    }
+}
+
+impl Acting<'_> {
+    async fn perform_one(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
         let reason = &planned.reason.to_string();
         match &planned.action {
             // Launches are carried out together: see `calls`.

@@ -26,7 +26,7 @@ impl Acting<'_> {
 
     pub(super) async fn abandon(&self, node_id: NodeId, reason: &str) -> Result<(), ActError> {
         let record = self.record(node_id)?;
-        self.clean(&record, reason, vec![Cond::Absent("instance_id"), silent_since(&record)]).await
+        self.clean(&record, reason, vec![Cond::says_nothing("instance_id"), silent_since(&record)]).await
     }
 
     pub(super) async fn shut_down(

@@ -6,10 +6,12 @@
 
 use super::acting::Acting;
 use crate::plan::Plan;
+use model::control::ControlKey;
 use model::events::Event;
 use model::explain::Waiting;
 use model::reason::Reason;
 use model::told::ToldRow;
+use std::sync::PoisonError;
 use store::{Store, change};
 
 impl Acting<'_> {
@@ -26,9 +28,27 @@ impl Acting<'_> {
         }
     }
 
+    /// Notes the jobs that this run could not place because their rows cannot be read. The queue's index shows only a part of
+    /// a row. From the next run on they keep no node, until clean-stale-records finds that they were repaired.
+    pub(super) async fn set_jobs_aside(&self) {
+        let found = std::mem::take(&mut *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner));
+        let before = self.run.seen.control.jobs_place();
+        if let Some(after) = before.noting(found) {
+            self.run.note_place(&before, &after).await;
+        }
+    }
+
     /// Tells what is new in the plan's explanation.
     pub(super) async fn tell_news(&self, plan: &Plan) {
         let before = self.run.seen.control.told.as_ref();
+        let key = ControlKey::Told.to_string();
+        if before.is_none() && self.run.seen.control.unreadable.iter().any(|entry| entry.key == key) {
+            // It is only a memory. Without it nothing could be told, not even this.
+            if let Err(error) = self.run.store.replace_unreadable(&ToldRow::new()).await {
+                tracing::warn!(%error, "what was told is not known and could not be forgotten");
+            }
+            return;
+        }
         let queue = self.run.seen.jobs.iter().map(|job| job.job_id);
         let told = before.cloned().unwrap_or_default();
         let (news, after): (_, ToldRow) = told.news(&plan.explained, queue);

@@ -58,12 +58,14 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
 }
 
-/// The allocs that only the record of their node lists: they ended, or their table was restored to another moment. A record
+/// The allocs that only the record of this node lists: they ended, they are live on another node, or their table was restored to
+/// another moment. A record
 /// and its allocs change together, so this never comes from a run of ours. Until it is corrected, the node gets no work and
 /// is not shut down.
 fn without_rows(view: &View<'_>, plan: &mut Plan) {
     for (_, life) in view.lives().filter(|(_, life)| view.is_unclear(life.node_id)) {
-        let is_known = |id: &AllocId| view.is_live_alloc(*id) || view.seen.aside.allocs.contains(id);
+        let is_here = |id: &AllocId| view.seen.alloc(*id).is_some_and(|alloc| alloc.node_id == life.node_id);
+        let is_known = |id: &AllocId| is_here(id) || view.seen.aside.allocs.contains(id);
         for id in life.allocs.iter().filter(|id| !is_known(id)) {
             plan.add(Action::LoseAlloc(*id, life.node_id), Reason::AllocWithoutRow {});
         }

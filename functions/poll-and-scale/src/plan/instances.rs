@@ -12,7 +12,7 @@ use super::brakes;
 use super::view::{View, is_live};
 use model::action::Telling;
 use model::brake::{LetGo, Trouble, Unbraked};
-use model::cloud::{Instance, InstanceState};
+use model::cloud::{Instance, InstanceState, NODE_TAG};
 use model::events::Subject;
 use model::reason::Reason;
 use model::time::{Span, Time};
@@ -34,7 +34,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             // an instance of another node. The record does nothing to the instance before a person has corrected the record.
             view.lose(life.node_id);
             let reason = Reason::ForeignInstance { instance_id: foreign.instance_id.clone(), owner: foreign.owner() };
-            plan.tell(Action::Warn(Subject::Slot(record.slot)), reason, Telling::Quiet);
+            warn(plan, Subject::Slot(record.slot), reason);
             continue;
         }
         // If EC2 lists several instances, the oldest counts, and the others are orphans.
@@ -56,6 +56,11 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         }
     }
     judge_unlisted(view, plan, unlisted);
+    // An instance of a batch has no tag of a node before it is bound.
+    let makes_no_sense = |i: &&Instance| is_live(i) && i.tags.contains_key(NODE_TAG) && i.node_id().is_none();
+    for instance in view.seen.instances.iter().filter(makes_no_sense) {
+        warn(plan, Subject::Cluster, Reason::TagMakesNoSense { instance_id: instance.instance_id.clone() });
+    }
 }
 
 fn bind(view: &mut View<'_>, plan: &mut Plan, life: &Life, instance: &Instance) {
@@ -152,8 +157,14 @@ fn another_is_tagged(
             plan.add_quietly(action, reason.clone());
         }
     } else {
-        plan.tell(Action::Warn(Subject::Slot(record.slot)), reason, Telling::Quiet);
+        warn(plan, Subject::Slot(record.slot), reason);
     }
+}
+
+/// Says what a person must put right: in each run's answer, in `status` for as long as it lasts, and in one event.
+fn warn(plan: &mut Plan, subject: Subject, reason: Reason) {
+    plan.explained.rows.push((subject.clone(), reason.clone()));
+    plan.tell(Action::Warn(subject), reason, Telling::Quiet);
 }
 
 /// Records that are bound to an unlisted instance.

@@ -78,8 +78,8 @@ const MAX_ID_BYTES_OF_A_NODE: usize = MAX_ID_BYTES / 2;
 const MAX_SOURCES: usize = 1000;
 const MAX_SOURCES_OF_A_NODE: usize = 200;
 
-/// The most jobs that cannot be read and are remembered.
-const MAX_UNREADABLE: usize = 100;
+/// The most jobs that cannot be read and are remembered. Each run reads them, to see whether they were repaired.
+const MAX_UNREADABLE: usize = 1000;
 
 /// How long an entry is kept after its end, in seconds: a day.
 const MEMORY_S: i64 = 86_400;
@@ -106,6 +106,27 @@ impl EntryRow {
         }
     }
 
+    /// Whether the row says nothing: it was never written, or a wrong clock wrote what it said.
+    pub fn is_blank(&self) -> bool {
+        let Self {
+            key,
+            version,
+            until_at,
+            since_at,
+            before_at,
+            wait_s,
+            count,
+            policy_version,
+            message,
+            parts,
+            unreadable,
+        } = self;
+        let _ = (key, version);
+        let times = [until_at, since_at, before_at].iter().all(|at| at.is_none());
+        let numbers = wait_s.is_none() && count.is_none() && policy_version.is_none();
+        times && numbers && message.is_none() && parts.is_empty() && unreadable.is_empty()
+    }
+
     pub(crate) fn applies(&self, now: Time) -> bool {
         self.until_at.is_some_and(|until| now < until)
     }
@@ -115,7 +136,7 @@ impl EntryRow {
     ///
     /// An entry that says nothing is over too: a wrong clock wrote what it said.
     pub fn is_over(&self, key: &ControlKey, policy_version: u64, now: Time) -> bool {
-        if *self == (Self { version: self.version, ..Self::new(key) }) {
+        if self.is_blank() {
             return true;
         }
         let ended_at = match key {
@@ -226,9 +247,10 @@ entries! {
 }
 
 impl JobsPlace {
-    /// The last job that was read; `None` if the next run begins at the start of the table.
+    /// The last job that was read; `None` if the next run begins at the start of the table. A place that is no job counts as
+    /// none: the database would refuse it in every run.
     pub fn job(&self) -> Option<&str> {
-        self.message()
+        self.message().filter(|job| job.parse::<JobId>().is_ok())
     }
 
     /// The jobs whose rows could not be read.
@@ -241,15 +263,25 @@ impl JobsPlace {
     #[must_use]
     pub fn moved(&self, job: Option<String>, unreadable: impl IntoIterator<Item = JobId>) -> Option<Self> {
         let unreadable: BTreeSet<JobId> = unreadable.into_iter().take(MAX_UNREADABLE).collect();
-        let changes = job.as_deref() != self.job() || unreadable != self.0.unreadable;
+        let changes = job.as_deref() != self.message() || unreadable != self.0.unreadable;
         changes.then(|| Self(EntryRow { message: job, unreadable, ..self.0.clone() }))
+    }
+
+    /// The entry with more jobs whose rows cannot be read; `None` if nothing changes.
+    #[must_use]
+    pub fn noting(&self, unreadable: impl IntoIterator<Item = JobId>) -> Option<Self> {
+        let all = self.0.unreadable.iter().copied().chain(unreadable);
+        let all: BTreeSet<JobId> = all.take(MAX_UNREADABLE).collect();
+        (all != self.0.unreadable).then(|| Self(EntryRow { unreadable: all, ..self.0.clone() }))
     }
 }
 
 impl QueuePlace {
-    /// The rank of the last job that was read there; `None` if the next run begins behind the head.
+    /// The rank of the last job that was read there; `None` if the next run begins behind the head. A place that is no rank
+    /// counts as none: the database would refuse it in every run.
     pub fn rank(&self) -> Option<&str> {
-        self.message()
+        let is_job = |id: &str| id.parse::<JobId>().is_ok();
+        self.message().filter(|rank| rank.split_once('#').is_some_and(|(_, id)| is_job(id)))
     }
 
     /// How many jobs were read since this round began behind the head.
@@ -388,7 +420,8 @@ impl LastRun {
     /// The entry after a run that begins now.
     #[must_use]
     pub fn begun(&self, now: Time) -> Self {
-        Self(EntryRow { since_at: Some(now), ..self.0.clone() })
+        let until_at = self.0.until_at.filter(|at| *at <= now + LONGEST_AHEAD);
+        Self(EntryRow { since_at: Some(now), until_at, ..self.0.clone() })
     }
 
     /// When a run will begin that waits for it; `None` if no run waits.

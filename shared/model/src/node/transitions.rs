@@ -5,8 +5,8 @@
 //! Does not: write anything (the store does), or decide when a transition is due (the plans do).
 
 use super::{
-    Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, Life, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown,
-    Version, short_reason,
+    Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, NodeRecord, NodeState, NotPossible, Offering,
+    ShuttingDown, Version, short_reason,
 };
 use crate::batch::Batch;
 use crate::ids::{AllocId, NodeId, Slot};
@@ -243,7 +243,7 @@ impl NodeRecord {
         let later = |known: Time, this: Time| if known > now + LONGEST_AHEAD { this } else { known.max(this) };
         contact.last_ping_at = later(contact.last_ping_at, now);
         contact.lease_expires_at = later(contact.lease_expires_at, lease_expires_at);
-        contact.uptime_ms = contact.uptime_ms.max(caller.uptime_ms);
+        contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(caller.uptime_ms);
         if contact.busy != caller.busy {
             contact.busy = caller.busy;
             contact.idle_since_at = None;

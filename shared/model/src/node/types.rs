@@ -23,6 +23,9 @@ pub const ABSENCE_CONFIRM: Span = Span::from_s(60);
 /// A heartbeat, a lease or a claim of a launch that is further ahead than this was written by a wrong clock.
 pub const LONGEST_AHEAD: Span = Span::from_s(86_400);
 
+/// No machine is up for so long, in milliseconds: a hundred years. A person wrote such a number.
+pub const LONGEST_UPTIME_MS: u64 = 100 * 366 * 86_400_000;
+
 /// The version of a record as read. Other crates do not make versions: they take them from the records that they
 /// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -36,6 +39,14 @@ impl Version {
     /// The version after the next write.
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
+    }
+
+    /// The version after this number, of a row that cannot be read. `None`: the row has no number that could be read.
+    pub const fn after(number: Option<u64>) -> Self {
+        match number {
+            Some(number) => Self(number).next(),
+            None => Self::UNWRITTEN.next(),
+        }
     }
 
     /// The number, for people.

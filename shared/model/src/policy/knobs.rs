@@ -198,7 +198,12 @@ pub const KNOBS: &[Knob] = &[
         "1800",
         "if all nodes are silent at once, heartbeat-ingest is more likely down than the nodes: none is treated as silent for this time",
     ),
-    knob("poll.stale_after_s", SECONDS_1, "45", "a run does not act on anything that it read longer ago than this"),
+    knob(
+        "poll.stale_after_s",
+        Kind::Whole(10, 366 * DAY_S),
+        "45",
+        "a run does not act on anything that it read longer ago than this",
+    ),
     knob("poll.min_gap_s", SECONDS, "5", "the shortest time between two runs that events start"),
     knob(
         "poll.list_nodes",
