@@ -12,14 +12,14 @@ use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
+    AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
     KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
     ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, Select, TimeToLiveSpecification,
     TransactWriteItem, Update, WriteRequest,
 };
 use model::causes::chain;
 use model::ids::ClusterName;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -279,16 +279,6 @@ async fn pause_of_batch(operation: &'static str, tries: &mut u32) -> Result<(), 
     Ok(())
 }
 
-/// Each key once: DynamoDB refuses a batch that names one twice.
-fn each_once(keys: &[Key]) -> Vec<&Key> {
-    let text = |value: &'_ AttributeValue| match value {
-        AttributeValue::S(text) | AttributeValue::N(text) => text.clone(),
-        _ => String::new(),
-    };
-    let mut known = HashSet::with_capacity(keys.len());
-    keys.iter().filter(|key| known.insert((text(&key.hash), key.range.as_ref().map(text)))).collect()
-}
-
 #[async_trait]
 impl Db for Dynamo {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
@@ -313,9 +303,8 @@ impl Db for Dynamo {
         let mut found = Vec::with_capacity(keys.len());
         let Some(first) = keys.first() else { return Ok(found) };
         let table = self.name(first.table);
-        let keys = each_once(keys);
         for chunk in keys.chunks(BATCH_KEYS) {
-            let mut wanted: Vec<Item> = chunk.iter().map(|key| key.attributes()).collect();
+            let mut wanted: Vec<Item> = chunk.iter().map(Key::attributes).collect();
             let mut tries = 0;
             while !wanted.is_empty() {
                 pause_of_batch(operation, &mut tries).await?;

@@ -13,6 +13,7 @@ use crate::rows::{
 };
 use crate::tables::{DUE, Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
+use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::try_join_all;
 use model::auth::TokenKind;
 use model::chance::Chance;
@@ -24,7 +25,7 @@ use model::time::{Span, Time};
 use model::wire::ReportCounter;
 use model::{Alloc, AllocSummary, Handle, Job, MAX_NODES, NodeRecord, Version};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,6 +144,18 @@ impl Store {
         }
     }
 
+    /// These rows, each once: DynamoDB refuses a batch that names one twice.
+    async fn get_each(&self, keys: impl IntoIterator<Item = Key>) -> Result<Vec<Row>, DbError> {
+        let text = |value: &AttributeValue| match value {
+            AttributeValue::S(text) | AttributeValue::N(text) => text.clone(),
+            _ => String::new(),
+        };
+        let mut known = HashSet::new();
+        let is_new = |key: &Key| known.insert((text(&key.hash), key.range.as_ref().map(text)));
+        let keys: Vec<Key> = keys.into_iter().filter(is_new).collect();
+        self.db.get_many(&keys).await
+    }
+
     async fn read<R: Readable>(&self, key: &Key) -> Result<Option<R>, DbError> {
         self.db.get(key).await?.map(|item| from_row(key.table, &item)).transpose()
     }
@@ -175,7 +188,7 @@ impl Store {
     /// These jobs, read consistently; those that do not exist are left out.
     pub async fn jobs_of(&self, ids: impl IntoIterator<Item = JobId>) -> Result<Listed<Job>, DbError> {
         let keys: Vec<Key> = ids.into_iter().map(job_key).collect();
-        Ok(Listed::of(Table::Jobs, &self.db.get_many(&keys).await?))
+        Ok(Listed::of(Table::Jobs, &self.get_each(keys).await?))
     }
 
     /// A job, read consistently.
@@ -202,7 +215,7 @@ impl Store {
     /// Of these jobs, the rows that cannot be read, read consistently.
     pub async fn jobs_unreadable(&self, ids: impl IntoIterator<Item = JobId>) -> Result<Vec<Unreadable>, DbError> {
         let keys: Vec<Key> = ids.into_iter().map(job_key).collect();
-        Ok(Listed::<Job>::of(Table::Jobs, &self.db.get_many(&keys).await?).unreadable)
+        Ok(Listed::<Job>::of(Table::Jobs, &self.get_each(keys).await?).unreadable)
     }
 
     /// Every live alloc, in any order, in so many parts that are read at the same time. The index may be behind the table.
@@ -218,7 +231,7 @@ impl Store {
     /// These allocs, read consistently; those that do not exist are left out.
     pub async fn allocs_listed(&self, ids: impl IntoIterator<Item = AllocId>) -> Result<Listed<Alloc>, DbError> {
         let keys: Vec<Key> = ids.into_iter().map(alloc_key).collect();
-        Ok(Listed::of(Table::Allocs, &self.db.get_many(&keys).await?))
+        Ok(Listed::of(Table::Allocs, &self.get_each(keys).await?))
     }
 
     /// An alloc, read consistently.
@@ -304,7 +317,7 @@ impl Store {
             }
             _ => first.keys,
         };
-        Ok(Listed::of(Table::Handles, &self.db.get_many(&keys).await?))
+        Ok(Listed::of(Table::Handles, &self.get_each(keys).await?))
     }
 
     /// The keys of the handles that are due, from this time on.
@@ -350,14 +363,14 @@ impl Store {
     /// The policy's row and poll-and-scale's last run, which are all that heartbeat-ingest needs.
     pub async fn ingest_control(&self) -> Result<Control, DbError> {
         let keys = [control_key(&ControlKey::Policy), control_key(&ControlKey::Run(POLL_AND_SCALE.name.to_owned()))];
-        Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row))))
+        Ok(Control::from_rows(self.get_each(keys).await?.iter().map(|row| to_json(row))))
     }
 
     /// The rows of the last runs of all scheduled functions.
     pub async fn runs(&self) -> Result<Control, DbError> {
         let key = |function: &functions::Function| control_key(&ControlKey::Run(function.name.to_owned()));
         let keys: Vec<Key> = functions::scheduled().map(|(function, _)| key(function)).collect();
-        Ok(Control::from_rows(self.db.get_many(&keys).await?.iter().map(|row| to_json(row))))
+        Ok(Control::from_rows(self.get_each(keys).await?.iter().map(|row| to_json(row))))
     }
 
     /// The row of the entry with this key, read consistently; if there is no such row, or it cannot be read, a row that was
@@ -526,11 +539,7 @@ impl Store {
             ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
         ]);
         let refuses = pulse.refuses.map_or(Cond::says_nothing("refuses"), |why| Cond::Eq("refuses", s(why)));
-        let busy = if pulse.busy {
-            Cond::Eq("busy", aws_sdk_dynamodb::types::AttributeValue::Bool(true))
-        } else {
-            Cond::says_nothing("busy")
-        };
+        let busy = if pulse.busy { Cond::Eq("busy", AttributeValue::Bool(true)) } else { Cond::says_nothing("busy") };
         let mut when = vec![
             Cond::Eq("node_id", s(pulse.node_id)),
             Cond::Eq("instance_id", s(pulse.instance_id)),
@@ -553,7 +562,7 @@ impl Store {
         if let Some((version, kind)) = pulse.token {
             when.push(Cond::Eq("key_version", n(version)));
             when.push(match kind {
-                TokenKind::Session => Cond::Eq("session", aws_sdk_dynamodb::types::AttributeValue::Bool(true)),
+                TokenKind::Session => Cond::Eq("session", AttributeValue::Bool(true)),
                 TokenKind::Boot => Cond::says_nothing("session"),
             });
         }

@@ -14,7 +14,7 @@ use model::ids::{AllocId, JobId};
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{AllocSummary, ClientStatus, Desired, Intent, JobState, JobSummary, NodeRecord, NodeStatus, Reconcile};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut back: BTreeMap<(JobId, u32), Vec<&AllocSummary>> = BTreeMap::new();
@@ -50,7 +50,10 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     // A job that is placed but has no live alloc would be stuck for ever. Such a job can exist after the tables were
     // restored to different moments.
     let aside = &view.seen.aside.allocs;
-    let has_alloc = |job: &JobSummary| job.allocs.iter().any(|id| view.is_live_alloc(*id) || aside.contains(id));
+    let of_aside: BTreeSet<JobId> = aside.iter().map(|id| id.job_id).collect();
+    // An alloc whose row cannot be read may run, also if the job does not list it.
+    let has_alloc =
+        |job: &JobSummary| job.allocs.iter().any(|id| view.is_live_alloc(*id)) || of_aside.contains(&job.job_id);
     for job in &view.seen.jobs {
         if matches!(job.state, JobState::Placed | JobState::Regrouping) && !has_alloc(job) {
             plan.add(Action::Requeue(job.job_id), Reason::NoAllocLeft {});
