@@ -52,6 +52,19 @@ async fn a_wrong_policy_is_refused_with_every_mistake_and_nothing_is_stored() {
 }
 
 #[tokio::test]
+async fn the_printed_defaults_are_a_file_that_is_checked_and_stored_as_it_is() {
+    let world = World::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let printed = world.run(&["policy", "show", "--defaults"]).await.done();
+    let written = file(&dir, "defaults.toml", &printed);
+    let checked = world.run(&["policy", "check", &written]).await.done();
+    assert!(checked.ends_with("is valid: 1 size, at most 64 nodes\n"), "{checked}");
+    assert_eq!(world.run(&["policy", "set", &written]).await.done(), "stored as version 1\n");
+    // What is stored is what was printed.
+    assert_eq!(world.run(&["policy", "diff", &written]).await.done(), "");
+}
+
+#[tokio::test]
 async fn setting_a_policy_prints_the_difference_and_stores_it_once() {
     let world = World::new().await;
     let dir = tempfile::tempdir().unwrap();
