@@ -117,6 +117,7 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
                 connect: Box::new(move || Box::pin(connect(given.clone()))),
                 clock,
                 screen: if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Pipe },
+                colours: anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
                 input: &mut io::BufReader::new(io::stdin()),
                 out: &mut io::stdout(),
                 err: &mut io::stderr(),

@@ -27,6 +27,7 @@ async fn commands_that_need_no_cluster_do_not_connect() {
         &["plan", "--state", &state],
     ] {
         let mut context = Context {
+            colours: false,
             screen: Screen::Pipe,
             connect: Box::new(|| panic!("it asked for a cluster")),
             clock: Arc::new(|| at(0)),
