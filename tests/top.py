@@ -166,6 +166,32 @@ def real(local):
     top.ends("q")
 
 
+def colours(local):
+    """The colours of tables: on a terminal, if nobody says otherwise."""
+    def said(*line, **variables):
+        env = {**local.environment(), **variables}
+        return subprocess.run([PROGRAM, *line], env=env, capture_output=True, text=True, check=False).stdout
+
+    def shown(*line, **variables):
+        terminal = Terminal(local, *line, columns=300, **variables)
+        while terminal.process.poll() is None:
+            terminal.read(0.2)
+        while select.select([terminal.master], [], [], 0.2)[0]:
+            terminal.draw(os.read(terminal.master, 65536).decode(errors="replace"))
+        return terminal.raw
+
+    plain = said("nodes")
+    check("a table in a pipe has no colours", "ready" in plain and "\x1b" not in plain, plain[:300])
+    check("--color always colours it", "\x1b[" in said("nodes", "--color", "always") and "\x1b[" in said("status", "--color", "always"))
+    check("--color always wins over NO_COLOR", "\x1b[38" in said("nodes", "--color", "always", NO_COLOR="1"))
+    check("CLICOLOR_FORCE colours it, and NO_COLOR wins", "\x1b[38" in said("nodes", CLICOLOR_FORCE="1")
+          and "\x1b" not in said("nodes", CLICOLOR_FORCE="1", NO_COLOR="1"))
+    check("JSON never has colours", "\x1b" not in said("nodes", "--json", "--color", "always"))
+    check("a terminal gets colours", "\x1b[38" in shown("nodes"))
+    check("NO_COLOR and --color never take them away", "\x1b[" not in shown("nodes", NO_COLOR="1")
+          and "\x1b[" not in shown("nodes", "--color", "never"))
+
+
 def broken(local):
     """A cluster that cannot be read."""
     top = Terminal(local, "top", NODEKEEPER_CLUSTER="nowhere")
@@ -179,6 +205,7 @@ def main():
         no_terminal(local)
         page_rows.large(local.dynamo)
         large(local)
+        colours(local)
         broken(local)
     with Local("--tick-s", "1", "--unisolated") as local:
         real(local)

@@ -83,7 +83,7 @@ pub(super) async fn list_with(
 }
 
 async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
-    let Page { out, err } = page;
+    let Page { out, err, colours } = page;
     let listed = cluster.store.nodes_listed(1).await?;
     show::unreadable(err, &listed.unreadable)?;
     let mut records = listed.rows;
@@ -105,7 +105,7 @@ async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -
     for record in &records {
         rows.row(cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]));
     }
-    rows.print(out)?;
+    rows.colours(*colours).print(out)?;
     if !args.all && free > 0 {
         writeln!(out, "{} not shown (--all)", show::several(free, "free slot"))?;
     } else if records.is_empty() {
@@ -156,7 +156,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     }
     let mut fields = fields(&record, now);
     fields.field("next", next);
-    fields.print(context.out)?;
+    fields.colours(context.colours).print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {
         let mut allocs = cluster.store.allocs(ids).await?;
@@ -174,7 +174,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
             ]);
         }
         writeln!(context.out)?;
-        rows.print(context.out)?;
+        rows.colours(context.colours).print(context.out)?;
     }
     Ok(Outcome::Done)
 }

@@ -166,9 +166,9 @@ fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
             Level::Wrong => "WRONG",
         };
         let to_do = if check.to_do.is_empty() { String::new() } else { format!(": {}", check.to_do) };
-        rows.row([mark.to_owned(), check.what.clone(), format!("{}{to_do}", check.says)]);
+        rows.marked(mark, [check.what.clone(), format!("{}{to_do}", check.says)]);
     }
-    rows.print(context.out)?;
+    rows.colours(context.colours).print(context.out)?;
     let or_none = |counts: &BTreeMap<String, usize>| if counts.is_empty() { "none".into() } else { counted(counts) };
     writeln!(context.out, "nodes: {}", or_none(&status.nodes))?;
     writeln!(context.out, "jobs: {}", or_none(&status.jobs))?;
