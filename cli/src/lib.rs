@@ -9,4 +9,5 @@ pub mod contexts;
 pub mod hidden_env;
 pub mod local;
 mod past;
+mod view;
 pub mod web;

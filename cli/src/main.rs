@@ -5,8 +5,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
 
+use anstream::AutoStream;
 use anyhow::Context as _;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
@@ -35,6 +36,9 @@ struct Cli {
     /// A context of the configuration file, in place of the current one (see `context`)
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
+    /// When tables have colours: auto is on a terminal, unless NO_COLOR is set, and with CLICOLOR_FORCE also elsewhere
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
     #[command(subcommand)]
     what: What,
 }
@@ -117,6 +121,7 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
                 connect: Box::new(move || Box::pin(connect(given.clone()))),
                 clock,
                 screen: if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Pipe },
+                colours: colours(cli.color),
                 input: &mut io::BufReader::new(io::stdin()),
                 out: &mut io::stdout(),
                 err: &mut io::stderr(),
@@ -146,6 +151,18 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let secrets = aws_sdk_secretsmanager::Client::new(&config);
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
     Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), secrets })
+}
+
+/// Whether tables have colours.
+fn colours(choice: ColorChoice) -> bool {
+    let wanted = match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
+    };
+    // What draws the tables has a look at NO_COLOR of its own, which `--color always` overrides.
+    ratatui::crossterm::style::force_color_output(wanted);
+    wanted
 }
 
 /// Whether the reader of the output has closed the pipe.

@@ -77,11 +77,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     while let Some((id, result)) = cancelled.next().await {
         match result {
             Ok(Ok(job)) => {
-                let stopping = match job.summary.allocs.len() {
-                    0 => String::new(),
-                    n => format!(": {} will stop in the next run", several(n, "live alloc")),
-                };
-                writeln!(context.out, "{id} cancelled{stopping}")?;
+                writeln!(context.out, "{}", cancelled_line(&job))?;
             }
             Ok(Err(JobState::Cancelled)) => writeln!(context.out, "{id} was cancelled already")?,
             Ok(Err(state)) => {
@@ -98,8 +94,17 @@ pub(super) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     Ok(Outcome::done_if(all))
 }
 
+/// What is said of a job that was cancelled.
+pub(super) fn cancelled_line(job: &Job) -> String {
+    let stopping = match job.summary.allocs.len() {
+        0 => String::new(),
+        n => format!(": {} will stop in the next run", several(n, "live alloc")),
+    };
+    format!("{} cancelled{stopping}", job.summary.job_id)
+}
+
 /// Cancels one job. The state of the job if it has ended already.
-async fn cancel(
+pub(super) async fn cancel(
     cluster: &Cluster,
     id: JobId,
     keep: Retention,

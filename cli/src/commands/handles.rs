@@ -112,7 +112,7 @@ pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
             when(handle.due_at, now),
         ]);
     }
-    rows.print(context.out)?;
+    rows.colours(context.colours).print(context.out)?;
     Ok(Outcome::Done)
 }
 

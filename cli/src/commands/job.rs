@@ -65,10 +65,10 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     // An event with the same reason as the job itself is not shown.
     let latest = latest.first().filter(|e| Some(&e.reason) != job.reason.as_ref());
     let latest = latest.map(|e| format!("{}: {} ({})", e.action, e.reason, when(e.at(), now)));
-    fields(&job, waits, latest, now).print(context.out)?;
+    fields(&job, waits, latest, now).colours(context.colours).print(context.out)?;
     if !allocs.is_empty() {
         writeln!(context.out)?;
-        alloc_rows(&allocs, now).print(context.out)?;
+        alloc_rows(&allocs, now).colours(context.colours).print(context.out)?;
         writeln!(context.out)?;
         history_rows(&allocs, now).print(context.out)?;
     }

@@ -141,7 +141,7 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
         };
         writeln!(page.out, "{none}")?;
     } else {
-        table(&jobs, why, now).print(&mut page.out)?;
+        table(&jobs, why, now).colours(page.colours).print(&mut page.out)?;
     }
     let limit = args.limit;
     if more && args.queue {

@@ -38,13 +38,15 @@ mod submit;
 mod teardown;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tone;
+mod top;
 mod watch;
 mod web;
 
 pub use next::Next;
 pub(crate) use show::command as command_line;
 pub use show::{Screen, error};
-pub(crate) use status::{Level, Seen, Status, node_word};
+pub(crate) use status::{Check, Level, Seen, Status, node_word};
 pub(crate) use story::{Happening, WHOLE as WHOLE_STORY, of_job as story_of_job};
 
 use clap::Subcommand;
@@ -88,6 +90,8 @@ pub struct Context<'a> {
     pub input: &'a mut (dyn BufRead + Send),
     /// Whether standard output is a terminal.
     pub screen: Screen,
+    /// Whether standard output gets colours.
+    pub colours: bool,
     /// Standard output: the result of the command.
     pub out: &'a mut (dyn Write + Send),
     /// Standard error: what went wrong.
@@ -176,6 +180,9 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Reckon what the nodes cost, and for whom, from the list prices in the policy
     Cost(cost::CostArgs),
+    /// Watch the cluster in this terminal: nodes, jobs, why each one waits; cancel and drain by a key
+    #[command(after_help = top::HELP)]
+    Top(top::TopArgs),
     /// Show the cluster on a page of this machine, until Ctrl-C
     Web(web::WebArgs),
     /// Show and rotate the master key of the node tokens
@@ -209,6 +216,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::History(args) => history::run(context, &args).await,
         Command::Status(args) => status::run(context, &args).await,
         Command::Cost(args) => cost::run(context, &args).await,
+        Command::Top(args) => top::run(context, &args).await,
         Command::Web(args) => web::run(context, &args).await,
         Command::Key(command) => key::run(context, &command).await,
         Command::Teardown(args) => teardown::run(context, &args).await,

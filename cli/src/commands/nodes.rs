@@ -13,7 +13,7 @@ use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::ActionName;
 use model::events::Subject;
-use model::ids::Slot;
+use model::ids::{NodeId, Slot};
 use model::time::Time;
 use model::{Intent, NodeRecord, NodeState};
 use serde::Serialize;
@@ -83,7 +83,7 @@ pub(super) async fn list_with(
 }
 
 async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
-    let Page { out, err } = page;
+    let Page { out, err, colours } = page;
     let listed = cluster.store.nodes_listed(1).await?;
     show::unreadable(err, &listed.unreadable)?;
     let mut records = listed.rows;
@@ -105,7 +105,7 @@ async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -
     for record in &records {
         rows.row(cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]));
     }
-    rows.print(out)?;
+    rows.colours(*colours).print(out)?;
     if !args.all && free > 0 {
         writeln!(out, "{} not shown (--all)", show::several(free, "free slot"))?;
     } else if records.is_empty() {
@@ -156,7 +156,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     }
     let mut fields = fields(&record, now);
     fields.field("next", next);
-    fields.print(context.out)?;
+    fields.colours(context.colours).print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {
         let mut allocs = show::readable(context.err, cluster.store.allocs_listed(ids).await?)?;
@@ -174,7 +174,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
             ]);
         }
         writeln!(context.out)?;
-        rows.print(context.out)?;
+        rows.colours(context.colours).print(context.out)?;
     }
     Ok(Outcome::Done)
 }
@@ -237,7 +237,7 @@ pub(super) async fn intend(
         let now = context.now();
         let changed = async {
             let slot = finder.slot(given).await?;
-            anyhow::Ok((slot, change_intent(&cluster, slot, intent, by, now).await?))
+            anyhow::Ok((slot, change_intent(&cluster, Life::Any(slot), intent, by, now).await?))
         };
         match changed.await {
             Ok((slot, true)) => writeln!(context.out, "slot {slot} {done}")?,
@@ -252,17 +252,33 @@ pub(super) async fn intend(
     Ok(Outcome::done_if(all))
 }
 
-/// Gives the node in a slot an intent, and a drain this deadline. A drain without a deadline leaves the deadline that the
+/// Which node gets an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Whichever node is in the slot.
+    Any(Slot),
+    /// This node, and no later one of its slot.
+    Only(NodeId),
+}
+
+/// Gives a node an intent, and a drain this deadline. A drain without a deadline leaves the deadline that the
 /// node has. Returns whether that changed anything.
 pub(super) async fn change_intent(
     cluster: &Cluster,
-    slot: Slot,
+    life: Life,
     intent: Intent,
     by: Option<Time>,
     now: Time,
 ) -> anyhow::Result<bool> {
+    let (slot, only) = match life {
+        Life::Any(slot) => (slot, None),
+        Life::Only(node) => (node.slot(), Some(node)),
+    };
     let changed = retried(async || {
         let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
+        if only.is_some() && record.node_id() != only {
+            anyhow::bail!("nothing was changed: the node in slot {slot} is gone, or another one is there by now");
+        }
         // The termination of this node has begun and cannot be undone.
         if matches!(record.state, NodeState::ShuttingDown(_)) {
             anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");

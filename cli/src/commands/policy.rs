@@ -32,7 +32,10 @@ pub enum PolicyCommand {
     Edit(EditArgs),
     /// Print what `set` would change; the exit code is 1 if that is something
     Diff(FileArgs),
-    /// Print the stored policy
+    /// Print the stored policy, or with --defaults a policy to begin with
+    #[command(
+        after_help = "Example: nodekeeper policy show --defaults > policy.toml && nodekeeper policy check policy.toml"
+    )]
     Show(ShowArgs),
 }
 
@@ -47,7 +50,8 @@ pub struct FileArgs {
 /// `policy show`
 #[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
-    /// Print every knob with its default and meaning instead; needs no cluster
+    /// Print every knob with its unit, meaning and default instead: a file that `check` and `set` take as it is; needs
+    /// no cluster
     #[arg(long)]
     defaults: bool,
     /// Print JSON

@@ -3,7 +3,8 @@
 //! Guarantees: text from users or nodes cannot control the terminal.
 //! Does not: know what the output means.
 
-use comfy_table::{Table, presets};
+use super::tone::Tone;
+use comfy_table::{Cell, Color, Table, presets};
 use model::Capacity;
 use model::money::Usd;
 use model::time::{Span, Time};
@@ -12,8 +13,15 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use store::{Listed, Unreadable};
 
+/// The columns and fields whose words are states. They have colours, if there are any.
+const STATES: [&str; 8] = ["STATE", "STATUS", "CLIENT", "INTENT", "state", "status", "client", "intent"];
+
 /// A table without borders.
-pub(super) struct Rows(Table);
+pub(super) struct Rows {
+    table: Table,
+    /// The columns of states, by their places.
+    states: Vec<usize>,
+}
 
 impl Rows {
     /// A table with these column heads. Without heads, the table is a list of names and values.
@@ -23,24 +31,43 @@ impl Rows {
         if !heads.is_empty() {
             table.set_header(heads.iter().copied());
         }
-        Self(table)
+        let states = heads.iter().enumerate().filter(|(_, head)| STATES.contains(head)).map(|(n, _)| n).collect();
+        // It has no colours before somebody asks for them, whatever standard output is.
+        table.force_no_tty();
+        Self { table, states }
+    }
+
+    /// The same table with colours, if they are wanted.
+    pub(super) fn colours(mut self, wanted: bool) -> Self {
+        if wanted {
+            self.table.enforce_styling();
+        }
+        self
     }
 
     /// Adds a row.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
-        self.0.add_row(cells.into_iter().map(|c| one_line(&c.to_string())));
+        let states = &self.states;
+        let cell = |(n, text): (usize, String)| if states.contains(&n) { toned(&text) } else { Cell::new(text) };
+        self.table.add_row(cells.into_iter().map(|c| one_line(&c.to_string())).enumerate().map(cell));
+    }
+
+    /// Adds a row that begins with a mark of how good it is.
+    pub(super) fn marked(&mut self, mark: &str, cells: impl IntoIterator<Item = impl ToString>) {
+        let cells = cells.into_iter().map(|c| Cell::new(one_line(&c.to_string())));
+        self.table.add_row([toned(mark)].into_iter().chain(cells));
     }
 
     /// Adds a name and its value, if there is a value.
     pub(super) fn field(&mut self, name: &str, value: Option<impl ToString>) {
-        if let Some(value) = value {
-            self.row([name.to_owned(), value.to_string()]);
-        }
+        let Some(value) = value.map(|value| one_line(&value.to_string())) else { return };
+        let value = if STATES.contains(&name) { toned(&value) } else { Cell::new(value) };
+        self.table.add_row([Cell::new(name), value]);
     }
 
     /// Whether the table has no rows.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.table.is_empty()
     }
 
     /// Prints the table, if it has rows.
@@ -48,10 +75,21 @@ impl Rows {
         if self.is_empty() {
             return Ok(());
         }
-        for column in self.0.column_iter_mut() {
+        for column in self.table.column_iter_mut() {
             column.set_padding((0, 2));
         }
-        writeln!(out, "{}", self.0.trim_fmt())
+        writeln!(out, "{}", self.table.trim_fmt())
+    }
+}
+
+/// A state in the colour of its tone.
+fn toned(word: &str) -> Cell {
+    let cell = Cell::new(word);
+    match Tone::of(word) {
+        Tone::Good => cell.fg(Color::DarkGreen),
+        Tone::Warn => cell.fg(Color::DarkYellow),
+        Tone::Bad => cell.fg(Color::DarkRed),
+        Tone::Plain => cell,
     }
 }
 
@@ -220,6 +258,39 @@ mod tests {
         let mut out = Vec::new();
         rows.print(&mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "JOB  NAME\n1    a [31m b\n22\n");
+    }
+
+    #[test]
+    fn states_have_colours_only_if_they_are_wanted() {
+        let printed = |colours| {
+            let mut rows = Rows::new(&["JOB", "STATE", "NAME"]).colours(colours);
+            rows.row(["1", "failed", "ready"]);
+            rows.row(["2", "queued", "\x1b[31mred"]);
+            let mut out = Vec::new();
+            rows.print(&mut out).unwrap();
+            let mut fields = Rows::new(&[]).colours(colours);
+            fields.field("state", Some("ready"));
+            fields.field("name", Some("ready"));
+            fields.marked("WRONG", ["failed"]);
+            fields.print(&mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let plain = printed(false);
+        assert_eq!(
+            plain,
+            "JOB  STATE   NAME\n1    failed  ready\n2    queued   [31mred\nstate  ready\nname   ready\nWRONG  failed\n"
+        );
+        let coloured = printed(true);
+        assert_eq!(
+            coloured,
+            "JOB  STATE   NAME\n1    \x1b[38;5;1mfailed  \x1b[39mready\n2    queued   [31mred\n\
+             state  \x1b[38;5;2mready   \x1b[39m\nname   ready\n\x1b[38;5;1mWRONG  \x1b[39mfailed\n",
+            "the state, the value of the field and the mark"
+        );
+        // Without its sequences it is the same text: the columns stay where they are.
+        let text = anstream::adapter::strip_str(&coloured).to_string();
+        let lines = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
+        assert_eq!(lines(&text), lines(&plain));
     }
 
     #[test]

@@ -166,9 +166,9 @@ fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
             Level::Wrong => "WRONG",
         };
         let to_do = if check.to_do.is_empty() { String::new() } else { format!(": {}", check.to_do) };
-        rows.row([mark.to_owned(), check.what.clone(), format!("{}{to_do}", check.says)]);
+        rows.marked(mark, [check.what.clone(), format!("{}{to_do}", check.says)]);
     }
-    rows.print(context.out)?;
+    rows.colours(context.colours).print(context.out)?;
     let or_none = |counts: &BTreeMap<String, usize>| if counts.is_empty() { "none".into() } else { counted(counts) };
     writeln!(context.out, "nodes: {}", or_none(&status.nodes))?;
     writeln!(context.out, "jobs: {}", or_none(&status.jobs))?;
@@ -176,16 +176,20 @@ fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
         let price = show::dollars(status.price_per_hour);
         writeln!(context.out, "cost: {price} an hour by the policy's list prices; `nodekeeper cost` says for what")?;
     }
-    let wrong = status.checks.iter().filter(|c| c.level == Level::Wrong).count();
-    let notes = status.checks.iter().filter(|c| c.level == Level::Note).count();
-    if status.well && notes > 0 {
-        writeln!(context.out, "nothing is wrong; see the {}", several(notes, "note"))?;
-    } else if status.well {
-        writeln!(context.out, "all is well")?;
-    } else {
-        writeln!(context.out, "not all is well: {wrong} of {} checks", status.checks.len())?;
-    }
+    writeln!(context.out, "{}", status.verdict())?;
     Ok(())
+}
+
+impl Status {
+    /// Whether all is well, in a sentence.
+    pub(crate) fn verdict(&self) -> String {
+        let count = |level| self.checks.iter().filter(|c| c.level == level).count();
+        match (count(Level::Wrong), count(Level::Note)) {
+            (0, 0) => "all is well".to_owned(),
+            (0, notes) => format!("nothing is wrong; see the {}", several(notes, "note")),
+            (wrong, _) => format!("not all is well: {wrong} of {} checks", self.checks.len()),
+        }
+    }
 }
 
 fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {

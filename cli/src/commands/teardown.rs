@@ -9,7 +9,7 @@
 //! between is printed. The command can be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
-use super::nodes::change_intent;
+use super::nodes::{Life, change_intent};
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, counted, several};
 use super::{Cluster, Context, Outcome, Usage};
@@ -202,7 +202,7 @@ impl Left {
         }
         records.retain(|record| !record.is_cleaned());
         for record in records.iter().filter(|record| takes_drain(record)) {
-            change_intent(cluster, record.slot, Intent::Drain, None, now).await?;
+            change_intent(cluster, Life::Any(record.slot), Intent::Drain, None, now).await?;
         }
         // The nodes are drained first. Otherwise a node could start another job after its job is cancelled.
         let cancelled = if args.cancel_jobs { cancel_all(cluster, now).await? } else { 0 };

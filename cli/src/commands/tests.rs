@@ -165,15 +165,15 @@ async fn secrets(secret: &LocalSecret) -> aws_sdk_secretsmanager::Client {
 }
 
 #[derive(Clone)]
-struct World {
-    cluster: Cluster,
+pub(super) struct World {
+    pub(super) cluster: Cluster,
     now: Time,
     screen: Screen,
 }
 
 impl World {
     /// A world without tables.
-    async fn empty() -> Self {
+    pub(super) async fn empty() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()));
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let world = Self::empty().await;
         world.cluster.dynamo.create_tables().await.unwrap();
         world
@@ -206,7 +206,7 @@ impl World {
         world
     }
 
-    fn store(&self) -> &Store {
+    pub(super) fn store(&self) -> &Store {
         &self.cluster.store
     }
 
@@ -220,6 +220,7 @@ impl World {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut context = Context {
             screen: self.screen,
+            colours: false,
             connect: Box::new(move || {
                 let cluster = cluster.clone();
                 Box::pin(async move { Ok(cluster) })
@@ -273,16 +274,16 @@ impl World {
         (said, keys)
     }
 
-    async fn put_node(&self, record: &NodeRecord) -> NodeRecord {
+    pub(super) async fn put_node(&self, record: &NodeRecord) -> NodeRecord {
         self.store().write(None, record, Vec::new()).await.unwrap()
     }
 
-    async fn put_job(&self, n: u32) -> Job {
+    pub(super) async fn put_job(&self, n: u32) -> Job {
         self.store().write(None, &fixtures::job(n), Vec::new()).await.unwrap()
     }
 
     /// Places job `n` on slot 0, where it runs, with a handle.
-    async fn put_running(&self, n: u32) -> (Job, Alloc) {
+    pub(super) async fn put_running(&self, n: u32) -> (Job, Alloc) {
         let (job, node) = (self.put_job(n).await, fixtures::ready(0));
         let alloc = Alloc::place(fixtures::alloc_id(n), &job, &node, at(100)).unwrap();
         let node = self.put_node(&node.with_alloc(alloc.id(), at(100)).unwrap()).await;

@@ -19,6 +19,8 @@ const FAILED_LOOKS: u32 = 5;
 pub(super) struct Page {
     pub(super) out: Vec<u8>,
     pub(super) err: Vec<u8>,
+    /// Whether `out` gets colours.
+    pub(super) colours: bool,
 }
 
 /// Waits for the next look.
@@ -32,7 +34,7 @@ pub(super) async fn once(
     context: &mut Context<'_>,
     look: impl AsyncFn(Time, &mut Page) -> anyhow::Result<()>,
 ) -> anyhow::Result<Outcome> {
-    let mut page = Page::default();
+    let mut page = Page { colours: context.colours, ..Page::default() };
     let looked = look(context.now(), &mut page).await;
     context.err.write_all(&page.err)?;
     context.out.write_all(&page.out)?;
@@ -47,7 +49,7 @@ pub(super) async fn repeat(
 ) -> anyhow::Result<Outcome> {
     let (mut failed, mut is_first) = (0, true);
     loop {
-        let (mut page, now) = (Page::default(), context.now());
+        let (mut page, now) = (Page { colours: context.colours, ..Page::default() }, context.now());
         match look(now, &mut page).await {
             Ok(()) => failed = 0,
             Err(e) if failed + 1 < FAILED_LOOKS => {

@@ -40,7 +40,7 @@ mod region;
 mod run;
 pub(crate) mod secrets;
 mod stack;
-mod terminal;
+pub(crate) mod terminal;
 mod triggers;
 mod wake;
 

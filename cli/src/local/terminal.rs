@@ -10,15 +10,15 @@ pub(super) fn say(text: &str) {
 }
 
 /// The signals that end the program: Ctrl-C, TERM, and the end of the terminal.
-pub(super) struct Signals([Signal; 3]);
+pub(crate) struct Signals([Signal; 3]);
 
 impl Signals {
-    pub(super) fn listen() -> std::io::Result<Self> {
+    pub(crate) fn listen() -> std::io::Result<Self> {
         let [int, term, hup] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
         Ok(Self([int?, term?, hup?]))
     }
 
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         let Self([int, term, hup]) = self;
         tokio::select! {
             _ = int.recv() => {}

@@ -2,10 +2,8 @@
 //!
 //! Guarantees: an answer that cannot be given is JSON with an `error` that says what and why.
 
-use super::Web;
-use super::detail::{JobDetail, NodeDetail};
-use super::list::{Searched, Wanted, holds};
 use crate::past::{By, Report, Series};
+use crate::view::{JobDetail, NodeDetail, PAST, Searched, Views, Wanted, holds};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
@@ -65,7 +63,7 @@ fn seen(at: Time, value: impl Serialize) -> Answer {
     Ok(Json(value))
 }
 
-pub(super) async fn overview(State(web): State<Arc<Web>>) -> Answer {
+pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
     let live = web.live().await?;
     let explained = live.seen.next.as_ref().ok().map(|next| next.plan.explained.answer());
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
@@ -81,7 +79,7 @@ pub(super) async fn overview(State(web): State<Arc<Web>>) -> Answer {
     seen(live.now, overview)
 }
 
-pub(super) async fn jobs(State(web): State<Arc<Web>>, query: Asked<Wanted>) -> Answer {
+pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
     let wanted = asked(query)?;
     let (stored, live) = (web.stored().await?, web.live().await?);
     let rows = live.jobs(&stored, &web.source.store).await;
@@ -97,7 +95,7 @@ pub(super) async fn jobs(State(web): State<Arc<Web>>, query: Asked<Wanted>) -> A
     seen(live.now, part)
 }
 
-pub(super) async fn job(State(web): State<Arc<Web>>, Path(id): Path<String>) -> Answer {
+pub(super) async fn job(State(web): State<Arc<Views>>, Path(id): Path<String>) -> Answer {
     let id: JobId = id.parse().map_err(|e: model::ids::BadId| Failure::Wrong(e.to_string()))?;
     let live = web.live().await?;
     let detail = JobDetail::read(&web.source.store, &live, id).await?;
@@ -106,7 +104,7 @@ pub(super) async fn job(State(web): State<Arc<Web>>, Path(id): Path<String>) -> 
     seen(live.now, detail)
 }
 
-pub(super) async fn nodes(State(web): State<Arc<Web>>, query: Asked<Wanted>) -> Answer {
+pub(super) async fn nodes(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
     let wanted = asked(query)?;
     let live = web.live().await?;
     let mut part = serde_json::to_value(wanted.of(live.nodes())).map_err(|e| Failure::Wrong(e.to_string()))?;
@@ -116,10 +114,10 @@ pub(super) async fn nodes(State(web): State<Arc<Web>>, query: Asked<Wanted>) -> 
     seen(live.now, part)
 }
 
-pub(super) async fn node(State(web): State<Arc<Web>>, Path(slot): Path<String>) -> Answer {
+pub(super) async fn node(State(web): State<Arc<Views>>, Path(slot): Path<String>) -> Answer {
     let slot = slot.parse::<Slot>().map_err(|e| Failure::Wrong(e.to_string()))?;
     let (live, past) = (web.live().await?, web.past().await?);
-    let detail = NodeDetail::read(&web.source.store, &live, &past, slot).await?;
+    let detail = NodeDetail::read(&web.source.store, &live, Some(&*past), slot).await?;
     seen(live.now, detail.ok_or_else(|| Failure::NotFound(format!("slot {slot} has never had a node")))?)
 }
 
@@ -168,7 +166,7 @@ fn is_housekeeping(event: &Event) -> bool {
     })
 }
 
-pub(super) async fn events(State(web): State<Arc<Web>>, query: Asked<Wanted>) -> Answer {
+pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
     let wanted = asked(query)?;
     let (past, stored) = (web.past().await?, web.stored().await?);
     let name = |subject: &str| {
@@ -199,18 +197,18 @@ pub(super) struct Asking {
 impl Asking {
     /// A day, if nothing else is said.
     fn span(&self) -> Span {
-        Span::from_s(i64::from(self.minutes.unwrap_or(1440).max(1)) * 60).min(super::PAST)
+        Span::from_s(i64::from(self.minutes.unwrap_or(1440).max(1)) * 60).min(PAST)
     }
 }
 
-pub(super) async fn past(State(web): State<Arc<Web>>, query: Asked<Asking>) -> Answer {
+pub(super) async fn past(State(web): State<Arc<Views>>, query: Asked<Asking>) -> Answer {
     let wanted = asked(query)?;
     let past = web.past().await?;
     let series = Series::of(&past, wanted.span(), wanted.parts.unwrap_or(PARTS));
     seen(past.to, series)
 }
 
-pub(super) async fn cost(State(web): State<Arc<Web>>, query: Asked<Asking>) -> Answer {
+pub(super) async fn cost(State(web): State<Arc<Views>>, query: Asked<Asking>) -> Answer {
     let wanted = asked(query)?;
     let by = match wanted.by.as_deref() {
         None | Some("name") => By::Name,
@@ -224,7 +222,7 @@ pub(super) async fn cost(State(web): State<Arc<Web>>, query: Asked<Asking>) -> A
     seen(past.to, report)
 }
 
-pub(super) async fn local(State(web): State<Arc<Web>>) -> Answer {
+pub(super) async fn local(State(web): State<Arc<Views>>) -> Answer {
     let extra = web.source.extra.as_ref();
     let extra = extra.ok_or_else(|| Failure::NotFound("this cluster does not run on this machine".to_owned()))?;
     seen((web.source.clock)(), extra())

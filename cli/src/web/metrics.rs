@@ -5,8 +5,7 @@
 //! missing number is never taken for zero. If the tables cannot be read, `nodekeeper_up` is 0 and nothing else is said.
 //! Does not: read whole tables of jobs or events.
 
-use super::Web;
-use super::live::Live;
+use crate::view::{Live, Views};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -19,7 +18,7 @@ use std::sync::Arc;
 /// The media type of the text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) async fn answer(State(web): State<Arc<Web>>) -> Response {
+pub(super) async fn answer(State(web): State<Arc<Views>>) -> Response {
     let text = match web.live().await {
         Ok(live) => written(&web.source.cluster, Some(&live)),
         Err(error) => {

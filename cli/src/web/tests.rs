@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::commands::tests::Listed;
+use crate::view::{Live, Stored};
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at};
+use model::time::Span;
 use model::{ActionName, Alloc, Ending, Job, JobState};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use store::Dynamo;
+use store::{Dynamo, Store};
 
 struct Served {
     store: Store,

@@ -57,6 +57,7 @@ async fn waited(world: &World, terminate: bool, timeout_s: u32, happens: impl As
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let clock = Arc::clone(&looks);
     let mut context = Context {
+        colours: false,
         screen: Screen::Pipe,
         connect: Box::new(|| panic!("it is connected")),
         clock: Arc::new(move || at(1000) + Span::from_s(10 * clock.load(Ordering::Relaxed))),

@@ -185,6 +185,7 @@ async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, hap
     };
     let mut context = Context {
         screen,
+        colours: false,
         connect: Box::new(move || {
             let cluster = cluster.clone();
             Box::pin(async move { Ok(cluster) })

@@ -26,6 +26,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::History(_)
         | Command::Status(_)
         | Command::Cost(_)
+        | Command::Top(_)
         | Command::Web(_) => Some("reader"),
         Command::Submit(_) | Command::Run(_) | Command::Cancel(_) => Some("submitter"),
         Command::Policy(PolicyCommand::Set(_) | PolicyCommand::Edit(_))

@@ -11,6 +11,7 @@ async fn ran(world: &World, line: &[&str], says: Vec<Heard>, happens: impl Futur
     let cluster = world.cluster.clone();
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut context = Context {
+        colours: false,
         screen: world.screen,
         connect: Box::new(move || {
             let cluster = cluster.clone();

@@ -27,6 +27,7 @@ async fn commands_that_need_no_cluster_do_not_connect() {
         &["plan", "--state", &state],
     ] {
         let mut context = Context {
+            colours: false,
             screen: Screen::Pipe,
             connect: Box::new(|| panic!("it asked for a cluster")),
             clock: Arc::new(|| at(0)),
@@ -49,6 +50,19 @@ async fn a_wrong_policy_is_refused_with_every_mistake_and_nothing_is_stored() {
     assert_eq!(changed, Vec::<String>::new());
     let error = world.run(&["policy", "show"]).await.error();
     assert!(error.contains("nodekeeper policy set FILE"), "{error}");
+}
+
+#[tokio::test]
+async fn the_printed_defaults_are_a_file_that_is_checked_and_stored_as_it_is() {
+    let world = World::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let printed = world.run(&["policy", "show", "--defaults"]).await.done();
+    let written = file(&dir, "defaults.toml", &printed);
+    let checked = world.run(&["policy", "check", &written]).await.done();
+    assert!(checked.ends_with("is valid: 1 size, at most 64 nodes\n"), "{checked}");
+    assert_eq!(world.run(&["policy", "set", &written]).await.done(), "stored as version 1\n");
+    // What is stored is what was printed.
+    assert_eq!(world.run(&["policy", "diff", &written]).await.done(), "");
 }
 
 #[tokio::test]

@@ -1,14 +1,19 @@
 //! The reference of every knob, and a small policy to start with.
 //!
-//! Guarantees: the reference is valid TOML. It is a valid policy when the knobs without a default are filled in.
+//! Guarantees: the reference is a valid policy as it is: a knob without a default has the value of an example, and says so.
 //! Does not: describe a knob; the table of knobs does.
 
-use super::{KNOBS, Knob, SIZE_KNOBS};
+use super::{KNOBS, Kind, Knob, SIZE_KNOBS};
 use serde_json::{Value, json};
 
-/// The reference of every knob, as a TOML document from which a policy can be written.
+/// What the reference says of itself.
+const HEAD: &str = "# Every knob of the policy, with its unit in brackets, its meaning and its default.
+# `nodekeeper policy check` takes this file as it is. Change the lines that say EXAMPLE, and delete what stays as it is.
+";
+
+/// The reference of every knob: a TOML document that is a policy.
 pub fn reference() -> String {
-    let mut out = String::from("# Every knob with its default. A knob without a default is commented out.\n");
+    let (mut out, example) = (HEAD.to_owned(), example_json());
     let mut section = "";
     for knob in KNOBS {
         let (table, name) = knob.path.split_once('.').unwrap_or(("", knob.path));
@@ -16,21 +21,50 @@ pub fn reference() -> String {
             section = table;
             out.push_str(&format!("\n[{table}]\n"));
         }
-        line(&mut out, knob, name);
+        line(&mut out, knob, name, example.get(table).and_then(|table| table.get(name)));
     }
     out.push_str("\n# One for each kind of machine; at least one.\n[[size]]\n");
+    let size = example.pointer("/size/0");
     for knob in SIZE_KNOBS {
-        line(&mut out, knob, knob.path);
+        line(&mut out, knob, knob.path, size.and_then(|size| size.get(knob.path)));
     }
     out
 }
 
-fn line(out: &mut String, knob: &Knob, name: &str) {
-    out.push_str(&format!("# {}\n", knob.doc));
-    match knob.default {
-        Some("null") | None => out.push_str(&format!("# {name} =\n")),
-        Some(default) => out.push_str(&format!("{name} = {default}\n")),
+fn line(out: &mut String, knob: &Knob, name: &str, example: Option<&Value>) {
+    out.push_str(&format!("# [{}] {}\n", unit(knob, name), knob.doc));
+    match (knob.default, example) {
+        (Some("null") | None, Some(example)) => {
+            out.push_str(&format!("# EXAMPLE: it has no default\n{name} = {example}\n"));
+        }
+        (Some("null") | None, None) => out.push_str(&format!("# {name} =\n")),
+        (Some(default), _) => out.push_str(&format!("{name} = {default}\n")),
     }
+}
+
+/// The unit of a knob, or what its value is.
+fn unit(knob: &Knob, name: &str) -> String {
+    let is = |end: &str| name.ends_with(end);
+    let unit = match knob.kind {
+        Kind::Whole(..) if is("_s") => "seconds",
+        Kind::Whole(..) if is("_ms") => "milliseconds",
+        Kind::Whole(..) if is("_mib") => "MiB",
+        Kind::Whole(..) if is("_gib") => "GiB",
+        Kind::Whole(..) if is("_days") => "days",
+        Kind::Whole(..) if is("_per_second") => "a number in a second",
+        Kind::Whole(..) => "a number",
+        Kind::Number(..) if is("_per_hour") => "US dollars an hour",
+        Kind::Number(..) if is("_per_second") => "a number in a second",
+        Kind::Number(low, 1.0) => return format!("a share from {low} to 1"),
+        Kind::Number(..) => "a factor",
+        Kind::Text(_) => "text",
+        Kind::Name => "a name",
+        Kind::OneOf(words) => return words.join(" or "),
+        Kind::Texts => "a list of texts",
+        Kind::TextTable => "a table of texts",
+        Kind::Windows => "minutes",
+    };
+    unit.to_owned()
 }
 
 /// A small policy that works with the local stack. Tests use it too.

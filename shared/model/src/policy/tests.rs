@@ -21,15 +21,38 @@ fn the_defaults_are_right_and_complete() {
 }
 
 #[test]
-fn the_reference_is_a_policy_once_its_open_values_are_filled_in() {
-    let text = reference()
-        .replace("# name =", "name = \"s\"")
-        .replace("# instance_type =", "instance_type = \"x\"")
-        .replace("# vcpus =", "vcpus = 1")
-        .replace("# memory_mib =", "memory_mib = 1")
-        .replace("# price_per_hour =", "price_per_hour = 1")
-        .replacen("# template =", "template = \"t\"", 1);
-    Policy::from_toml(&text).unwrap();
+fn the_reference_is_a_policy_as_it_is_and_says_the_defaults() {
+    let text = reference();
+    let policy = Policy::from_toml(&text).unwrap();
+    let mut example = example_json();
+    example["size"].as_array_mut().unwrap().truncate(1);
+    assert_eq!(policy, Policy::from_json(&example).unwrap(), "what is written out is what is filled in");
+}
+
+#[test]
+fn the_reference_says_the_unit_and_the_meaning_of_each_knob() {
+    let text = reference();
+    for knob in KNOBS.iter().chain(SIZE_KNOBS) {
+        let name = knob.path.rsplit('.').next().unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let is_told = lines.windows(3).any(|l| {
+            let comment = l[0].strip_prefix("# [").and_then(|rest| rest.split_once("] "));
+            let comment = comment.is_some_and(|(unit, doc)| !unit.is_empty() && doc == knob.doc);
+            let value = if l[1].starts_with("# EXAMPLE") { l[2] } else { l[1] };
+            comment && value.trim_start_matches("# ").starts_with(&format!("{name} ="))
+        });
+        assert!(is_told || knob.path == "template", "{}", knob.path);
+    }
+    for line in [
+        "# [seconds] the time between heartbeats of a working node; at random up to 1.5 times as long",
+        "# [minutes] when idle nodes",
+        "# [US dollars an hour] the most that all nodes together",
+        "# [on_demand or spot] how it is bought",
+        "# [a share from 0.01 to 1] the share of a size's memory",
+        "# [a share from 0 to 1] if more than this share of the leases",
+    ] {
+        assert!(text.contains(line), "{line}");
+    }
 }
 
 #[test]

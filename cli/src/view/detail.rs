@@ -16,58 +16,58 @@ use store::{DbError, Store};
 const MOST: usize = 100;
 
 /// A job.
-#[derive(Serialize)]
-pub(super) struct JobDetail {
+#[derive(Debug, Serialize)]
+pub(crate) struct JobDetail {
     #[serde(flatten)]
-    row: JobRow,
+    pub(crate) row: JobRow,
     /// The whole command, quoted for a shell.
-    whole_command: String,
+    pub(crate) whole_command: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    env_names: Vec<String>,
+    pub(crate) env_names: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    image: Option<String>,
+    pub(crate) image: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    caches: Vec<String>,
-    timeout_s: u64,
-    exclusive: bool,
-    retry_failed: u32,
-    retry_lost: u32,
-    failed_count: u32,
-    lost_count: u32,
-    lost_after_s: u64,
-    replace: bool,
+    pub(crate) caches: Vec<String>,
+    pub(crate) timeout_s: u64,
+    pub(crate) exclusive: bool,
+    pub(crate) retry_failed: u32,
+    pub(crate) retry_lost: u32,
+    pub(crate) failed_count: u32,
+    pub(crate) lost_count: u32,
+    pub(crate) lost_after_s: u64,
+    pub(crate) replace: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    waits_because: Option<String>,
+    pub(crate) waits_because: Option<String>,
     /// The newest first.
-    all_allocs: Vec<AllocRow>,
+    pub(crate) all_allocs: Vec<AllocRow>,
     /// The oldest happening first.
-    story: Vec<Happening>,
+    pub(crate) story: Vec<Happening>,
 }
 
 /// An alloc.
-#[derive(Serialize)]
-struct AllocRow {
-    alloc_id: AllocId,
-    slot: Slot,
-    node_id: NodeId,
-    client: model::ClientStatus,
-    desired: Desired,
-    placed_at: Time,
+#[derive(Debug, Serialize)]
+pub(crate) struct AllocRow {
+    pub(crate) alloc_id: AllocId,
+    pub(crate) slot: Slot,
+    pub(crate) node_id: NodeId,
+    pub(crate) client: model::ClientStatus,
+    pub(crate) desired: Desired,
+    pub(crate) placed_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
-    started_at: Option<Time>,
+    pub(crate) started_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    finished_at: Option<Time>,
+    pub(crate) finished_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
+    pub(crate) exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
+    pub(crate) message: Option<String>,
     /// The end of its output.
     #[serde(skip_serializing_if = "Option::is_none")]
-    log_tail: Option<String>,
+    pub(crate) log_tail: Option<String>,
 }
 
 impl JobDetail {
-    pub(super) async fn read(store: &Store, live: &Live, id: JobId) -> Result<Option<Self>, DbError> {
+    pub(crate) async fn read(store: &Store, live: &Live, id: JobId) -> Result<Option<Self>, DbError> {
         let Some(job) = store.job(id).await? else { return Ok(None) };
         let mut allocs = store.allocs_of(&job).await?.rows;
         allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
@@ -76,7 +76,7 @@ impl JobDetail {
         Ok(Some(Self::of(&job, allocs, live.why(id), story)))
     }
 
-    fn of(job: &Job, allocs: Vec<Alloc>, waits_because: Option<&str>, story: Vec<Happening>) -> Self {
+    pub(crate) fn of(job: &Job, allocs: Vec<Alloc>, waits_because: Option<&str>, story: Vec<Happening>) -> Self {
         let work = &job.work;
         Self {
             row: JobRow::of(job),
@@ -119,20 +119,20 @@ impl AllocRow {
 }
 
 /// The node of a slot, and what happened there.
-#[derive(Serialize)]
-pub(super) struct NodeDetail {
+#[derive(Debug, Serialize)]
+pub(crate) struct NodeDetail {
     #[serde(flatten)]
-    row: NodeRow,
-    record: NodeRecord,
+    pub(crate) row: NodeRow,
+    pub(crate) record: NodeRecord,
     /// The newest first.
-    events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     /// The lives of the slot, the newest first.
-    lives: Vec<LifeRow>,
+    pub(crate) lives: Vec<LifeRow>,
 }
 
 /// A life of the slot.
-#[derive(Serialize)]
-struct LifeRow {
+#[derive(Debug, Serialize)]
+pub(crate) struct LifeRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     node_id: Option<NodeId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,12 +151,19 @@ impl LifeRow {
 }
 
 impl NodeDetail {
-    pub(super) async fn read(store: &Store, live: &Live, past: &Past, slot: Slot) -> Result<Option<Self>, DbError> {
+    /// Without a past, the lives are not told.
+    pub(crate) async fn read(
+        store: &Store,
+        live: &Live,
+        past: Option<&Past>,
+        slot: Slot,
+    ) -> Result<Option<Self>, DbError> {
         let Some(record) = store.node(slot).await? else { return Ok(None) };
         let most = i32::try_from(MOST).unwrap_or(i32::MAX);
         let events = store.history(&Subject::Slot(slot).to_string(), most).await?;
-        let lives = past.lives.iter().filter(|life| life.slot == slot);
-        let lives = lives.rev().take(MOST).map(|life| LifeRow::of(life, past)).collect();
+        let told = past.into_iter().flat_map(|past| past.lives.iter().rev().map(move |life| (life, past)));
+        let lives = told.filter(|(life, _)| life.slot == slot).take(MOST);
+        let lives = lives.map(|(life, past)| LifeRow::of(life, past)).collect();
         Ok(Some(Self { row: live.node(&record), record, events, lives }))
     }
 }

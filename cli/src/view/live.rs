@@ -29,95 +29,95 @@ const NAMED: usize = 8;
 const NEWS: Span = Span::from_s(86_400);
 
 /// The present.
-pub(super) struct Live {
-    pub(super) now: Time,
-    pub(super) seen: Seen,
-    pub(super) status: Status,
+pub(crate) struct Live {
+    pub(crate) now: Time,
+    pub(crate) seen: Seen,
+    pub(crate) status: Status,
 }
 
 /// All jobs of the table, in short.
-pub(super) struct Stored(BTreeMap<JobId, JobRow>);
+pub(crate) struct Stored(BTreeMap<JobId, JobRow>);
 
 /// A job in a list.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct JobRow {
-    pub(super) job_id: JobId,
+pub(crate) struct JobRow {
+    pub(crate) job_id: JobId,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) name: Option<String>,
-    pub(super) state: JobState,
-    priority: u32,
-    nodes: u32,
+    pub(crate) name: Option<String>,
+    pub(crate) state: JobState,
+    pub(crate) priority: u32,
+    pub(crate) nodes: u32,
     #[serde(flatten)]
-    capacity: Capacity,
-    pub(super) submitted_at: Time,
+    pub(crate) capacity: Capacity,
+    pub(crate) submitted_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) finished_at: Option<Time>,
+    pub(crate) finished_at: Option<Time>,
     /// Why it waits; otherwise why it is in its state.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reason: Option<String>,
+    pub(crate) reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    command: Option<String>,
+    pub(crate) command: Option<String>,
     /// Where its allocs are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    slots: Vec<Slot>,
+    pub(crate) slots: Vec<Slot>,
 }
 
 /// An alloc on a node, with its job.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Work {
-    alloc_id: AllocId,
-    job_id: JobId,
+pub(crate) struct Work {
+    pub(crate) alloc_id: AllocId,
+    pub(crate) job_id: JobId,
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
+    pub(crate) name: Option<String>,
 }
 
 /// A node in a list.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct NodeRow {
-    pub(super) slot: Slot,
+pub(crate) struct NodeRow {
+    pub(crate) slot: Slot,
     /// The status of a node in use, otherwise the state of the record.
-    pub(super) state: String,
+    pub(crate) state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node_id: Option<NodeId>,
+    pub(crate) node_id: Option<NodeId>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<String>,
+    pub(crate) size: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    instance_type: Option<String>,
+    pub(crate) instance_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    market: Option<Market>,
+    pub(crate) market: Option<Market>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    price_per_hour: Option<Usd>,
+    pub(crate) price_per_hour: Option<Usd>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    instance_id: Option<String>,
+    pub(crate) instance_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    intent: Option<Intent>,
+    pub(crate) intent: Option<Intent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    assigned_at: Option<Time>,
+    pub(crate) assigned_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    heard_at: Option<Time>,
-    busy: bool,
-    reason: String,
+    pub(crate) heard_at: Option<Time>,
+    pub(crate) busy: bool,
+    pub(crate) reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) next: Option<String>,
-    allocs: usize,
+    pub(crate) next: Option<String>,
+    pub(crate) allocs: usize,
     /// The first of them.
-    work: Vec<Work>,
+    pub(crate) work: Vec<Work>,
 }
 
 impl Live {
-    pub(super) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, DbError> {
+    pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, DbError> {
         let seen = Seen::read(store, cloud, now).await?;
         Ok(Self { now, status: seen.status(now), seen })
     }
 
     /// Why a job waits, or what the next run does with it.
-    pub(super) fn why(&self, job: JobId) -> Option<&str> {
+    pub(crate) fn why(&self, job: JobId) -> Option<&str> {
         self.seen.next.as_ref().ok()?.of_job(job)
     }
 
     /// All jobs: those that run, those that failed within a day, those that wait in their order, then the others, the newest
     /// first.
-    pub(super) async fn jobs(&self, stored: &Stored, store: &Store) -> Vec<JobRow> {
+    pub(crate) async fn jobs(&self, stored: &Stored, store: &Store) -> Vec<JobRow> {
         let mut rows = stored.0.clone();
         let places = self.places();
         let live: BTreeMap<JobId, &JobSummary> = self.seen.jobs.iter().map(|j| (j.job_id, j)).collect();
@@ -144,7 +144,7 @@ impl Live {
     }
 
     /// All nodes, in the order of their slots; free slots last.
-    pub(super) fn nodes(&self) -> Vec<NodeRow> {
+    pub(crate) fn nodes(&self) -> Vec<NodeRow> {
         let names = self.names();
         let mut rows: Vec<NodeRow> = self.seen.nodes.iter().map(|n| self.node_row(n, &names)).collect();
         rows.sort_by_key(|row| (row.node_id.is_none(), row.slot));
@@ -152,7 +152,7 @@ impl Live {
     }
 
     /// One node, as the list has it.
-    pub(super) fn node(&self, record: &NodeRecord) -> NodeRow {
+    pub(crate) fn node(&self, record: &NodeRecord) -> NodeRow {
         self.node_row(record, &self.names())
     }
 
@@ -189,7 +189,7 @@ impl Live {
 }
 
 impl Stored {
-    pub(super) async fn read(store: &Store) -> Result<Self, DbError> {
+    pub(crate) async fn read(store: &Store) -> Result<Self, DbError> {
         let mut rows: BTreeMap<JobId, JobRow> = BTreeMap::new();
         let keep = |job: Job| {
             rows.insert(job.summary.job_id, JobRow::of(&job));
@@ -202,13 +202,13 @@ impl Stored {
     }
 
     /// The name of a job.
-    pub(super) fn name(&self, job: JobId) -> Option<&str> {
+    pub(crate) fn name(&self, job: JobId) -> Option<&str> {
         self.0.get(&job)?.name.as_deref()
     }
 }
 
 impl JobRow {
-    pub(super) fn of(job: &Job) -> Self {
+    pub(crate) fn of(job: &Job) -> Self {
         let command: String = command_line(&job.work.command).chars().take(COMMAND).collect();
         Self {
             finished_at: job.finished_at,

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const MUCH_TOO_OLD: u32 = 10;
 
 /// Something that was read.
-pub(super) struct Cached<T> {
+pub(crate) struct Cached<T> {
     held: Mutex<Option<Held<T>>>,
     reading: tokio::sync::Mutex<()>,
     /// The least age at which it is read again.
@@ -29,7 +29,7 @@ struct Held<T> {
 
 impl<T> Cached<T> {
     /// It is read again at this age, or if it is so many times as old as reading took.
-    pub(super) fn new(age: Duration, times: u32) -> Self {
+    pub(crate) fn new(age: Duration, times: u32) -> Self {
         Self { held: Mutex::new(None), reading: tokio::sync::Mutex::default(), age, times }
     }
 
@@ -40,8 +40,13 @@ impl<T> Cached<T> {
         fresh.map(|h| Arc::clone(&h.value))
     }
 
+    /// The next look reads it again, however young it is.
+    pub(crate) fn forget(&self) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// The value; what `read` gives, if the value is too old. If not, `read` is not begun.
-    pub(super) async fn get<E>(&self, read: impl Future<Output = Result<T, E>>) -> Result<Arc<T>, E> {
+    pub(crate) async fn get<E>(&self, read: impl Future<Output = Result<T, E>>) -> Result<Arc<T>, E> {
         if let Some(value) = self.younger(1) {
             return Ok(value);
         }
@@ -80,6 +85,9 @@ mod tests {
         assert_eq!(get(3).await, 3);
         tokio::time::advance(Duration::from_secs(9)).await;
         assert!(cached.get(async { Err::<u32, _>("no") }).await.is_err(), "an old value hides no error");
+        assert_eq!(get(4).await, 4);
+        cached.forget();
+        assert_eq!(get(5).await, 5, "it was forgotten");
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ const USUAL: usize = 100;
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     /// Only rows that have all these words somewhere.
     q: Option<String>,
     /// Only rows in one of these states, separated by commas.
@@ -22,7 +22,7 @@ pub(super) struct Wanted {
 }
 
 /// A row of a list.
-pub(super) trait Searched {
+pub(crate) trait Searched {
     fn state(&self) -> &str;
     /// Whether a word, in small letters, is somewhere in it.
     fn has(&self, word: &str) -> bool;
@@ -30,7 +30,7 @@ pub(super) trait Searched {
 
 /// A part of a list.
 #[derive(Debug, Serialize)]
-pub(super) struct Part<T> {
+pub(crate) struct Part<T> {
     rows: Vec<T>,
     offset: usize,
     /// How many rows there are that were asked for.
@@ -41,9 +41,9 @@ pub(super) struct Part<T> {
 
 impl Wanted {
     /// The part of the rows that is asked for.
-    pub(super) fn of<T: Searched>(&self, rows: Vec<T>) -> Part<T> {
+    pub(crate) fn of<T: Searched>(&self, rows: Vec<T>) -> Part<T> {
         let all = rows.len();
-        let words: Vec<String> = self.q.iter().flat_map(|q| q.split_whitespace()).map(str::to_lowercase).collect();
+        let words = words(self.q.as_deref().unwrap_or_default());
         let states: Vec<&str> = self.state.iter().flat_map(|s| s.split(',')).filter(|s| !s.is_empty()).collect();
         let is_wanted =
             |row: &T| (states.is_empty() || states.contains(&row.state())) && words.iter().all(|word| row.has(word));
@@ -55,8 +55,13 @@ impl Wanted {
     }
 }
 
+/// The words of a search, in small letters.
+pub(crate) fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_lowercase).collect()
+}
+
 /// Whether a word, in small letters, is in a text.
-pub(super) fn holds(text: &str, word: &str) -> bool {
+pub(crate) fn holds(text: &str, word: &str) -> bool {
     // Most texts have small letters only.
     text.contains(word) || text.to_lowercase().contains(word)
 }

@@ -1,0 +1,143 @@
+//! What the page and `top` show of a cluster: the present, lists and details. Both see the same, and read the same way.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `cached` | what was read, for a while: many viewers cost as much as one |
+//! | `live` | the present: what `status` reads, and the lists of jobs and nodes |
+//! | `list` | filters, search and parts of a list |
+//! | `detail` | one job, one node |
+//!
+//! Guarantees: it changes nothing; it never shows the environment of a job; nothing is read while nobody looks.
+//! Does not: know how it is shown.
+
+mod cached;
+mod detail;
+mod list;
+mod live;
+
+pub(crate) use detail::{JobDetail, NodeDetail};
+pub(crate) use list::{Searched, Wanted, holds, words};
+pub(crate) use live::{JobRow, Live, NodeRow, Stored};
+
+use crate::local::Clock;
+use crate::past::Past;
+use cached::Cached;
+use model::cloud::Cloud;
+use model::time::Span;
+use serde_json::Value;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use store::Store;
+
+/// How far back is looked.
+pub(crate) const PAST: Span = Span::from_s(7 * 86_400);
+
+/// What a local stack shows besides: its processes.
+pub type Extra = Arc<dyn Fn() -> Value + Send + Sync>;
+
+/// How often the tables may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// A cluster on this machine: reading costs nothing.
+    Local,
+    /// A cluster in AWS: each read is paid for.
+    Aws,
+}
+
+impl Pace {
+    /// The age up to which the present is shown again.
+    const fn live(self) -> Duration {
+        match self {
+            Self::Local => Duration::from_millis(800),
+            Self::Aws => Duration::from_secs(4),
+        }
+    }
+
+    /// The age up to which whole tables, of jobs and of events, are shown again.
+    const fn whole(self) -> Duration {
+        match self {
+            Self::Local => Duration::from_secs(1),
+            Self::Aws => Duration::from_secs(30),
+        }
+    }
+
+    /// How many times as long as reading took something is shown again.
+    const fn times(self) -> u32 {
+        match self {
+            Self::Local => 3,
+            Self::Aws => 20,
+        }
+    }
+
+    /// How often the page and `top` ask.
+    pub(crate) const fn refresh_ms(self) -> u64 {
+        match self {
+            Self::Local => 1000,
+            Self::Aws => 5000,
+        }
+    }
+}
+
+/// What is looked at.
+#[derive(Clone)]
+pub struct Source {
+    /// The name of the cluster.
+    pub cluster: String,
+    /// Its tables.
+    pub store: Store,
+    /// Its instances.
+    pub cloud: Arc<dyn Cloud>,
+    /// Gives the time.
+    pub clock: Clock,
+    /// How often the tables may be read.
+    pub pace: Pace,
+    /// What a local stack shows besides; absent for other clusters.
+    pub extra: Option<Extra>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({}, {:?})", self.cluster, self.pace)
+    }
+}
+
+/// A cluster that is looked at, with what was read of it.
+pub(crate) struct Views {
+    pub(crate) source: Source,
+    live: Cached<Live>,
+    stored: Cached<Stored>,
+    past: Cached<Past>,
+}
+
+impl Views {
+    pub(crate) fn new(source: Source) -> Self {
+        let pace = source.pace;
+        Self {
+            source,
+            live: Cached::new(pace.live(), pace.times()),
+            stored: Cached::new(pace.whole(), pace.times()),
+            past: Cached::new(pace.whole(), pace.times()),
+        }
+    }
+
+    pub(crate) async fn live(&self) -> Result<Arc<Live>, store::DbError> {
+        let Source { store, cloud, clock, .. } = &self.source;
+        self.live.get(Live::read(store, cloud.as_ref(), clock())).await
+    }
+
+    pub(crate) async fn stored(&self) -> Result<Arc<Stored>, store::DbError> {
+        self.stored.get(Stored::read(&self.source.store)).await
+    }
+
+    pub(crate) async fn past(&self) -> Result<Arc<Past>, store::DbError> {
+        self.past.get(Past::read(&self.source.store, PAST, (self.source.clock)())).await
+    }
+
+    /// The next look reads everything again.
+    pub(crate) fn forget(&self) {
+        self.live.forget();
+        self.stored.forget();
+        self.past.forget();
+    }
+}
