@@ -15,84 +15,17 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 
 import page_rows
 from axe_playwright_python.sync_playwright import Axe
+from local_stack import PROGRAM, Local, check
 from playwright.sync_api import sync_playwright
 from prometheus_client.parser import text_string_to_metric_families
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "target/debug/nodekeeper"
 NARROW = {"width": 400, "height": 800}
 WIDE = {"width": 1280, "height": 800}
-
-
-def check(what, passed, seen=""):
-    print(f"{'ok     ' if passed else 'FAILED '} {what}{'' if passed else f': {seen}'}", flush=True)
-    if not passed:
-        raise SystemExit(1)
-
-
-class Local:
-    """A `nodekeeper local` in a directory of its own."""
-
-    def __init__(self, *options):
-        self.dir = tempfile.TemporaryDirectory(prefix="nodekeeper-page-")
-        self.log = open(f"{self.dir.name}/log", "w+", encoding="utf-8")
-        command = [PROGRAM, "local", "--no-build", "--port", "0", "--dir", f"{self.dir.name}/stack", *options]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
-
-    def __enter__(self):
-        for _ in range(300):
-            said = pathlib.Path(self.log.name).read_text(encoding="utf-8")
-            found = re.search(r"page +(http\S+)", said)
-            if found and "Ctrl-C" in said:
-                self.page = found[1]
-                self.dynamo = re.search(r"DynamoDB +(http\S+)", said)[1]
-                return self
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.2)
-        raise SystemExit(f"nodekeeper local does not start: {said}")
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        self.log.close()
-        self.dir.cleanup()
-
-    def environment(self):
-        """The environment of a command on this cluster."""
-        env = dict(os.environ)
-        for entry in pathlib.Path(f"{self.dir.name}/stack/env").read_text(encoding="utf-8").splitlines():
-            name, found, value = entry.partition("=")
-            if found:
-                env[name] = value.strip("'\"")
-        return env
-
-    def run(self, *line):
-        """Runs a command on this cluster."""
-        return subprocess.run([PROGRAM, *line], env=self.environment(), capture_output=True, text=True, check=False)
-
-    def get(self, path):
-        with urllib.request.urlopen(self.page + path, timeout=30) as answer:
-            return answer.read().decode()
-
-    def until(self, what, path, holds):
-        """Asks until the answer is as wanted. Returns it."""
-        for _ in range(200):
-            answer = json.loads(self.get(path))
-            if holds(answer):
-                break
-            time.sleep(0.4)
-        check(what, holds(answer), json.dumps(answer)[:1000])
-        return answer
 
 
 class Browser:
@@ -141,6 +74,7 @@ def empty(browser):
     browser.open("")
     check("an empty cluster says so", "No job runs." in browser.text() and "Nothing happened." in browser.text(), browser.text())
     browser.accessible("an empty cluster")
+    browser.picture("empty")
     browser.open("jobs")
     check("an empty list says what to do", "nodekeeper submit" in browser.text(), browser.text())
     browser.quiet("an empty cluster")
@@ -157,6 +91,7 @@ def large(browser, job):
     check("10,000 jobs: 100 are shown, and how many there are", rows.count() == 100 and "10,000 jobs" in browser.text(".pager"), browser.text(".pager"))
     first = rows.first.inner_text()
     check("running jobs come first", "running" in first, first)
+    browser.picture("jobs")
     check("a name is text and never markup", "<img src=x" in browser.text() and page.locator("main img").count() == 0)
     page.get_by_role("link", name="next").click()
     page.wait_for_function("() => document.querySelector('.pager').textContent.includes('101 to 200')")
@@ -263,12 +198,16 @@ def looks(browser, job):
         browser.page.set_viewport_size(NARROW)
         browser.open(view)
         browser.fits(f"#/{view}")
+        browser.accessible(f"narrow: #/{view}")
         browser.picture(f"narrow-{view.split('/')[0].split('?')[0] or 'overview'}")
     browser.page.emulate_media(color_scheme="dark")
     browser.open("")
     back = browser.page.evaluate("getComputedStyle(document.body).backgroundColor")
     check("dark: the page is dark", all(int(n) < 60 for n in re.findall(r"\d+", back)[:3]), back)
     browser.accessible("narrow and dark")
+    browser.open(f"job/{job}")
+    browser.accessible("narrow and dark: a job")
+    browser.picture("narrow-dark-job")
     browser.page.set_viewport_size(WIDE)
     browser.open("")
     browser.accessible("dark")
