@@ -8,5 +8,6 @@ pub mod commands;
 pub mod contexts;
 pub mod hidden_env;
 pub mod local;
+pub mod no_cluster;
 mod past;
 pub mod web;
