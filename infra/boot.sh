@@ -22,6 +22,12 @@ fail() {
   exit 1
 }
 
+# The machines of `nodekeeper local` are processes on somebody's computer. Their agents are started without this script.
+if [ -n "${NODEKEEPER_LOCAL:-}" ]; then
+  echo "nodekeeper boot: nothing to do on this computer: \`nodekeeper local\` starts the agent"
+  exit 0
+fi
+
 [ -n "$AGENT_URL" ] || fail "AGENT_URL is empty: give the place of the agent"
 [ -n "$AGENT_SHA256" ] || fail "AGENT_SHA256 is empty: give the digest of the agent"
 [ -r /etc/nodekeeper/node.json ] || fail "/etc/nodekeeper/node.json is missing: run this script as launch.user_data"

@@ -1,4 +1,4 @@
-"""A `nodekeeper local` in a directory of its own, for the tests in Python. It needs the programs in target/debug."""
+"""A `nodekeeper local` for a test in Python, and what such a test checks with."""
 
 import json
 import os
@@ -20,11 +20,21 @@ def check(what, passed, seen=""):
         raise SystemExit(1)
 
 
+def wait_until(what, holds, at_most_s=120):
+    """Looks until it holds, with a deadline. Returns what it then gave."""
+    deadline = time.monotonic() + at_most_s
+    while not (seen := holds()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    check(what, seen, f"not within {at_most_s} s")
+    return seen
+
+
 class Local:
     """A `nodekeeper local` in a directory of its own."""
 
     def __init__(self, *options):
-        self.dir = tempfile.TemporaryDirectory(prefix="nodekeeper-page-")
+        self.dir = tempfile.TemporaryDirectory(prefix="nodekeeper-test-")
+        os.chmod(self.dir.name, 0o755)  # Jobs that are isolated run as other users.
         self.log = open(f"{self.dir.name}/log", "w+", encoding="utf-8")
         command = [PROGRAM, "local", "--no-build", "--port", "0", "--dir", f"{self.dir.name}/stack", *options]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
@@ -53,7 +63,7 @@ class Local:
 
     def environment(self):
         """The environment of a command on this cluster."""
-        env = dict(os.environ)
+        env = dict(os.environ, PATH=f"{PROGRAM.parent}:{os.environ['PATH']}")
         for entry in pathlib.Path(f"{self.dir.name}/stack/env").read_text(encoding="utf-8").splitlines():
             name, found, value = entry.partition("=")
             if found:

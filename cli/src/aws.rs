@@ -18,6 +18,9 @@ use std::error::Error;
 /// What gives the credentials of a profile that the SDK cannot read. It reads AWS_PROFILE, as the SDK does.
 const AWS_CLI: &str = "aws configure export-credentials --format process";
 
+/// What to do without AWS.
+const WITHOUT_AWS: &str = "without AWS, `nodekeeper local` starts a cluster on this machine";
+
 /// Loads the configuration of the SDK. It has a region and credentials. `profile` is the value of AWS_PROFILE. `told` is what
 /// a context says in place of the environment.
 pub async fn config(profile: Option<&str>, told: &Settings) -> anyhow::Result<SdkConfig> {
@@ -66,7 +69,7 @@ fn no_region(profile: Option<&str>) -> String {
                 "set AWS_REGION, or give profile `{name}` of ~/.aws/config a region (AWS_PROFILE names this profile)"
             )
         }
-        None => "set AWS_REGION, or `region` in ~/.aws/config (any region, with a local endpoint)".to_owned(),
+        None => format!("set AWS_REGION, or `region` in ~/.aws/config or in a context; {WITHOUT_AWS}"),
     }
 }
 
@@ -78,9 +81,10 @@ fn no_credentials(error: &str, profile: Option<&str>) -> String {
             "there are no AWS credentials: profile `{name}` (AWS_PROFILE) does not exist in ~/.aws/config or \
              ~/.aws/credentials, or names none: see `aws configure list --profile {name}`"
         ),
-        (true, None) => "there are no AWS credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and \
-                         AWS_SECRET_ACCESS_KEY"
-            .to_owned(),
+        (true, None) => format!(
+            "there are no AWS credentials: set AWS_PROFILE (or `profile` in a context), or AWS_ACCESS_KEY_ID and \
+             AWS_SECRET_ACCESS_KEY; {WITHOUT_AWS}"
+        ),
         (false, Some(name)) => format!("the AWS credentials of profile `{name}` cannot be had: {error}"),
         (false, None) => format!("the AWS credentials cannot be had: {error}"),
     }

@@ -78,12 +78,12 @@ pub struct Given {
 }
 
 impl Given {
-    fn var(&self, name: &str) -> Option<&str> {
+    pub(crate) fn var(&self, name: &str) -> Option<&str> {
         self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// Where the file is: `NODEKEEPER_CONFIG`, or below the person's directory for configuration.
-    fn path(&self) -> Option<PathBuf> {
+    pub(crate) fn path(&self) -> Option<PathBuf> {
         let below = |dir: PathBuf| dir.join("nodekeeper").join("config.toml");
         self.var("NODEKEEPER_CONFIG")
             .map(PathBuf::from)

@@ -8,6 +8,7 @@ pub mod commands;
 pub mod contexts;
 pub mod hidden_env;
 pub mod local;
+pub mod no_cluster;
 mod past;
 mod view;
 pub mod web;

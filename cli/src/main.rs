@@ -15,6 +15,7 @@ use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Screen,
 use nodekeeper_cli::contexts::{self, ContextCommand, Given};
 use nodekeeper_cli::hidden_env::HiddenEnv;
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
+use nodekeeper_cli::no_cluster;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -76,23 +77,23 @@ async fn main() -> ExitCode {
         .with_writer(io::stderr)
         .with_ansi(false)
         .init();
-    match run(cli).await {
+    let given = Given { cluster: cli.cluster, context: cli.context, env: environment() };
+    match run(cli.what, given.clone()).await {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Code(code)) => ExitCode::from(code),
         // The reader closed the pipe: it has read enough.
         Err(e) if closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("nodekeeper: {}", commands::error(&e));
+            eprintln!("nodekeeper: {}{}", commands::error(&e), no_cluster::where_it_looked(&e, &given));
             ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
         }
     }
 }
 
-async fn run(cli: Cli) -> anyhow::Result<Outcome> {
+async fn run(what: What, given: Given) -> anyhow::Result<Outcome> {
     let clock: Arc<dyn Fn() -> Time + Send + Sync> = Arc::new(Time::now);
-    let given = Given { cluster: cli.cluster, context: cli.context, env: environment() };
-    match cli.what {
+    match what {
         What::Local(args) => {
             let env = |name: &str| std::env::var(name).ok();
             let exe = std::env::current_exe()?;
@@ -141,9 +142,9 @@ fn environment() -> BTreeMap<String, String> {
 async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let told = given.for_sdk()?;
     let Some(name) = told.cluster.clone() else {
-        let message = "no cluster is named: give --cluster NAME or --context NAME, or set NODEKEEPER_CLUSTER";
-        return Err(Usage(message.into()).into());
+        return Err(no_cluster::unnamed(&given, &std::env::current_dir()?).into());
     };
+    no_cluster::listens(&given, &told).await?;
     let profile = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let config = nodekeeper_cli::aws::config(profile.as_deref(), &told).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());

@@ -23,6 +23,7 @@ mod contract;
 mod cost;
 mod crashes;
 mod end_to_end;
+mod example_events;
 mod handles;
 mod healing;
 mod identity;

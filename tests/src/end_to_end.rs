@@ -2,8 +2,11 @@
 //! has a deadline.
 
 mod drills;
+mod first_contact;
 
+use crate::example_events;
 use crate::second_opinions::{free_port, python_tool, root, wait_for_port};
+use model::functions::FUNCTIONS;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -151,7 +154,7 @@ fn ctrl_c_leaves_no_process_not_even_a_jobs_daemon() {
 fn cargo_lambda_watches_and_invokes_all_four_functions() {
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
-    let local = Local::start(&["--tick-s", "1", "--functions-url", &url]);
+    let local = Local::start(&["--tick-s", "1", "--functions-url", &url, "--node-key", example_events::KEY]);
     let cargo_lambda = python_tool("cargo-lambda");
     let watch_log = std::fs::File::create(local.path().join("watch.log")).unwrap();
     let mut watch = Command::new(&cargo_lambda)
@@ -163,10 +166,10 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
         .spawn()
         .unwrap();
     wait_for_port(port, "cargo lambda watch");
-    let invoke = |function: &str, data: &str| {
+    let invoke = |function: &str, data: &[&str]| {
         let output = Command::new(&cargo_lambda)
             .args(["lambda", "invoke", function, "--invoke-address", "127.0.0.1", "--invoke-port", &port.to_string()])
-            .args(["--data-ascii", data])
+            .args(data)
             .current_dir(root())
             .output()
             .unwrap();
@@ -174,15 +177,20 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
         assert!(output.status.success(), "{function}: {}\n{watched}", text(&output));
         serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output)))
     };
-    for function in ["poll-and-scale", "clean-stale-records", "sweep-dispatch"] {
-        for data in ["{}", r#"{"dry_run": true}"#] {
-            let answer = invoke(function, data);
-            assert_eq!(answer["function"], function, "{answer}");
-            assert!(answer["duration_ms"].is_number() && answer["actions"].is_array(), "{answer}");
+    for function in FUNCTIONS {
+        for (path, event) in example_events::of(function) {
+            let answer = invoke(function.name, &["--data-file", path.to_str().unwrap()]);
+            if event.get("requestContext").is_some() {
+                // The credential counts, and there is no record of this node.
+                assert_eq!(answer["statusCode"], 503, "{}: {answer}", path.display());
+            } else {
+                assert_eq!(answer["function"], function.name, "{}: {answer}", path.display());
+                assert!(answer["duration_ms"].is_number() && answer["actions"].is_array(), "{answer}");
+            }
         }
     }
     // This function answers only HTTP events, and says so.
-    assert_eq!(invoke("heartbeat-ingest", "{}")["statusCode"], 400);
+    assert_eq!(invoke("heartbeat-ingest", &["--data-ascii", "{}"])["statusCode"], 400);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let node = "0-01JD0000000000000000000000";
     let posted = runtime.block_on(async {

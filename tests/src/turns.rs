@@ -17,7 +17,7 @@ use std::time::Duration;
 use store::Store;
 
 /// An account without instances, in which nothing can be launched.
-struct NoEc2;
+pub struct NoEc2;
 
 #[async_trait]
 impl Cloud for NoEc2 {

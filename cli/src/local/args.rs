@@ -1,5 +1,7 @@
 //! The options of `nodekeeper local`, and what `main` reads for it.
 
+use super::{directory, ports};
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use model::ids::ClusterName;
 use model::time::Time;
@@ -15,11 +17,12 @@ pub struct LocalArgs {
     /// The policy, as TOML or JSON [default: a small fleet with short times]
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
-    /// The page's port; 0 for any free port
-    #[arg(long, value_name = "PORT", default_value_t = 7070)]
+    /// The page's port. DynamoDB, EC2 and the functions have the second, third and fourth port after it. 0 for any free
+    /// ports
+    #[arg(long, value_name = "PORT", default_value_t = ports::FIRST, value_parser = first_port())]
     pub port: u16,
     /// The directory for machines, logs, results and the environment file
-    #[arg(long, value_name = "DIR", default_value = ".nodekeeper")]
+    #[arg(long, value_name = "DIR", default_value = directory::DEFAULT)]
     pub dir: PathBuf,
     /// Keep the tables in this file [default: in memory]
     #[arg(long, value_name = "FILE")]
@@ -46,6 +49,9 @@ pub struct LocalArgs {
     /// Run jobs as your own user, even if they could be isolated
     #[arg(long)]
     pub unisolated: bool,
+    /// Do not run `launch.user_data` of the policy. Otherwise each machine runs it as your own user, before its agent starts
+    #[arg(long)]
+    pub no_user_data: bool,
     /// Show everything on real jobs, check the results, and exit with 0 or 1
     #[arg(long, conflicts_with_all = ["policy", "data", "functions_url"])]
     pub demo: bool,
@@ -58,6 +64,10 @@ pub enum LocalAuth {
     Token,
     /// By signatures, which the local function URLs check.
     Iam,
+}
+
+fn first_port() -> RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(..=i64::from(ports::HIGHEST_FIRST))
 }
 
 impl LocalArgs {

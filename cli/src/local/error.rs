@@ -14,8 +14,11 @@ pub enum LocalError {
     File { what: &'static str, path: PathBuf, source: io::Error },
     #[error("another `nodekeeper local` runs in {0}: end it, or name another directory with --dir")]
     InUse(PathBuf),
-    #[error("cannot listen on port {port} of this machine (give another --port, or 0 for any free one)")]
-    Listen { port: u16, source: io::Error },
+    #[error(
+        "{what} cannot listen on port {port} of this machine (another `nodekeeper local` may run: end it, or give another \
+         --port; 0 for any free ports)"
+    )]
+    Listen { what: &'static str, port: u16, source: io::Error },
     #[error("{} not found beside {exe}: build all binaries with `cargo build --workspace --bins` and start the nodekeeper built with them", .missing.join(", "))]
     NoBinaries { missing: Vec<&'static str>, exe: PathBuf },
     #[error(

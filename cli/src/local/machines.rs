@@ -1,19 +1,20 @@
 //! The machines behind the instances of the EC2 stand-in: each is a real agent process.
 //!
-//! A machine is a directory with an agent. The agent runs as the launch template's image would run it: with the node
-//! file of its user data, restarted when it fails, ended with its instance. [`LocalMachines::metadata`] has the answers
-//! for an agent's requests to the instance metadata service.
+//! A machine is a directory with an agent. At its start it runs the commands of `launch.user_data` once, as cloud-init does.
+//! Then the agent runs as the launch template's image would run it: with the node file of its user data, restarted when it
+//! fails, ended with its instance. [`LocalMachines::metadata`] has the answers for an agent's requests to the instance
+//! metadata service.
 //!
 //! Guarantees: when a machine is down, its processes have ended and its directory is removed; its log stays. A daemon
 //! that left its parents and cleared its environment ends only with the whole program (see `processes`).
-//! Does not: run `launch.user_data`, or limit a machine to the size of its instance type.
+//! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
 use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
 use lambda_stand_in::death_signal_wrapper;
 use model::chance::Chance;
-use model::launch::node_file_in;
+use model::launch::{commands_in, node_file_in};
 use model::time::Time;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,7 +23,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -54,6 +55,8 @@ pub struct MachineSettings {
     pub(super) isolation: JobIsolation,
     /// The URL of the metadata service: `{metadata_url}/{instance_id}/latest/…`.
     pub metadata_url: String,
+    /// Whether machines run the commands of `launch.user_data`.
+    pub user_data: bool,
     /// `PATH` for agents and jobs.
     pub path: Option<String>,
     /// `RUST_LOG` for agents.
@@ -102,6 +105,15 @@ enum Stop {
     /// The agent gets time to end its jobs.
     Orderly,
     Now,
+}
+
+/// What became of the start of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Booted {
+    /// Its agent can start.
+    Up,
+    /// It was told to stop meanwhile.
+    MustStop,
 }
 
 /// The answers of the instance metadata service about a machine.
@@ -260,11 +272,15 @@ impl Machine {
     /// Runs the agent until the machine must stop, and restarts it if it fails. True if the machine powered itself off.
     fn run(&self, settings: &MachineSettings) -> bool {
         let boot_id = format!("{:032x}", Chance::real().bits());
-        if let Err(error) = self.boot() {
-            // As in EC2: an instance whose user data fails stays up, and its node never registers.
-            self.note(&format!("nodekeeper local: the agent is not started: {error}"));
-            while self.wait(Duration::from_secs(3600)).is_none() {}
-            return false;
+        match self.boot(settings) {
+            Ok(Booted::Up) => {}
+            Ok(Booted::MustStop) => return false,
+            Err(error) => {
+                // As in EC2: an instance whose user data fails stays up, and its node never registers.
+                self.note(&format!("nodekeeper local: the agent is not started: {error}"));
+                while self.wait(Duration::from_secs(3600)).is_none() {}
+                return false;
+            }
         }
         loop {
             match self.agent(settings, &boot_id).and_then(|child| self.watch(child)) {
@@ -281,15 +297,30 @@ impl Machine {
         }
     }
 
-    /// Does what the user data does, without the commands of `launch.user_data`.
-    fn boot(&self) -> io::Result<()> {
+    /// Does what the user data does: writes the node file, and runs the commands of `launch.user_data` to their end.
+    fn boot(&self, settings: &MachineSettings) -> io::Result<Booted> {
         let Some(file) = node_file_in(&self.start.user_data) else {
             return Err(io::Error::other("its user data has no node file"));
         };
         fs::create_dir_all(self.dir.join("data"))?;
         let mut node_file =
             File::options().write(true).create_new(true).mode(0o600).open(self.dir.join("node.json"))?;
-        node_file.write_all(&serde_json::to_vec(&file)?)
+        node_file.write_all(&serde_json::to_vec(&file)?)?;
+        let commands = commands_in(&self.start.user_data);
+        if !settings.user_data || commands.trim().is_empty() {
+            return Ok(Booted::Up);
+        }
+        let script = self.dir.join("user-data");
+        fs::write(&script, commands)?;
+        let mut shell = self.program(settings, Path::new("/bin/sh"))?;
+        shell.arg(&script).env("NODEKEEPER_LOCAL", "1");
+        let failed = |why: String| io::Error::other(format!("{why}; its output is in {}", self.log.display()));
+        let shell = shell.spawn().map_err(|e| failed(format!("launch.user_data cannot be run: {e}")))?;
+        match self.watch(shell)? {
+            None => Ok(Booted::MustStop),
+            Some(status) if status.success() => Ok(Booted::Up),
+            Some(status) => Err(failed(format!("launch.user_data ended with {status}"))),
+        }
     }
 
     fn log(&self) -> io::Result<File> {
@@ -302,15 +333,7 @@ impl Machine {
     }
 
     fn agent(&self, settings: &MachineSettings, boot_id: &str) -> io::Result<Child> {
-        let mut command = match death_signal_wrapper() {
-            Some(setpriv) => {
-                let mut command = Command::new(setpriv);
-                // The agent ends its jobs even if this program is killed.
-                command.args(["--pdeathsig", "TERM", "--"]).arg(&settings.agent);
-                command
-            }
-            None => Command::new(&settings.agent),
-        };
+        let mut command = self.program(settings, &settings.agent)?;
         let id = &self.start.instance_id;
         command.arg("--config").arg(self.dir.join("node.json")).arg("--data-dir").arg(self.dir.join("data"));
         command.args(["--instance-id", id, "--boot-id", boot_id]);
@@ -319,34 +342,49 @@ impl Machine {
         command.args(["--address", "127.0.0.1", "--stop-work-on-exit"]);
         command.args(settings.isolation.agent_options(self.number));
         command.args(["--on-gone", &format!("touch \"$HOME/{POWERED_OFF}\"")]);
+        command.spawn()
+    }
+
+    /// A program of this machine. Its output goes to the machine's log.
+    fn program(&self, settings: &MachineSettings, program: &Path) -> io::Result<Command> {
+        let mut command = match death_signal_wrapper() {
+            Some(setpriv) => {
+                let mut command = Command::new(setpriv);
+                // The agent ends its jobs even if this program is killed.
+                command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
         command.env_clear().env("HOME", &self.dir);
         let given = [("PATH", &settings.path), ("RUST_LOG", &settings.rust_log)];
         command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
         let log = self.log()?;
         command.current_dir(&self.dir).process_group(0).stdin(Stdio::null());
-        command.stdout(log.try_clone()?).stderr(log).spawn()
+        command.stdout(log.try_clone()?).stderr(log);
+        Ok(command)
     }
 
-    /// Waits until the agent ends by itself, and returns its status; `None` if the machine must
-    /// stop and the agent has ended or was killed.
-    fn watch(&self, mut agent: Child) -> io::Result<Option<ExitStatus>> {
+    /// Waits until the program ends by itself, and returns its status; `None` if the machine must
+    /// stop and the program has ended or was killed.
+    fn watch(&self, mut program: Child) -> io::Result<Option<ExitStatus>> {
         let mut asked_at: Option<Instant> = None;
         loop {
-            if let Some(status) = agent.try_wait()? {
+            if let Some(status) = program.try_wait()? {
                 return Ok(asked_at.is_none().then_some(status));
             }
             match (self.wait(CHECK), asked_at) {
                 (None, _) => {}
                 (Some(Stop::Orderly), None) => {
                     asked_at = Some(Instant::now());
-                    if let Ok(pid) = i32::try_from(agent.id()) {
+                    if let Ok(pid) = i32::try_from(program.id()) {
                         let _has_ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
                     }
                 }
                 (Some(Stop::Orderly), Some(since)) if since.elapsed() < GRACE => thread::sleep(CHECK),
                 (Some(_), _) => {
-                    agent.kill()?;
-                    agent.wait()?;
+                    program.kill()?;
+                    program.wait()?;
                     return Ok(None);
                 }
             }

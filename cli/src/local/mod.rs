@@ -7,7 +7,7 @@
 //!
 //! Guarantees: every process that it starts ends with it, daemons started by jobs included; it
 //! writes below one directory only; it listens on the loopback address only.
-//! Does not: run `launch.user_data`, limit a machine to its size, or keep machines over a restart.
+//! Does not: limit a machine to its size, or keep machines over a restart.
 //! With `--data` the tables stay, and the functions launch a new fleet.
 //!
 //! | where | what |
@@ -15,6 +15,7 @@
 //! | `args`, `error`, `terminal` | options, errors, output and signals |
 //! | `run` | the life of the command, from start to end |
 //! | `stack` | starts and stops the parts |
+//! | `ports` | the addresses of the parts |
 //! | `binaries` | finds the functions and the agent, and builds them in a source tree |
 //! | `directory`, `environment` | the working directory and its lock, the environment file |
 //! | `database`, `region`, `functions` | the embedded DynamoDB, what EC2 offers, the functions |
@@ -35,6 +36,7 @@ mod functions;
 mod isolation;
 pub mod machines;
 pub mod page;
+mod ports;
 mod processes;
 mod region;
 mod run;
@@ -45,5 +47,22 @@ mod triggers;
 mod wake;
 
 pub use args::{Clock, LocalArgs, LocalEnv};
+pub use directory::runs_in;
+pub use environment::LOAD_ENVIRONMENT;
 pub use error::LocalError;
 pub use run::run;
+
+/// What tests of other modules need.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::directory::{DEFAULT, working_directory};
+    use std::fs::{self, File};
+    use std::path::Path;
+
+    /// What a running system has in this current directory, until the file is dropped.
+    pub(crate) fn running_in(current: &Path) -> File {
+        let (dir, lock) = working_directory(&current.join(DEFAULT)).unwrap();
+        fs::write(dir.join("env"), "").unwrap();
+        lock
+    }
+}

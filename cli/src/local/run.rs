@@ -80,9 +80,10 @@ fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
   logs       {logs}
   jobs       {isolation}
   nodes      {auth}
-  commands   set -a; . {env}; set +a; {exe} submit -- echo hello\n",
+{boot}  commands   set -a; . {env}; set +a; {exe} submit -- echo hello\n",
         cluster = args.cluster,
         isolation = stack.isolation,
+        boot = boot(args, &stack.policy.launch.user_data),
         auth = match args.node_auth {
             LocalAuth::Token => "prove who they are by a token",
             LocalAuth::Iam => "sign their requests with the role of their instances, and the function URLs check it",
@@ -96,4 +97,16 @@ fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
     }
     text.push_str(if args.demo { "" } else { "Ctrl-C ends everything." });
     text.trim_end().to_owned()
+}
+
+/// The line about `launch.user_data`; empty if the policy has none.
+fn boot(args: &LocalArgs, user_data: &str) -> String {
+    let who = if nix::unistd::geteuid().is_root() { "root" } else { "your own user" };
+    match (user_data.trim().is_empty(), args.no_user_data) {
+        (true, _) => String::new(),
+        (false, true) => "  boot       launch.user_data is not run: --no-user-data is given\n".to_owned(),
+        (false, false) => format!(
+            "  boot       each machine runs launch.user_data once as {who} of this computer (--no-user-data: not)\n"
+        ),
+    }
 }

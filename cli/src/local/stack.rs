@@ -14,6 +14,7 @@ use super::error::LocalError;
 use super::isolation::JobIsolation;
 use super::machines::{LocalMachines, MachineSettings};
 use super::page::{self, Page};
+use super::ports::Ports;
 use super::region::region;
 use super::secrets::LocalSecret;
 use super::{database, environment, functions, processes, triggers};
@@ -22,8 +23,6 @@ use lambda_stand_in::{Lambda, LambdaSettings};
 use model::auth::{NumberedKey, hex};
 use model::policy::Policy;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -66,7 +65,17 @@ impl Stack {
         let store = database::start(args, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
-        let (machines, ec2) = start_ec2(env, binaries, &places, &policy, isolation.clone(), ports.ec2, &mut tasks)?;
+        let settings = MachineSettings {
+            agent: binaries.agent(),
+            dir: places.dir.join("machines"),
+            logs: places.logs.clone(),
+            isolation: isolation.clone(),
+            metadata_url: format!("http://{}/metadata", places.page),
+            user_data: !args.no_user_data,
+            path: env.path.clone(),
+            rust_log: env.rust_log.clone(),
+        };
+        let (machines, ec2) = start_ec2(settings, env, &policy, ports.ec2, &mut tasks)?;
         let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
         let lambda = match ports.lambda {
             Some(listener) => {
@@ -101,53 +110,6 @@ impl Stack {
     }
 }
 
-/// The bound ports of all parts.
-struct Ports {
-    page: TcpListener,
-    dynamo: TcpListener,
-    ec2: TcpListener,
-    /// Absent if the functions run elsewhere.
-    lambda: Option<TcpListener>,
-}
-
-impl Ports {
-    async fn bind(args: &LocalArgs) -> Result<Self, LocalError> {
-        Ok(Self {
-            page: listen(args.port).await?,
-            dynamo: listen(0).await?,
-            ec2: listen(0).await?,
-            lambda: match &args.functions_url {
-                None => Some(listen(0).await?),
-                Some(_) => None,
-            },
-        })
-    }
-
-    fn places(&self, args: &LocalArgs, dir: PathBuf) -> Result<Places, LocalError> {
-        let functions = match &self.lambda {
-            Some(listener) => format!("http://{}", address(listener)?),
-            None => args.functions_url.as_deref().unwrap_or_default().trim_end_matches('/').to_owned(),
-        };
-        Ok(Places {
-            page: address(&self.page)?,
-            dynamo: address(&self.dynamo)?,
-            ec2: address(&self.ec2)?,
-            functions,
-            env_file: dir.join("env"),
-            logs: dir.join("logs"),
-            dir,
-        })
-    }
-}
-
-async fn listen(port: u16) -> Result<TcpListener, LocalError> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| LocalError::Listen { port, source })
-}
-
-fn address(listener: &TcpListener) -> Result<SocketAddr, LocalError> {
-    listener.local_addr().map_err(|source| LocalError::System { what: "read the address of a port", source })
-}
-
 fn node_key(given: Option<&str>) -> Result<String, LocalError> {
     #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
     let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
@@ -157,23 +119,12 @@ fn node_key(given: Option<&str>) -> Result<String, LocalError> {
 
 /// Serves EC2, with agent processes as its machines.
 fn start_ec2(
+    settings: MachineSettings,
     env: &LocalEnv,
-    binaries: &Binaries,
-    places: &Places,
     policy: &Policy,
-    isolation: JobIsolation,
     listener: TcpListener,
     tasks: &mut JoinSet<()>,
 ) -> Result<(LocalMachines, Arc<Ec2>), LocalError> {
-    let settings = MachineSettings {
-        agent: binaries.agent(),
-        dir: places.dir.join("machines"),
-        logs: places.logs.clone(),
-        isolation,
-        metadata_url: format!("http://{}/metadata", places.page),
-        path: env.path.clone(),
-        rust_log: env.rust_log.clone(),
-    };
     let failed = LocalError::file("prepare", settings.dir.clone());
     let (machines, mut powered_off) = LocalMachines::new(settings).map_err(failed)?;
     let ec2 = Ec2::new(region(policy), Arc::clone(&env.clock), Arc::new(machines.clone()));

@@ -131,12 +131,17 @@ fn user_data(file: &LaunchFile, more: &str) -> String {
     )
 }
 
-/// The node file that this user data would write. The local stack uses it: its machines do not run user data.
+/// The node file that this user data would write. The local stack uses it: its machines have node files elsewhere.
 pub fn node_file_in(user_data: &str) -> Option<LaunchFile> {
     let marker = format!("<<'{USER_DATA_END}'\n");
     let (_, rest) = user_data.split_once(&marker)?;
     let (json, _) = rest.split_once(&format!("\n{USER_DATA_END}\n"))?;
     serde_json::from_str(json).ok()
+}
+
+/// The commands of `launch.user_data` in this user data; empty if there are none.
+pub fn commands_in(user_data: &str) -> &str {
+    user_data.split_once(&format!("\n{USER_DATA_END}\n)\n")).map_or("", |(_, more)| more)
 }
 
 /// The client token of the current launch call of a life.
@@ -215,7 +220,8 @@ mod tests {
         let file = node_file_in(&request.user_data).unwrap();
         assert_eq!((file.node_id, file.heartbeat_url.as_str()), (Some(fixtures::node_id(3)), "http://h"));
         assert_eq!(file.token.unwrap().len(), 64);
-        assert!(request.user_data.ends_with("systemctl start nodekeeper-agent\n"));
+        assert_eq!(commands_in(&request.user_data), "systemctl start nodekeeper-agent\n");
         assert!(node_file_in("#!/bin/sh").is_none());
+        assert_eq!(commands_in("#!/bin/sh\nreboot"), "");
     }
 }

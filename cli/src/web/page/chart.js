@@ -76,7 +76,7 @@ function made(chart, place) {
     scales: { x: { time: true }, y: { range: (_, __, max) => [0, Math.max(max * 1.1, chart.key === "money" ? 0.01 : 1)] } },
     axes: [
       { ...axis, size: 26, space: 70, values: (_, at) => at.map(s => long ? day(s * 1000).slice(5) : clock(s * 1000).slice(0, 5)) },
-      { ...axis, size: 52, space: 36, values: (_, values) => values.map(v => chart.key === "money" ? dollars(v) : Number.isInteger(v) ? number(v) : "") },
+      { ...axis, size: 62, space: 36, values: (_, values) => values.map(v => chart.key === "money" ? dollars(v) : Number.isInteger(v) ? number(v) : "") },
     ],
     series: [{}, ...order.map(k => ({
       label: chart.names[k], stroke: colour(chart.colours[k]), fill: colour(chart.colours[k]), width: 0, points: { show: false },

@@ -30,6 +30,9 @@ export function ago(at) {
   return el("time", { datetime: new Date(at).toISOString(), title: `${day(at)} ${clock(at)}` }, text);
 }
 
+// When something was that is surely over. Parts of an answer are read one after the other, so it may be newer than the answer.
+export const past = at => at === null || at === undefined ? "" : ago(Math.min(at, now()));
+
 // A time of day, with the day if it is another one.
 export function moment(at) {
   const text = day(at) === day(now()) ? clock(at) : `${day(at)} ${clock(at)}`;

@@ -1,7 +1,7 @@
 // The list of nodes, and one slot with its lives.
 
 import { el } from "./dom.js";
-import { action, ago, chip, dollars, id, jobLink, moment, nodeLink, now, sentence, span } from "./format.js";
+import { action, ago, chip, dollars, id, jobLink, moment, nodeLink, now, past, sentence, span } from "./format.js";
 import { fold } from "./events.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
@@ -17,7 +17,7 @@ export const columns = [
   ["Price an hour", n => n.price_per_hour === undefined ? "" : dollars(n.price_per_hour), "n"],
   ["Instance", n => n.instance_id ? id(n.instance_id) : ""],
   ["Runs", n => work(n), "wide"],
-  ["Heard", n => ago(n.heard_at), "nowrap"],
+  ["Heard", n => past(n.heard_at), "nowrap"],
   ["Why", n => sentence(n.next ?? n.reason), "text"],
 ];
 
@@ -62,7 +62,7 @@ export const node = {
         ["Node", n.node_id ? id(n.node_id) : null], ["Last node", r.last_node_id ? id(r.last_node_id) : null], ["Instance", n.instance_id ? id(n.instance_id) : null],
         ["Reason", n.reason], ["Size", n.size ? `${n.size} (${n.instance_type}, ${n.market})` : null],
         ["Price an hour", n.price_per_hour === undefined ? null : dollars(n.price_per_hour)], ["Zone", r.zone], ["Address", r.address],
-        ["Intent", n.intent], ["Assigned", ago(n.assigned_at)], ["First heard from", ago(r.first_ping_at)], ["Last heard from", ago(n.heard_at)],
+        ["Intent", n.intent], ["Assigned", ago(n.assigned_at)], ["First heard from", ago(r.first_ping_at)], ["Last heard from", past(n.heard_at)],
         ["Lease ends", r.lease_expires_at ? ago(r.lease_expires_at) : null], ["Idle since", ago(r.idle_since_at)], ["Refuses work", r.refuses],
         ["Runs", n.work.length ? work(n) : null],
       ])),

@@ -63,18 +63,21 @@ export const overview = {
   },
   render({ running, bad, events, past, extra, seen }, params) {
     const { jobs, nodes, price_per_hour } = seen.status;
+    const busy = (jobs.placed ?? 0) + (jobs.regrouping ?? 0);
+    const done = running.counts.complete ?? 0;
+    const none = ["No job runs.", running.all === 0 && [" Submit one: ", el("code", null, "nodekeeper run -- echo hello")]];
     const bads = (running.counts.failed ?? 0) + (running.counts.rejected ?? 0);
     const up = Object.entries(nodes).filter(([state]) => state !== "cleaned").reduce((sum, [, n]) => sum + n, 0);
     return [
       el("h1", { class: "sr", tabindex: "-1" }, "Overview"),
       el("div", { class: "tiles" },
-        tile("running", ((jobs.placed ?? 0) + (jobs.regrouping ?? 0)).toLocaleString("en"), hash("jobs", { state: "placed,regrouping" }), "cool"),
+        tile("running", busy.toLocaleString("en"), hash("jobs", { state: "placed,regrouping" }), busy ? "cool" : ""),
         tile("failed", bads.toLocaleString("en"), hash("jobs", { state: "failed,rejected" }), bads ? "bad" : ""),
         tile("waiting", (jobs.queued ?? 0).toLocaleString("en"), hash("jobs", { state: "queued" })),
-        tile("complete", (running.counts.complete ?? 0).toLocaleString("en"), hash("jobs", { state: "complete" }), "good"),
-        tile(`of ${several(up, "node")} ready`, (nodes.ready ?? 0).toLocaleString("en"), "#/nodes", "good"),
+        tile("complete", done.toLocaleString("en"), hash("jobs", { state: "complete" }), done ? "good" : ""),
+        tile(`of ${several(up, "node")} ready`, (nodes.ready ?? 0).toLocaleString("en"), "#/nodes", nodes.ready ? "good" : ""),
         tile("an hour, by list prices", dollars(price_per_hour), "#/cost")),
-      few("Running", running, running.rows.some(j => j.reason) ? short : short.filter(([head]) => head !== "Why"), "placed,regrouping", "No job runs."),
+      few("Running", running, running.rows.some(j => j.reason) ? short : short.filter(([head]) => head !== "Why"), "placed,regrouping", none),
       few("Failed", bad, failed, "failed,rejected", "No job failed."),
       why(seen.explained ?? {}),
       el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "Over time"), choice("overview", params, "minutes", "Time", TIMES, usual(seen))),
