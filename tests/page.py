@@ -15,84 +15,17 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 
 import page_rows
 from axe_playwright_python.sync_playwright import Axe
+from local_stack import PROGRAM, Local, check
 from playwright.sync_api import sync_playwright
 from prometheus_client.parser import text_string_to_metric_families
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "target/debug/nodekeeper"
 NARROW = {"width": 400, "height": 800}
 WIDE = {"width": 1280, "height": 800}
-
-
-def check(what, passed, seen=""):
-    print(f"{'ok     ' if passed else 'FAILED '} {what}{'' if passed else f': {seen}'}", flush=True)
-    if not passed:
-        raise SystemExit(1)
-
-
-class Local:
-    """A `nodekeeper local` in a directory of its own."""
-
-    def __init__(self, *options):
-        self.dir = tempfile.TemporaryDirectory(prefix="nodekeeper-page-")
-        self.log = open(f"{self.dir.name}/log", "w+", encoding="utf-8")
-        command = [PROGRAM, "local", "--no-build", "--port", "0", "--dir", f"{self.dir.name}/stack", *options]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
-
-    def __enter__(self):
-        for _ in range(300):
-            said = pathlib.Path(self.log.name).read_text(encoding="utf-8")
-            found = re.search(r"page +(http\S+)", said)
-            if found and "Ctrl-C" in said:
-                self.page = found[1]
-                self.dynamo = re.search(r"DynamoDB +(http\S+)", said)[1]
-                return self
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.2)
-        raise SystemExit(f"nodekeeper local does not start: {said}")
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        self.log.close()
-        self.dir.cleanup()
-
-    def environment(self):
-        """The environment of a command on this cluster."""
-        env = dict(os.environ)
-        for entry in pathlib.Path(f"{self.dir.name}/stack/env").read_text(encoding="utf-8").splitlines():
-            name, found, value = entry.partition("=")
-            if found:
-                env[name] = value.strip("'\"")
-        return env
-
-    def run(self, *line):
-        """Runs a command on this cluster."""
-        return subprocess.run([PROGRAM, *line], env=self.environment(), capture_output=True, text=True, check=False)
-
-    def get(self, path):
-        with urllib.request.urlopen(self.page + path, timeout=30) as answer:
-            return answer.read().decode()
-
-    def until(self, what, path, holds):
-        """Asks until the answer is as wanted. Returns it."""
-        for _ in range(200):
-            answer = json.loads(self.get(path))
-            if holds(answer):
-                break
-            time.sleep(0.4)
-        check(what, holds(answer), json.dumps(answer)[:1000])
-        return answer
 
 
 class Browser:
