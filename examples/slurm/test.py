@@ -30,8 +30,8 @@ class Slurm:
         self.local, self.processes = local, []
         self.port = 20000 + os.getpid() % 10000
         self.env = local.environment() | {"SLURM_CONF": str(self.dir / "slurm.conf")}
-        for program in ("pilots", "resume", "suspend"):
-            shutil.copy(HERE / program, self.dir)
+        for program in (HERE / "pilots", HERE / "resume", HERE / "suspend", HERE.parent / "recipe.py"):
+            shutil.copy(program, self.dir)
         # slurmctld's programs run as another user, who may not reach the sources.
         shutil.copy(PROGRAM, self.dir / "nodekeeper")
         self.configure()
@@ -263,8 +263,8 @@ def clear_errors(slurm):
     text = settings.read_text()
     for wrong, wanted in [
         (text.replace("[nodes cloud*]", "[nodes gpu*]"), "no section [nodes …] whose pattern fits cloud1: add one"),
-        (text.replace("vcpus = 1", "vcpu = 1"), "vcpu is not known for nodes: remove it"),
-        (text.replace("state = ", "states = "), "does not name 'state'"),
+        (text.replace("vcpus = 1", "vcpu = 1"), "vcpu is not known in [nodes cloud*]: remove it"),
+        (text.replace("state = ", "states = "), "has no state in [programs]: add it"),
         (text.replace(f"nodekeeper = {slurm.dir}", "nodekeeper = /nowhere"), "/nowhere/nodekeeper cannot be run"),
     ]:
         settings.write_text(wrong)
