@@ -37,8 +37,6 @@ def test(local):
     # Jobs run as other users, so they need a directory that all users reach.
     work = pathlib.Path(local.dir.name, "make")
     shutil.copytree(HERE, work)
-    (work / "out").mkdir()
-    (work / "out").chmod(0o1777)
 
     def make(*line, **env):
         command = ["make", *line]
@@ -52,9 +50,13 @@ def test(local):
     check("make -j20: the primes below 200000", total == "17984\n", total)
     check("each of 20 recipes was one job, and the sum was made here", [j["state"] for j in jobs()] == ["complete"] * 20, jobs())
     used = {a["node_id"] for j in jobs() for a in json.loads(local.run("job", j["job_id"], "--json").stdout)["all_allocs"]}
+    check("what the recipes depend on was made here", (work / "out").stat().st_uid == os.geteuid())
     check("several nodes shared the work", len(used) > 1, used)
     said = make("-j20")
     check("what is made already makes no job", said.returncode == 0 and len(jobs()) == 20, said)
+
+    said = make("-B", "out/1.primes")
+    check("it can be made again, by a job of another user", said.returncode == 0 and len(jobs()) == 21, said)
 
     (work / "failing.mk").write_text(FAILING)
     said = make("-f", "failing.mk", "-k", "-j2", NODE_SHELL_ENV="GREETING", NODE_SHELL_OPTIONS="--vcpus 2", GREETING='it\'s "$HOME"')
@@ -65,7 +67,7 @@ def test(local):
     said = make("-f", "failing.mk", "good", NODE_SHELL_ENV="A-B")
     check("a wrong name of a variable is one clear line", "'A-B', which is not a name" in said.stderr, said)
     said = make("-f", "failing.mk", "both")
-    check("other recipes and $(shell) run here", said.stdout.endswith("here\n") and len(jobs()) == 22, said)
+    check("other recipes and $(shell) run here", said.stdout.endswith("here\n") and len(jobs()) == 23, said)
     said = subprocess.run([work / "node-shell", "echo"], capture_output=True, text=True, check=False)
     check("node-shell without -c says what to set", said.returncode == 2 and ".SHELLFLAGS" in said.stderr, said)
 

@@ -16,6 +16,7 @@ from local_stack import PROGRAM, check, wait_until
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
 # slurmd runs as root, so the pilots do.
+NEEDS_ROOT = IS_LONG = True
 OPTIONS = ["--tick-s", "1", "--unisolated"]
 NODES = 4
 IDLE_S = 5  # idle.timeout_s of the local policy
