@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -22,6 +23,14 @@ NODES = 4
 IDLE_S = 5  # idle.timeout_s of the local policy
 
 
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
 class Slurm:
     """munged, slurmctld and the watch, in a directory of their own."""
 
@@ -29,7 +38,7 @@ class Slurm:
         self.dir = pathlib.Path(local.dir.name, "slurm")
         self.dir.mkdir()
         self.local, self.processes = local, []
-        self.port = 20000 + os.getpid() % 10000
+        self.ports = free_ports(NODES + 1)
         self.env = local.environment() | {"SLURM_CONF": str(self.dir / "slurm.conf")}
         for program in (HERE / "pilots", HERE / "resume", HERE / "suspend", HERE.parent / "recipe.py"):
             shutil.copy(program, self.dir)
@@ -56,8 +65,8 @@ class Slurm:
             "ResumeTimeout": 90, "SuspendTime": 6, "SuspendTimeout": 8, "SlurmdTimeout": 30,
         }
         # All nodes are this computer, so each has a port of its own.
-        nodes = [f"NodeName=cloud{n} NodeHostname={host} Port={self.port + n} CPUs=1 RealMemory=100 State=CLOUD" for n in range(1, NODES + 1)]
-        lines = [f"SlurmctldPort={self.port}", f"AuthInfo=socket={self.dir}/munge.socket,cred_expire=5"]
+        nodes = [f"NodeName=cloud{n} NodeHostname={host} Port={self.ports[n]} CPUs=1 RealMemory=100 State=CLOUD" for n in range(1, NODES + 1)]
+        lines = [f"SlurmctldPort={self.ports[0]}", f"AuthInfo=socket={self.dir}/munge.socket,cred_expire=5"]
         for line in (HERE / "slurm.conf").read_text().splitlines():
             name = line.partition("=")[0]
             if name == "NodeName":
@@ -138,6 +147,11 @@ class Slurm:
         """The instances that cost money."""
         return [i for i in json.loads(self.local.get("api/local"))["instances"] if i["state"] in ("pending", "running")]
 
+    def faults(self, **faults):
+        """From now on, these faults and no others in the stand-in for EC2."""
+        url, body = f"{self.env['AWS_ENDPOINT_URL_EC2']}/_stand-in/faults", json.dumps(faults).encode()
+        urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"}), timeout=30).close()
+
     def is_quiet(self):
         return not self.asked() and not self.of_nodekeeper("queued", "placed") and not self.instances()
 
@@ -188,6 +202,7 @@ def test(local):
             follows_the_queue(slurm)
             dies(slurm)
             one_pilot(slurm)
+            down(slurm)
             clear_errors(slurm)
         except SystemExit:
             print(slurm.log(), (slurm.dir / "state/slurmctld.log").read_text()[-5000:], sep="\n")
@@ -245,6 +260,8 @@ def one_pilot(slurm):
     """However often a node is resumed, it has one pilot; a pilot that Slurm does not want goes."""
     slurm.watching.terminate()
     slurm.watching.wait(20)
+    # The pilots wait, and no slurmd registers: Slurm itself would end nodes that it did not ask for.
+    slurm.faults(shortages=[{"left": 0}])
     file, before = slurm.dir / "pilots.d/cloud2.json", len(slurm.of_nodekeeper())
     calls = [slurm.pilots("resume", "cloud[2-3]") for _ in range(4)]
     said = [call.communicate(timeout=120)[0] for call in calls]
@@ -255,8 +272,18 @@ def one_pilot(slurm):
     call = slurm.pilots("resume", "cloud2")
     said = call.communicate(timeout=120)[0]
     check("killed after the submission and called again: the same pilot", json.loads(file.read_text()) == pilot and len(slurm.of_nodekeeper()) == before + 2, said)
+    slurm.faults()
     slurm.watch()
     wait_until("Slurm does not want these nodes, so the watch ends them", slurm.is_quiet, 120)
+
+
+def down(slurm):
+    """A node that was not resumed in time is used again; one that a person has set down is not."""
+    slurm.run("scontrol", "update", "nodename=cloud3", "state=DOWN", "reason=its disk is broken")
+    slurm.run("scontrol", "update", "nodename=cloud4", "state=DOWN", "reason=ResumeTimeout reached")
+    check("two nodes are down", all("DOWN" in slurm.nodes()[f"cloud{n}"] for n in (3, 4)), slurm.nodes())
+    wait_until("the node that was not resumed in time may be used again", lambda: "IDLE" in slurm.nodes()["cloud4"])
+    check("the other one stays down", "DOWN" in slurm.nodes()["cloud3"], slurm.nodes())
 
 
 def clear_errors(slurm):
