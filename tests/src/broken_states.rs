@@ -59,14 +59,14 @@ impl Town {
         panic!("the jobs never ran");
     }
 
-    /// Makes these edits. Of a pair, the first state may have deleted the row of the second.
-    async fn edit(&self, edits: &[Edit], is_first: bool) {
+    /// Makes these edits. `false` if there is no such row: of a pair, the first state may have deleted the row of the second.
+    async fn edit(&self, edits: &[Edit], is_first: bool) -> bool {
         for edit in edits {
             match edit {
                 Set(table, key, values) => {
                     let row = self.raw.get(table, key).await;
                     assert!(row.is_some() || !is_first, "{table} has no {key:?}");
-                    let Some(mut row) = row else { continue };
+                    let Some(mut row) = row else { return false };
                     for (name, value) in values {
                         row.remove(*name);
                         row.extend(value.iter().map(|v| ((*name).to_owned(), v.clone())));
@@ -77,6 +77,7 @@ impl Town {
                 Delete(table, key) => self.raw.delete(table, key).await,
             }
         }
+        true
     }
 
     /// Every row of the tables that decisions use, by table and key.
@@ -206,7 +207,9 @@ async fn case(states: &[&State]) -> String {
     let mut keys: BTreeSet<String> = BTreeSet::new();
     for (i, state) in states.iter().enumerate() {
         let edits = (state.edits)(&town);
-        town.edit(&edits, i == 0).await;
+        if !town.edit(&edits, i == 0).await {
+            return format!("| {name} | not possible together | |");
+        }
         let rows = town.rows().await;
         if state.fate == Aside {
             let is_its = |key: &&String| rows.get(*key) != broken.get(*key);

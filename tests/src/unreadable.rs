@@ -213,7 +213,6 @@ async fn an_entry_that_cannot_be_read_stops_nothing() {
             &[("key", s("of_the_future")), ("version", n(1))],
             &[("key", s("run#poll-and-scale")), ("started_at", s("yesterday"))],
             &[("key", s("last_run")), ("version", n(1)), ("since_at", s("x"))],
-            &[("key", s("told")), ("version", n(1)), ("jobs", s("x"))],
             &[("key", s("ingest")), ("version", n(1)), ("since_at", s("x"))],
         ],
         &["key"],

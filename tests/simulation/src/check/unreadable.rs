@@ -130,6 +130,13 @@ impl Check {
             }
             return;
         }
+        if change.table == Table::Control && text(before, "key") == Some("told") {
+            // It is only a memory of what was told, and begins anew.
+            if let Some(key) = key_as_read(change.table, before) {
+                self.repairs(&key);
+            }
+            return;
+        }
         let after = change.after.as_deref();
         let same = after.is_some_and(|row| without_pulse(row) == without_pulse(before));
         if !same || (change.table != Table::Nodes && after != Some(before)) {
