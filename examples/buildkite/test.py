@@ -48,6 +48,9 @@ class Recipe:
     def jobs(self):
         return json.loads(self.local.run("jobs", "--all", "--json").stdout)
 
+    def has_no_instance(self):
+        return not [i for i in json.loads(self.local.get("api/local"))["instances"] if i["state"] == "running"]
+
     def is_settled(self):
         return not [*(self.dir / "state").glob("*.json")] and not [j for j in self.jobs() if j["state"] in ("queued", "placed")]
 
@@ -69,7 +72,7 @@ def test(local):
         for process in running:
             process.kill()
         buildkite.server.shutdown()
-    wait_until("without work no instance stays", lambda: not [i for i in json.loads(local.get("api/local"))["instances"] if i["state"] == "running"])
+    wait_until("without work no instance stays", recipe.has_no_instance)
 
 
 def run_all(recipe, buildkite):
@@ -95,6 +98,8 @@ def run_all(recipe, buildkite):
 
 def cancelled(recipe, buildkite):
     """A job is cancelled while its agent waits, because the policy allows no node."""
+    # The policy forbids new nodes only: a node that is still there would run the agent.
+    wait_until("the nodes of the jobs before are gone", recipe.has_no_instance)
     policy = recipe.local.run("policy", "show")
     limited = recipe.dir / "policy.toml"
     limited.write_text(re.sub(r"(?m)^max = 6$", "max = 0", policy.stdout))
