@@ -142,6 +142,8 @@ reasons! {
     CopyWanted "copy_wanted" { original: AllocId } = "{original} is unknown, and its job wants a copy meanwhile";
     /// A job needs the node that is launched.
     JobNeedsNode "job_needs_node" { job: String } = "job {job} needs it";
+    /// The time-out of a pure demand has passed.
+    DemandOver "demand_over" { timeout: Span } = "its time of {timeout} is over";
     /// There are fewer nodes than the minimum.
     BelowMinimum "below_minimum" { min: u32 } = "nodes.min is {min}";
 

@@ -256,6 +256,8 @@ words! {
         Reject = "reject",
         /// A job without allocs is queued again.
         Requeue = "requeue",
+        /// The time of a pure demand is over.
+        EndDemand = "end_demand",
         /// A run counts that it saw a node idle, or resets the count because the node is needed.
         SetIdle = "set_idle",
         /// An operator drains a node, or an alloc is told to stop because its node's drain deadline is near.

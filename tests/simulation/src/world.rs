@@ -253,6 +253,7 @@ impl World {
         let healthy = lived.healthy_minutes;
         if healthy.is_multiple_of(10) {
             self.check.invariant_the_first_job_is_served(Span::from_s(i64::from(TICKS_TO_END) * 60));
+            self.check.invariant_a_demand_ends_in_time();
         }
         if healthy == TICKS_TO_DRAIN {
             self.check.invariant_a_drain_ends_by_its_deadline();

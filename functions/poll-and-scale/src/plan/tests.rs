@@ -5,6 +5,7 @@
 mod arrays;
 mod believed;
 mod caps;
+mod demands;
 mod explained;
 mod outage;
 mod silence;

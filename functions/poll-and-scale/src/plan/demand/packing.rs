@@ -202,8 +202,10 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// free for it. If the job waits because of a cap, room for new nodes is reserved too.
     pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, queue: Queue) -> Result<Vec<usize>, Rc<[Reason]>> {
         let shape = (Kind::of(job), job.capacity, members);
-        if let Some(why) = self.failed.get(&shape).filter(|_| queue == Queue::SomeoneWaits) {
-            return Err(Rc::clone(why));
+        let known = self.failed.get(&shape).filter(|_| queue == Queue::SomeoneWaits).map(Rc::clone);
+        // A busy node may satisfy this demand, although it satisfies no other one of this shape.
+        if let Some(why) = known.filter(|_| !job.demand || self.bins.busy_for(job, 1).is_empty()) {
+            return Err(why);
         }
         let mut fitting = self.bins.fitting(job, members as usize);
         let before = self.bins.len();
@@ -334,6 +336,8 @@ impl<'v, 'a> Packing<'v, 'a> {
             assigned_at: now,
             empty: true,
             taken: false,
+            busy: false,
+            busy_since: None,
             blocked: false,
             for_job: None,
         };
@@ -518,8 +522,7 @@ fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
 fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
     let offering = &life.offering;
     let capacity = for_jobs(view, offering.capacity);
-    // The agent says busy: another scheduler uses the machine.
-    let busy = record.contact().is_some_and(|c| c.busy);
+    let contact = record.contact().filter(|c| c.busy);
     let mut bin = Bin {
         at,
         capacity,
@@ -530,7 +533,10 @@ fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> 
         price_per_hour: offering.price_per_hour,
         assigned_at: life.assigned_at,
         empty: true,
-        taken: busy,
+        taken: false,
+        busy: contact.is_some(),
+        // Without the attribute, the node is busy since its assignment at the earliest.
+        busy_since: contact.filter(|c| !c.busy_spent).map(|c| c.busy_since_at.unwrap_or(life.assigned_at)),
         blocked: false,
         for_job: None,
     };
