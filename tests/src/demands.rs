@@ -184,3 +184,91 @@ async fn a_run_killed_after_any_write_launches_no_second_node_for_a_demand() {
         );
     }
 }
+
+/// Says how many whole nodes the controller wants.
+async fn want(world: &World, count: &str) {
+    world.operate(&["demand", "set", "ci", "--size", "small", "--count", count]).await;
+}
+
+/// The slots of the nodes that are up.
+async fn slots(world: &World) -> Vec<u32> {
+    let nodes = world.look.nodes().await.unwrap();
+    nodes.iter().filter(|node| !node.is_cleaned()).map(|node| node.slot.number()).collect()
+}
+
+#[tokio::test]
+async fn a_set_has_its_nodes_while_it_is_renewed_and_none_afterwards() {
+    let mut world = World::new().await;
+    for _ in 0..10 {
+        want(&world, "3").await;
+        // Two and a half minutes.
+        for _ in 0..30 {
+            world.step().await;
+            world.check().await;
+            assert!(world.ec2.instances().len() <= 3);
+        }
+    }
+    assert_eq!((up(&world), world.ec2.instances().len()), (3, 3));
+    let row = async |world: &World| {
+        world.look.control().await.unwrap().entries().any(|(key, _)| key.to_string() == "demand#ci")
+    };
+    assert!(row(&world).await);
+    // The controller has died.
+    for _ in 0..180 {
+        world.step().await;
+    }
+    assert!(!row(&world).await, "its row is deleted");
+    world.until_quiet(60).await;
+}
+
+#[tokio::test]
+async fn when_the_count_falls_the_idle_nodes_go_and_the_busy_one_stays() {
+    let mut world = World::new().await;
+    want(&world, "3").await;
+    for _ in 0..20 {
+        world.step().await;
+    }
+    assert_eq!(slots(&world).await, [0, 1, 2]);
+    let of_slot = |world: &World, slot: u32| {
+        let node = world.nodes.iter().find(|(_, node)| node.file.node_id.slot().number() == slot);
+        node.unwrap().0.clone()
+    };
+    let busy = of_slot(&world, 1);
+    world.nodes.get_mut(&busy).unwrap().protocol.busy = Some(true);
+    world.step().await;
+    want(&world, "1").await;
+    for _ in 0..30 {
+        world.step().await;
+    }
+    assert_eq!(slots(&world).await, [1], "the set is for what keeps it busy");
+    world.operate(&["demand", "delete", "ci"]).await;
+    for _ in 0..30 {
+        world.step().await;
+    }
+    assert_eq!(slots(&world).await, [1], "its agent says busy");
+    world.nodes.get_mut(&busy).unwrap().protocol.busy = Some(false);
+    world.until_quiet(60).await;
+}
+
+#[tokio::test]
+async fn a_set_and_jobs_and_demands_each_have_their_own_nodes() {
+    let mut policy = quick_policy();
+    policy["nodes"] = json!({"max": 8});
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    world.submit(JobSpec { vcpus: 2, ..crate::world::job(&["forever"]) }).await;
+    world.submit(whole_node()).await;
+    want(&world, "2").await;
+    for _ in 0..30 {
+        world.step().await;
+        world.check().await;
+    }
+    assert_eq!(world.ec2.instances().len(), 4);
+    // A node of the set dies.
+    let nodes = world.look.nodes().await.unwrap();
+    let free = nodes.iter().filter_map(|node| node.life()).find(|life| life.allocs.is_empty()).unwrap();
+    world.cloud.terminate(&[free.instance_id.clone().unwrap()]).await.unwrap();
+    for _ in 0..30 {
+        world.step().await;
+    }
+    assert_eq!((world.ec2.instances().len(), up(&world)), (5, 4));
+}

@@ -4,6 +4,7 @@
 //! read consistently; a list that is cut says so.
 //! Does not: change anything.
 
+use super::demand;
 use super::filter::Filter;
 use super::find::short;
 use super::next;
@@ -142,6 +143,9 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
         writeln!(page.out, "{none}")?;
     } else {
         table(&jobs, why, now).print(&mut page.out)?;
+    }
+    for line in demand::lines(next.as_ref().filter(|_| !args.json)) {
+        writeln!(page.out, "{line}")?;
     }
     let limit = args.limit;
     if more && args.queue {

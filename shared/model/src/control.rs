@@ -4,12 +4,14 @@
 //! Does not: hold anything that correctness depends on, except the policy. Entries only avoid useless
 //! attempts: they end by themselves, and if one is lost, an attempt is repeated.
 
+mod demand_set;
 mod entries;
 mod key;
 
+pub use demand_set::WantedSet;
 pub use entries::{
-    Backoff, BadRequest, BrakeEntry, BrakePart, Entry, EntryChange, EntryRow, FailedStarts, IngestSummary, JobsPlace,
-    LastRun, NotAllowed, QueuePlace, Quota, Release, Shortage,
+    Backoff, BadRequest, BrakeEntry, BrakePart, DemandNeed, DemandSet, Entry, EntryChange, EntryRow, FailedStarts,
+    IngestSummary, JobsPlace, LastRun, NotAllowed, QueuePlace, Quota, Release, Shortage,
 };
 pub use key::ControlKey;
 pub(crate) use key::offering_key;
@@ -374,6 +376,7 @@ mod tests {
             ControlKey::LastRun,
             ControlKey::QueuePlace,
             ControlKey::JobsPlace,
+            ControlKey::Demand("ci-builds".into()),
             ControlKey::Told,
         ];
         for key in keys {

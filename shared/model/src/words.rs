@@ -306,6 +306,8 @@ words! {
         Unkeep = "keep_undone",
         /// An operator released a brake.
         Release = "release",
+        /// An operator said how many nodes another scheduler needs.
+        DemandSet = "demand_set",
         /// An operator stored a policy.
         PolicySet = "policy_set",
         /// An operator rotated the master key of the node tokens.

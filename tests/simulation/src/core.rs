@@ -216,6 +216,8 @@ faults! {
     RowUnreadable = 0.0,
     /// a job that arrives is a pure demand, and the other scheduler works on its node (`--fault`)
     DemandArrives = 0.0,
+    /// a controller says how many nodes another scheduler needs, and may forget to renew it (`--fault`)
+    ControllerWants = 0.0,
 }
 
 impl Fault {

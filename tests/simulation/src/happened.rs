@@ -76,6 +76,7 @@ pub const SITUATIONS: &[&str] = &[
     "an alloc could not be read",
     "an entry of control could not be read",
     "an event could not be read",
+    "a demand set was written",
     "an event was kept",
     "an instance was launched",
     "an instance was terminated",

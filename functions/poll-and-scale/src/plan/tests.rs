@@ -8,6 +8,7 @@ mod caps;
 mod demands;
 mod explained;
 mod outage;
+mod sets;
 mod silence;
 
 use super::actions::Because;

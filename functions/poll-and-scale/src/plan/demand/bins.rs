@@ -36,6 +36,8 @@ pub(super) struct Bin<'a> {
     pub(super) blocked: bool,
     /// The first job that this run places here or reserves this bin for.
     pub(super) for_job: Option<JobId>,
+    /// The first demand set that the node satisfies.
+    pub(super) for_set: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +156,7 @@ impl<'a> Bins<'a> {
         self.all.truncate(first);
     }
 
-    fn change(&mut self, n: usize, change: impl FnOnce(&mut Bin<'a>)) {
+    pub(super) fn change(&mut self, n: usize, change: impl FnOnce(&mut Bin<'a>)) {
         let Some(bin) = self.all.get_mut(n) else { return };
         let before = bin.free;
         change(bin);
@@ -263,6 +265,7 @@ mod tests {
                 busy_since: None,
                 blocked: false,
                 for_job: None,
+                for_set: None,
             }
         }
 

@@ -19,6 +19,7 @@ mod caps;
 mod explain;
 mod packing;
 mod prices;
+mod sets;
 mod shelf;
 
 use super::Plan;
@@ -90,8 +91,9 @@ enum Waits {
     Because(Rc<[Reason]>),
 }
 
-/// Packs the queue and the minimum.
+/// Packs the demand sets, the queue and the minimum.
 fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
+    packing.fill_sets();
     let served = serve(view, packing);
     // Jobs come before the minimum: otherwise new nodes for the minimum would take the room that is made for a job.
     if packing.room.is_none() {
