@@ -4,7 +4,8 @@
 //! what is left, take the files away from the job's user, write the exit record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
-//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`. (The exit
+//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; for an alloc without
+//! a command (a demand) nothing is started, and it ends only when it is told to stop. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
 //! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere memory is the
@@ -75,14 +76,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     }
     let reserve = DiskReserve::new(dir.path().join("reserve"), RESERVE_BYTES);
     let started_at = (context.clock)();
-    let mut exit = match start_command(&task, &dir, context) {
-        Ok(child) => {
-            let exit = supervise(&task, &dir, child, &mut term).await;
-            remove_container(&task).await;
-            exit
-        }
-        Err(exit) => exit,
-    };
+    let mut exit = work(&task, &dir, context, &mut term).await;
     kill_descendants(own_pid).await;
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
@@ -93,6 +87,39 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     exit.started_at = Some(started_at);
     exit.finished_at = Some((context.clock)());
     write_exit_record(&dir, &exit, &reserve).await
+}
+
+/// Runs the command of the alloc to its end. The alloc of a demand has none.
+async fn work(
+    task: &AllocTask,
+    dir: &AllocDir,
+    context: &SupervisorContext,
+    term: &mut tokio::signal::unix::Signal,
+) -> ExitRecord {
+    if task.order.command.is_empty() {
+        return hold(dir, term).await;
+    }
+    match start_command(task, dir, context) {
+        Ok(child) => {
+            let exit = supervise(task, dir, child, term).await;
+            remove_container(task).await;
+            exit
+        }
+        Err(exit) => exit,
+    }
+}
+
+/// Runs nothing until the alloc is told to stop. The control plane knows when the time of a demand is over.
+async fn hold(dir: &AllocDir, term: &mut tokio::signal::unix::Signal) -> ExitRecord {
+    let mut check = interval(CHECK_INTERVAL);
+    let why = loop {
+        tokio::select! {
+            _ = term.recv() => break dir.stop_reason().unwrap_or_else(|| "stopped".to_owned()),
+            // The stop may have been ordered before we could receive the signal.
+            _ = check.tick() => if let Some(why) = dir.stop_reason() { break why },
+        }
+    };
+    ExitRecord { exit_code: Some(0), message: Some(why), ..ExitRecord::default() }
 }
 
 /// Writes the exit record. On a full disk this waits for space, and until then the alloc counts as running.

@@ -58,6 +58,21 @@ async fn a_node_whose_alloc_ended_asks_for_work_soon_and_then_ever_more_rarely()
 }
 
 #[tokio::test]
+async fn for_a_demand_nothing_runs_until_it_is_told_to_stop() {
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![AllocOrder { command: Vec::new(), timeout_s: 1, ..order(0, "") }]));
+    node.start(&[]);
+    node.running(0).await;
+    // Its time-out is not the node's concern. Each beat takes a part of a second.
+    node.beats(12).await;
+    assert!(!node.alloc_dir(0).join("exit.json").exists(), "it holds the node");
+    assert!(!node.alloc_dir(0).join("output").exists(), "no command was started");
+    node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
+    let end = node.end_of(0).await;
+    assert_eq!((end.client, end.message.as_deref()), (ClientStatus::Complete, Some("stopped as ordered")));
+}
+
+#[tokio::test]
 async fn a_stop_sends_term_first() {
     let mut node = TestNode::new().await;
     let script = "trap 'echo bye; exit 0' TERM; echo $$ > pid; while :; do sleep 0.1; done";

@@ -22,6 +22,7 @@ mod carried_out;
 mod contract;
 mod cost;
 mod crashes;
+mod demands;
 mod end_to_end;
 mod example_events;
 mod handles;

@@ -177,7 +177,8 @@ impl Node {
     fn finish(&mut self, order: &AllocOrder) {
         match order.command.first().map(String::as_str) {
             Some("fail") => self.end(order, 1),
-            Some("forever") => {}
+            // A demand runs nothing, and does not end by itself.
+            None | Some("forever") => {}
             _ => self.end(order, 0),
         }
     }

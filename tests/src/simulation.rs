@@ -111,6 +111,16 @@ fn every_invariant_holds_where_rows_become_unreadable() {
 }
 
 #[test]
+fn every_invariant_holds_where_another_scheduler_demands_nodes() {
+    for seed in 1..=8 {
+        let options = "--small --hours 1 --fault DemandArrives=0.4 --fault ControllerWants=0.5";
+        let outcome = hold(&world(seed, options), How::default());
+        let happened = |fault: Fault| outcome.happened.faults[fault as usize] > 0;
+        assert!(happened(Fault::ControllerWants), "seed {seed}");
+    }
+}
+
+#[test]
 fn every_invariant_holds_where_a_node_destroys_one_handle_at_a_time() {
     let options = "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3";
     let held = (1..=8).map(|seed| hold(&world(seed, options), How::default()));

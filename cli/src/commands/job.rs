@@ -97,7 +97,9 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     // A placed job runs. It may wait for a copy, or the next run may do something with it.
     rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
     rows.field("latest event", latest);
-    rows.field("command", Some(show::command(&work.command)));
+    let command =
+        if job.is_demand() { "none: a demand for its nodes".to_owned() } else { show::command(&work.command) };
+    rows.field("command", Some(command));
     let env: Vec<String> = work.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
     rows.field("image", work.image.as_ref());
@@ -111,6 +113,7 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("failed", Some(retries(job.failed_count, job.retry_failed)));
     rows.field("lost", Some(retries(job.lost_count, job.retry_lost)));
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
+    rows.field("ends by itself", job.demand_until_at().map(|at| moment(at, now)));
     let replace = if failure_policy.replace {
         format!(", with a copy meanwhile ({})", failure_policy.reconcile)
     } else {

@@ -52,7 +52,7 @@ struct Line {
 pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
-    let defaults = args.job.spec(&args.command);
+    let defaults = args.job.spec(&args.command, args.demand);
     let lines = understand(&bytes, &defaults, &shown)?;
     let digest = digest(&bytes, &defaults, args.again)?;
     // Before anything is written, every job is checked.
@@ -132,8 +132,12 @@ fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), Usage> {
 fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<Vec<Line>> {
     let text = std::str::from_utf8(bytes).map_err(|_| Usage(format!("{shown} is not text in UTF-8")))?;
     let Value::Object(defaults) = serde_json::to_value(defaults)? else { anyhow::bail!("a job is not an object") };
-    let known: BTreeSet<&str> =
-        defaults.keys().map(String::as_str).chain(["replace"]).chain(MEASURED.iter().map(|(name, ..)| *name)).collect();
+    let known: BTreeSet<&str> = defaults
+        .keys()
+        .map(String::as_str)
+        .chain(["replace", "demand"])
+        .chain(MEASURED.iter().map(|(name, ..)| *name))
+        .collect();
     let (mut lines, mut mistakes) = (Vec::new(), Vec::new());
     for (line, number) in text.lines().zip(1..) {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {

@@ -4,6 +4,7 @@
 //! read consistently; a list that is cut says so.
 //! Does not: change anything.
 
+use super::demand;
 use super::filter::Filter;
 use super::find::short;
 use super::next;
@@ -143,6 +144,9 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     } else {
         table(&jobs, why, now).colours(page.colours).print(&mut page.out)?;
     }
+    for line in demand::lines(next.as_ref().filter(|_| !args.json)) {
+        writeln!(page.out, "{line}")?;
+    }
     let limit = args.limit;
     if more && args.queue {
         writeln!(page.err, "more jobs wait behind the first {limit} of the queue: --limit N shows N of them")?;
@@ -191,6 +195,9 @@ pub(super) fn needs(job: &JobSummary) -> String {
     }
     if job.exclusive {
         needs.push_str(", exclusive");
+    }
+    if job.demand {
+        needs.push_str(", demand");
     }
     needs
 }

@@ -13,6 +13,7 @@ mod array_numbers;
 mod bulk;
 mod cancel;
 mod cost;
+mod demand;
 mod filter;
 mod find;
 mod follow;
@@ -156,6 +157,9 @@ pub enum Command {
     Logs(job::LogsArgs),
     /// Cancel jobs and stop their allocs
     Cancel(cancel::CancelArgs),
+    /// Say how many nodes another scheduler needs
+    #[command(subcommand)]
+    Demand(demand::DemandCommand),
     /// List nodes
     Nodes(nodes::NodesArgs),
     /// Show a node
@@ -204,6 +208,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Job(args) => job::show(context, &args).await,
         Command::Logs(args) => job::logs(context, &args).await,
         Command::Cancel(args) => cancel::run(context, &args).await,
+        Command::Demand(command) => demand::run(context, &command).await,
         Command::Nodes(args) => nodes::list(context, &args).await,
         Command::Node(args) => nodes::show(context, &args).await,
         Command::Hold(args) => nodes::intend(context, &args.slots, Intent::Hold, None).await,

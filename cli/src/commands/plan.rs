@@ -125,6 +125,9 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     for row in &explained.waiting {
         writeln!(context.out, "{}", show::one_line(&row.line))?;
     }
+    for row in &explained.demand_sets {
+        writeln!(context.out, "{}", show::one_line(&row.line))?;
+    }
     for row in &explained.staying {
         writeln!(context.out, "slot {} stays: {}", row.slot, show::one_line(&row.reason))?;
     }

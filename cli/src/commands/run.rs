@@ -91,7 +91,7 @@ pub(super) async fn run_with(
 ) -> anyhow::Result<Outcome> {
     let now = context.now();
     let id = JobId::new(Chance::real().ulid(now));
-    let job = Job::submit(id, args.job.spec(&args.command), now).map_err(|e| Usage(e.to_string()))?;
+    let job = Job::submit(id, args.job.spec(&args.command, false), now).map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;
     let job = submit_job(&cluster.store, &job, keep, now).await?;

@@ -10,7 +10,7 @@ use clap::Args;
 use model::cloud::Cloud;
 use model::control::{Control, ControlKey};
 use model::events::{Event, Subject};
-use model::explain::Waiting;
+use model::explain::{SetNote, Waiting};
 use model::functions::{self, HEARTBEAT_INGEST};
 use model::limits::Limit;
 use model::money::Usd;
@@ -304,11 +304,13 @@ fn next_run(next: &Result<Next, ObserveError>) -> Vec<Check> {
         _ => format!("slots {} stay: {why}", slots.join(", ")),
     });
     let mut checks: Vec<Check> =
-        next.unstored_limits().map(|reason| Check::new(reason.word(), Level::Note, reason.to_string(), "")).collect();
+        // The lines of the sets say what they lack.
+        next.unstored_limits().filter(|reason| !matches!(reason, Reason::SetLacks { .. })).map(|reason| Check::new(reason.word(), Level::Note, reason.to_string(), "")).collect();
     // The entries of the control table are checked without the plan.
     let is_entry = |why: &Reason| why.to_string().contains("of table control");
     let rows = explained.rows.iter().filter(|(_, why)| !is_entry(why));
     checks.extend(rows.map(|(subject, why)| Check::new("row", Level::Wrong, format!("{subject}: {why}"), "")));
+    checks.extend(at_most("demand", explained.sets.iter().map(SetNote::line)));
     checks.extend(at_most("waiting", explained.waiting.iter().map(Waiting::line)));
     checks.extend(at_most("idle", stays));
     checks

@@ -97,6 +97,10 @@ pub struct SubmitArgs {
     /// only what is missing
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     file: Option<PathBuf>,
+    /// A pure demand: it runs nothing, and only keeps its nodes for the work of another scheduler, until it is cancelled or
+    /// --timeout is over (counted from now on)
+    #[arg(long)]
+    pub(super) demand: bool,
     /// Submit a file once more that was submitted before
     #[arg(long, requires = "file")]
     pub(super) again: bool,
@@ -107,14 +111,14 @@ pub struct SubmitArgs {
     #[arg(long)]
     json: bool,
     /// The program and its arguments
-    #[arg(last = true, required_unless_present = "file", value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present_any = ["file", "demand"], value_name = "COMMAND")]
     pub(super) command: Vec<String>,
 }
 
 impl SubmitArgs {
     /// The jobs and their numbers. Several jobs have their number and how many there are in their environment.
     fn specs(&self) -> Vec<(u32, JobSpec)> {
-        let spec = self.job.spec(&self.command);
+        let spec = self.job.spec(&self.command, self.demand);
         let indexes = match &self.array {
             Some(array) => array.indexes.clone(),
             None if self.count == 1 => return vec![(0, spec)],
@@ -134,9 +138,10 @@ impl SubmitArgs {
 
 impl JobOptions {
     /// The job with these options and this command.
-    pub(super) fn spec(&self, command: &[String]) -> JobSpec {
+    pub(super) fn spec(&self, command: &[String], demand: bool) -> JobSpec {
         JobSpec {
             command: command.to_vec(),
+            demand,
             env: self.env.iter().cloned().collect(),
             name: self.name.clone(),
             priority: self.priority,

@@ -3,6 +3,7 @@
 mod asking;
 mod bulk;
 mod costs;
+mod demand;
 mod ending;
 mod explaining;
 mod jobs;

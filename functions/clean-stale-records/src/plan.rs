@@ -225,7 +225,12 @@ fn orphans(
 fn over(seen: &Observation, now: Time, plan: &mut Plan) {
     let is_over = |(key, row): &(&ControlKey, &EntryRow)| row.is_over(key, seen.policy_version, now);
     for (key, row) in seen.control.entries().filter(is_over) {
-        plan.add_quietly(Action::ForgetEntry(Box::new(row.clone())), Reason::EntryOver { key: key.to_string() });
+        let text = key.to_string();
+        let reason = match key {
+            ControlKey::Demand(_) => Reason::SetOver { key: text },
+            _ => Reason::EntryOver { key: text },
+        };
+        plan.add_quietly(Action::ForgetEntry(Box::new(row.clone())), reason);
     }
 }
 

@@ -4,12 +4,14 @@
 //! Does not: hold anything that correctness depends on, except the policy. Entries only avoid useless
 //! attempts: they end by themselves, and if one is lost, an attempt is repeated.
 
+mod demand_set;
 mod entries;
 mod key;
 
+pub use demand_set::WantedSet;
 pub use entries::{
-    Backoff, BadRequest, BrakeEntry, BrakePart, Entry, EntryChange, EntryRow, FailedStarts, IngestSummary, JobsPlace,
-    LastRun, NotAllowed, QueuePlace, Quota, Release, Shortage,
+    Backoff, BadRequest, BrakeEntry, BrakePart, DemandNeed, DemandSet, Entry, EntryChange, EntryRow, FailedStarts,
+    IngestSummary, JobsPlace, LastRun, NotAllowed, QueuePlace, Quota, Release, Shortage,
 };
 pub use key::ControlKey;
 pub(crate) use key::offering_key;
@@ -234,7 +236,10 @@ impl Control {
         let is_ahead = |at: Option<Time>| at.filter(|at| *at > now + LONGEST_AHEAD);
         let mut ahead = Vec::new();
         for (key, row) in &mut self.entries {
-            if let Some(at) = is_ahead(row.since_at).or(is_ahead(row.until_at)).or(is_ahead(row.before_at)) {
+            // A person may want a demand set for a week.
+            let lasts = if let ControlKey::Demand(_) = key { DemandSet::LASTS.1 } else { Span::ZERO };
+            let until_at = row.until_at.map(|at| at - lasts);
+            if let Some(at) = is_ahead(row.since_at).or(is_ahead(until_at)).or(is_ahead(row.before_at)) {
                 ahead.push((key.to_string(), at));
                 *row = EntryRow { version: row.version, ..EntryRow::new(key) };
             }
@@ -399,6 +404,7 @@ mod tests {
             ControlKey::LastRun,
             ControlKey::QueuePlace,
             ControlKey::JobsPlace,
+            ControlKey::Demand("ci-builds".into()),
             ControlKey::Told,
         ];
         for key in keys {

@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Explanation {
     /// Jobs that wait: one entry for all jobs that wait for the same reasons, in the order of the queue.
     pub waiting: Vec<Waiting>,
+    /// The demand sets that apply, by name, and what they have.
+    pub sets: Vec<SetNote>,
     /// Idle nodes that this plan does not shut down.
     pub staying: BTreeMap<NodeId, Reason>,
     /// What limits this plan: pauses, caps that are reached, and brakes that hold.
@@ -24,6 +26,41 @@ pub struct Explanation {
     pub rows: Vec<(Subject, Reason)>,
     /// The group of each text of reasons.
     groups: HashMap<String, usize>,
+}
+
+/// What a demand set has.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct SetNote {
+    pub name: String,
+    /// How many demands it is.
+    pub count: u32,
+    /// How many of them have a node that is ready.
+    pub ready: u32,
+    /// How many of them wait for a node that boots, or that this or a later run launches.
+    pub coming: u32,
+    /// Why the rest has no node; empty if there is no rest.
+    pub why: Vec<Reason>,
+}
+
+impl SetNote {
+    /// How many demands have no node, and none to come.
+    pub const fn lacking(&self) -> u32 {
+        self.count.saturating_sub(self.ready).saturating_sub(self.coming)
+    }
+
+    /// Why some demands have no node; `None` if all of them have one, or one to come.
+    pub fn lacks(&self) -> Option<Reason> {
+        let (set, count, lacking) = (self.name.clone(), self.count, self.lacking());
+        (lacking > 0).then(|| Reason::SetLacks { set, lacking, count, why: joined(&self.why) })
+    }
+
+    /// The set in one line.
+    pub fn line(&self) -> String {
+        let Self { name, count, ready, coming, .. } = self;
+        let lacks = self.lacks().map(|why| format!("; {why}")).unwrap_or_default();
+        format!("demand set {name}: {ready} of {count} ready, {coming} to come{lacks}")
+    }
 }
 
 /// Jobs that wait for the same reasons.
@@ -108,9 +145,19 @@ impl Explanation {
             word: why.word(),
             reason: why.to_string(),
         };
+        let set = |set: &SetNote| SetRow {
+            name: set.name.clone(),
+            count: set.count,
+            ready: set.ready,
+            coming: set.coming,
+            lacking: set.lacking(),
+            words: set.why.iter().map(Reason::word).collect(),
+            line: set.line(),
+        };
         let limit = |why: &Reason| LimitRow { word: why.word(), reason: why.to_string() };
         ExplanationAnswer {
             waiting: self.waiting.iter().filter_map(waiting).collect(),
+            demand_sets: self.sets.iter().map(set).collect(),
             staying: self.staying.iter().map(staying).collect(),
             limits: self.limits.iter().map(limit).collect(),
         }
@@ -123,6 +170,9 @@ pub struct ExplanationAnswer {
     /// One row for all jobs that wait for the same reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingRow>,
+    /// One row for each demand set that applies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub demand_sets: Vec<SetRow>,
     /// One row for each idle node that stays.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub staying: Vec<StayingRow>,
@@ -143,6 +193,21 @@ pub struct WaitingRow {
     /// The reasons in one line.
     pub reason: String,
     /// The jobs and the reasons in one line.
+    pub line: String,
+}
+
+/// What a demand set has, in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct SetRow {
+    pub name: String,
+    pub count: u32,
+    pub ready: u32,
+    pub coming: u32,
+    pub lacking: u32,
+    /// The word of each reason why some demands have no node.
+    pub words: Vec<&'static str>,
+    /// The set in one line.
     pub line: String,
 }
 

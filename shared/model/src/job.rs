@@ -18,7 +18,7 @@
 use crate::ids::{AllocId, JobId};
 use crate::node::{Capacity, Version};
 use crate::spec::{BadJob, FailurePolicy, JobSpec, Work, default_retry_lost};
-use crate::summary::{AllocSummary, JobSummary, counts_for};
+use crate::summary::{AllocSummary, JobSummary, counts_for, demand_until};
 use crate::time::{Span, Time};
 use crate::words::{ClientStatus, Desired, JobState};
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,8 @@ impl Job {
                 exclusive: spec.exclusive,
                 nodes: spec.nodes,
                 array_limit: spec.array_limit,
+                demand: spec.demand,
+                demand_until_at: demand_until(spec.demand, now, spec.timeout_s),
                 copies: 0,
                 done: BTreeSet::new(),
                 allocs: BTreeSet::new(),
@@ -136,6 +138,23 @@ impl Job {
     /// Rejected, because no node could ever run it; `None` if it is not queued.
     pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
         (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, reason, keep, now)).flatten()
+    }
+
+    /// Whether the job is a pure demand: it has no command.
+    pub fn is_demand(&self) -> bool {
+        self.work.command.is_empty()
+    }
+
+    /// When a pure demand ends by itself; `None` for never, and for other jobs. It follows from what other programs write
+    /// too.
+    pub fn demand_until_at(&self) -> Option<Time> {
+        demand_until(self.is_demand(), self.summary.submitted_at, self.work.timeout_s)
+    }
+
+    /// A pure demand whose time is over: complete. `None` if it has ended already, or if this is no such demand.
+    pub fn end_demand(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
+        let is_over = self.demand_until_at().is_some_and(|until| until <= now);
+        is_over.then(|| self.end(JobState::Complete, reason, keep, now)).flatten()
     }
 
     fn end(&self, state: JobState, reason: &str, keep: Span, now: Time) -> Option<Self> {
@@ -203,7 +222,7 @@ impl Job {
 
     fn count_end(&mut self, id: AllocId, client: ClientStatus, others: &[AllocSummary], now: Time) {
         let (count, allowed, how) = match client {
-            ClientStatus::Complete => {
+            ClientStatus::Complete if !self.is_demand() => {
                 self.summary.done.insert(id.member);
                 if self.summary.done.len() >= self.summary.nodes as usize {
                     self.summary.state = JobState::Complete;
@@ -213,6 +232,12 @@ impl Job {
                 return;
             }
             _ if others.iter().any(|o| counts_for(o, id)) => return,
+            // A demand lives until it is cancelled or its time is over. Its agent may have stopped it on its own.
+            _ if self.is_demand() => {
+                self.lost_count = self.lost_count.saturating_add(1);
+                let again = format!("member {} no longer has its node: the demand waits for one ({id})", id.member);
+                return self.wait_again(&again);
+            }
             ClientStatus::Failed => (&mut self.failed_count, self.retry_failed, "failed"),
             _ => (&mut self.lost_count, self.retry_lost, "lost its node"),
         };
@@ -227,11 +252,18 @@ impl Job {
             self.summary.state = JobState::Failed;
             self.reason = Some(reason);
             self.finished_at = Some(now);
-        } else if self.summary.nodes > 1 && !self.summary.allocs.is_empty() {
-            self.summary.state = JobState::Regrouping;
-            self.reason = Some(reason);
         } else {
-            self.queue(&reason);
+            self.wait_again(&reason);
+        }
+    }
+
+    /// Queues the job again; if other members still run, after they have stopped.
+    fn wait_again(&mut self, reason: &str) {
+        if self.summary.nodes > 1 && !self.summary.allocs.is_empty() {
+            self.summary.state = JobState::Regrouping;
+            self.reason = Some(reason.to_owned());
+        } else {
+            self.queue(reason);
         }
     }
 
@@ -295,6 +327,51 @@ mod tests {
         copy.desired = Desired::Stop;
         let ended = job.after_end(&allocs[0], ClientStatus::Lost, &[copy], JobSet::Leaves, KEEP, at(5));
         assert_eq!(ended.summary.state, JobState::Failed);
+    }
+
+    fn demand(timeout_s: u64) -> (Job, AllocSummary) {
+        let spec = JobSpec { demand: true, timeout_s, ..JobSpec::default() };
+        let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+        let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+        let alloc = crate::alloc::Alloc::place(id, &job, &fixtures::ready(0), at(1)).unwrap().summary;
+        (job.with_placed(&[id]).unwrap(), alloc)
+    }
+
+    #[test]
+    fn a_demand_outlives_every_node_and_ends_when_its_time_is_over() {
+        let (mut job, alloc) = demand(60);
+        for n in 1..=9 {
+            job = job.after_end(&alloc, ClientStatus::Lost, &[], JobSet::Leaves, KEEP, at(5));
+            assert_eq!((job.summary.state, job.lost_count), (JobState::Queued, n));
+            job = job.with_placed(&[alloc.alloc_id]).unwrap();
+        }
+        for client in [ClientStatus::Complete, ClientStatus::Failed] {
+            let stopped = job.after_end(&alloc, client, &[], JobSet::Leaves, KEEP, at(5));
+            assert_eq!(stopped.summary.state, JobState::Queued, "its agent stopped it on its own");
+        }
+        assert_eq!((job.summary.demand_until_at, job.end_demand("over", KEEP, at(59))), (Some(at(60)), None));
+        let ended = job.end_demand("over", KEEP, at(60)).unwrap();
+        assert_eq!((ended.summary.state, ended.expires_at), (JobState::Complete, None), "its alloc has to stop");
+        assert_eq!(ended.end_demand("over", KEEP, at(61)), None);
+        assert_eq!(demand(0).0.end_demand("over", KEEP, at(1 << 30)), None);
+        let mut work = placed(1, 0, 0).0;
+        work.work.timeout_s = 1;
+        assert_eq!(work.end_demand("over", KEEP, at(1 << 30)), None, "the node stops a job that runs too long");
+    }
+
+    #[test]
+    fn a_demand_has_no_command_and_another_job_has_one() {
+        let submit = |spec: JobSpec| Job::submit(fixtures::job_id(0), spec, at(0));
+        let demand = JobSpec { demand: true, ..JobSpec::default() };
+        assert!(submit(demand.clone()).unwrap().is_demand());
+        for spec in [
+            JobSpec { command: vec!["x".into()], ..demand.clone() },
+            JobSpec { image: Some("alpine".into()), ..demand.clone() },
+            JobSpec { caches: vec!["c".into()], ..demand },
+        ] {
+            assert!(submit(spec).unwrap_err().0[0].contains("a demand runs nothing"));
+        }
+        assert!(submit(JobSpec::default()).unwrap_err().0[0].contains("it has no command"));
     }
 
     #[test]

@@ -142,6 +142,14 @@ reasons! {
     CopyWanted "copy_wanted" { original: AllocId } = "{original} is unknown, and its job wants a copy meanwhile";
     /// A job needs the node that is launched.
     JobNeedsNode "job_needs_node" { job: String } = "job {job} needs it";
+    /// The time-out of a pure demand has passed.
+    DemandOver "demand_over" { timeout: Span } = "its time of {timeout} is over";
+    /// A demand set needs the node that is launched.
+    SetNeedsNode "set_needs_node" { set: String } = "demand set {set} needs it";
+    /// A demand set names a size that the policy does not have.
+    NoSuchSize "no_such_size" { size: String } = "the policy has no size {size}";
+    /// Not all demands of a set can have a node now.
+    SetLacks "set_lacks" { set: String, lacking: u32, count: u32, why: String } = "demand set {set} lacks {lacking} of {count}: {why}";
     /// There are fewer nodes than the minimum.
     BelowMinimum "below_minimum" { min: u32 } = "nodes.min is {min}";
 
@@ -185,6 +193,8 @@ reasons! {
     IntentIsHold "intent_is_hold" { slot: Slot } = "an operator holds it: `nodekeeper resume {slot}` ends that";
     /// An idle node is reserved.
     ReservedFor "reserved_for" { job: String } = "reserved for job {job}";
+    /// An idle node satisfies a demand set.
+    KeptForSet "kept_for_set" { set: String } = "kept for demand set {set}";
     /// An idle node is kept because of `nodes.min`.
     KeptForMinimum "kept_for_minimum" { min: u32 } = "kept for the minimum: nodes.min is {min}";
     /// Not enough runs have seen the node idle.
@@ -247,6 +257,7 @@ reasons! {
     ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances are gone";
     /// A free slot is no longer below `nodes.max`, because the maximum was lowered.
     NotInIndex "not_in_index" { state: JobState } = "the job is {state}, and its attributes `queue` and `rank` say something else";
+    SetOver "set_over" { key: String } = "{key} was not renewed, or was deleted";
     EntryOver "entry_over" { key: String } = "entry {key} of the control table ended more than a day ago";
     SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is above the highest slot that nodes.max = {max} allows";
     /// There is an unusual number of orphans.
@@ -376,6 +387,7 @@ impl Reason {
         matches!(
             self,
             Self::NodesMax { .. }
+                | Self::SetLacks { .. }
                 | Self::ClusterPaused {}
                 | Self::PriceCap { .. }
                 | Self::SizeMaximum { .. }
@@ -390,6 +402,7 @@ impl Reason {
     pub fn key(&self) -> String {
         match self {
             Self::SizeMaximum { size, .. } => format!("{} {size}", self.word()),
+            Self::SetLacks { set, .. } => format!("{} {set}", self.word()),
             Self::AttemptsSpent { offering, .. } => format!("{} {offering}", self.word()),
             Self::RowUnsound { what } => format!("{} {what}", self.word()),
             _ => self.word().to_owned(),

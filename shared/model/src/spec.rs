@@ -22,7 +22,8 @@ pub const MAX_TRANSACTION_ITEMS: usize = 100;
 /// What is run, copied from the job to each of its allocs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// The program and its arguments.
+    /// The program and its arguments. Empty for a pure demand, which runs nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// Variables added to the environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -73,7 +74,11 @@ impl Default for FailurePolicy {
     reason = "the fields are documented where they are kept: JobSummary, Work, FailurePolicy and Job"
 )]
 pub struct JobSpec {
+    #[serde(default)]
     pub command: Vec<String>,
+    /// Whether the job is a pure demand: it has no command, and only wants its nodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub demand: bool,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     pub name: Option<String>,
@@ -112,6 +117,7 @@ impl Default for JobSpec {
     fn default() -> Self {
         Self {
             command: Vec::new(),
+            demand: false,
             env: BTreeMap::new(),
             name: None,
             priority: default_priority(),
@@ -184,6 +190,9 @@ impl Job {
         if !(1..=MAX_NODES).contains(&summary.nodes) {
             return Some(format!("it wants {} nodes: 1 to {MAX_NODES} are possible", summary.nodes));
         }
+        if work.command.is_empty() && !summary.demand {
+            return Some("it has no command, and is no demand".to_owned());
+        }
         let mut mistakes = Mistakes(Vec::new());
         check_caches(&work.caches, self.failure_policy.replace, summary.nodes, &mut mistakes);
         (!mistakes.0.is_empty()).then(|| mistakes.0.join("; "))
@@ -227,8 +236,13 @@ impl JobSpec {
     }
 
     fn check_command(&self, mistakes: &mut Mistakes) {
-        let named = self.command.first().is_some_and(|c| !c.is_empty());
-        mistakes.require(named, || "it has no command: give one after --".into());
+        if self.demand {
+            let runs_nothing = self.command.is_empty() && self.image.is_none() && self.caches.is_empty();
+            mistakes.require(runs_nothing, || "a demand runs nothing: it takes no command, image or cache".into());
+        } else {
+            let named = self.command.first().is_some_and(|c| !c.is_empty());
+            mistakes.require(named, || "it has no command: give one after --".into());
+        }
         let bytes = self.command.iter().map(String::len).sum::<usize>()
             + self.env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
         mistakes.require(bytes <= MAX_COMMAND_BYTES, || {

@@ -7,7 +7,7 @@ use crate::array::ArrayLimit;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::node::{Capacity, Version};
 use crate::spec::{FailurePolicy, MAX_PRIORITY, default_priority, one};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use crate::words::{ClientStatus, Desired, JobState, Market};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -45,6 +45,12 @@ pub struct JobSummary {
     /// How many jobs of its array may be placed at the same time; `None` for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_limit: Option<ArrayLimit>,
+    /// Whether the job is a pure demand: it runs nothing, and only wants its nodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub demand: bool,
+    /// When a pure demand ends by itself; `None` for never, and for other jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_until_at: Option<Time>,
     /// The number of the next copy: higher than the number of every copy placed.
     #[serde(default)]
     pub copies: u32,
@@ -57,10 +63,27 @@ pub struct JobSummary {
 }
 
 impl JobSummary {
+    /// The summary of a whole row as JSON. A row with an empty command is a demand, whether it says so or not.
+    pub fn of_row(row: serde_json::Value) -> Result<Self, serde_json::Error> {
+        let is_demand = row.get("command").and_then(serde_json::Value::as_array).is_some_and(Vec::is_empty);
+        let timeout_s = row.get("timeout_s").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let mut job: Self = serde_json::from_value(row)?;
+        if is_demand {
+            (job.demand, job.demand_until_at) = (true, demand_until(true, job.submitted_at, timeout_s));
+        }
+        Ok(job)
+    }
+
     /// The sort key of the `queue` index: higher priority first, then earlier submission.
     pub fn rank(&self) -> String {
         format!("{:04}#{}", MAX_PRIORITY.saturating_sub(self.priority), self.job_id)
     }
+}
+
+/// When a job that was submitted at this time ends by itself, if it is a demand with a time-out.
+pub(crate) fn demand_until(is_demand: bool, submitted_at: Time, timeout_s: u64) -> Option<Time> {
+    let timeout = i64::try_from(timeout_s).ok().filter(|s| *s > 0)?;
+    is_demand.then(|| submitted_at + Span::from_s(timeout))
 }
 
 /// What planning needs of an alloc. The `live` index projects it, so it has at most 20 attributes besides keys.

@@ -256,6 +256,8 @@ words! {
         Reject = "reject",
         /// A job without allocs is queued again.
         Requeue = "requeue",
+        /// The time of a pure demand is over.
+        EndDemand = "end_demand",
         /// A run counts that it saw a node idle, or resets the count because the node is needed.
         SetIdle = "set_idle",
         /// An operator drains a node, or an alloc is told to stop because its node's drain deadline is near.
@@ -304,6 +306,8 @@ words! {
         Unkeep = "keep_undone",
         /// An operator released a brake.
         Release = "release",
+        /// An operator said how many nodes another scheduler needs.
+        DemandSet = "demand_set",
         /// An operator stored a policy.
         PolicySet = "policy_set",
         /// An operator rotated the master key of the node tokens.

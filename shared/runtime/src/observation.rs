@@ -303,6 +303,8 @@ impl Observation {
             (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,
             (None, None) => return Err(BadState("it has no policy: add \"policy\", or give --policy F".into())),
         };
+        let jobs: Result<Vec<JobSummary>, _> = state.jobs.into_iter().map(JobSummary::of_row).collect();
+        let jobs = jobs.map_err(|e| BadState(e.to_string()))?;
         let rows = state.control.into_iter().map(|(key, mut row)| {
             if let Value::Object(fields) = &mut row {
                 fields.entry("key").or_insert_with(|| Value::String(key));
@@ -314,7 +316,7 @@ impl Observation {
         let read = Self {
             nodes: state.nodes,
             instances: state.instances,
-            jobs: state.jobs.into_iter().filter(|j| !j.state.is_ended()).collect(),
+            jobs: jobs.into_iter().filter(|j| !j.state.is_ended()).collect(),
             allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
             handles: state.handles,
             control,
@@ -450,7 +452,7 @@ struct State {
     #[serde(default)]
     instances: Vec<Instance>,
     #[serde(default)]
-    jobs: Vec<JobSummary>,
+    jobs: Vec<Value>,
     #[serde(default)]
     allocs: Vec<AllocSummary>,
     #[serde(default)]

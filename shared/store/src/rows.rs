@@ -198,8 +198,18 @@ impl Record for Job {
     fn set_version(&mut self, version: Version) {
         self.summary.version = version;
     }
-    const INDEXED: &'static [&'static str] = &["queue", "rank"];
+    const INDEXED: &'static [&'static str] = &["queue", "rank", "demand", "demand_until_at"];
     fn index(&self, item: &mut Item) {
+        // What the index says of the command, which it does not project. Another program may put a row without it.
+        for name in ["demand", "demand_until_at"] {
+            item.remove(name);
+        }
+        if self.is_demand() {
+            item.insert("demand".into(), AttributeValue::Bool(true));
+            if let Some(until) = self.demand_until_at() {
+                item.insert("demand_until_at".into(), n(until.as_ms()));
+            }
+        }
         let queue = match self.summary.state {
             JobState::Queued => queued(self.summary.job_id),
             JobState::Placed | JobState::Regrouping => "placed",
@@ -346,7 +356,8 @@ pub(crate) fn is_indexed(row: &Item, job: &Job) -> bool {
             || (job.summary.state == JobState::Queued
                 && found.and_then(|v| v.as_s().ok()) == QUEUED.first().map(ToString::to_string).as_ref())
     };
-    is_queue(row.get("queue")) && row.get("rank") == demanded.get("rank")
+    is_queue(row.get("queue"))
+        && ["rank", "demand", "demand_until_at"].iter().all(|name| row.get(*name) == demanded.get(*name))
 }
 
 /// The condition that a record is as it was read.
@@ -452,7 +463,7 @@ mod tests {
         let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
         let (write, _) = change(Some(&job), &cancelled);
         let Effect::Update { remove, .. } = write.effect else { panic!("no update") };
-        assert_eq!(remove, ["queue", "rank"]);
+        assert_eq!(remove, ["demand", "demand_until_at", "queue", "rank"]);
     }
 
     #[test]

@@ -288,6 +288,12 @@ pub async fn reject_job(store: &Store, job: &Job, reason: &str, keep: Retention,
     store.write(Some(job), &after, Vec::new()).await
 }
 
+/// Ends a demand whose time is over. The run's action leaves the event.
+pub async fn end_demand(store: &Store, job: &Job, reason: &str, keep: Retention, now: Time) -> Result<Job, WriteError> {
+    let after = job.end_demand(reason, keep.finished, now).ok_or(WriteError::CONFLICT)?;
+    store.write(Some(job), &after, Vec::new()).await
+}
+
 /// Queues a job without live allocs again. The run's action leaves the event.
 pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, WriteError> {
     let rows = store.allocs(job.summary.allocs.iter().copied()).await?;

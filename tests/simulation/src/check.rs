@@ -88,6 +88,10 @@ struct Seen {
     queued: Lately,
     /// Recent numbers of unknown allocs.
     unknown: Lately,
+    /// Recent sums of the counts of the demand sets.
+    sets: Lately,
+    /// Since when a demand set that has to be satisfied has no node; `None` if it has.
+    unsatisfied_since: Option<Time>,
     /// Every life that ever existed.
     lives: HashSet<NodeId>,
     /// Lives whose records were cleaned.
@@ -310,6 +314,7 @@ impl Check {
         seen.queued.set(now, members);
         let unknown = model.rows(Table::Allocs).filter(|a| text(a, "client") == Some("unknown")).count();
         seen.unknown.set(now, unknown);
+        seen.sets.set(now, demand::wanted_by_sets(model));
         // An id whose alloc the tables do not know any more may be given a second time.
         seen.started.retain(|id| model.get(&alloc_key(*id)).is_some());
         seen.wanted.clear();
@@ -422,6 +427,7 @@ impl Check {
                 Table::Handles => self.handle(caller, model, before, after),
                 Table::Control => {
                     after.filter(|r| text(r, "key") == Some("policy")).into_iter().for_each(|r| self.policy(r));
+                    self.sets(model);
                 }
                 Table::Events => after.into_iter().for_each(|event| self.told(caller, event)),
             }

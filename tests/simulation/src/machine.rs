@@ -104,7 +104,10 @@ impl Machine {
             processes: BTreeMap::new(),
             boot: 1,
             booted_at: now,
-            busy_until: None,
+            // The other scheduler may have work for the node before nodekeeper has.
+            busy_until: core
+                .happens(Fault::DemandArrives)
+                .then(|| now + Span::from_s(core.of(Fault::DemandArrives, 60, 3600))),
             refuses_until: None,
             locked_out: false,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
@@ -282,13 +285,20 @@ impl Machine {
             return;
         }
         let now = self.core.now();
+        let is_demand = order.command.is_empty();
         let s = match order.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
+            _ if is_demand => 1 << 40,
             _ if self.core.is_healed() => 5,
             Some(s) => s,
             None => 1 << 40,
         };
-        let timeout = i64::try_from(order.timeout_s).unwrap_or(i64::MAX);
-        let (s, exit_code) = match (timeout > 0 && s > timeout, self.core.happens(Fault::WorkFails)) {
+        if is_demand && !self.core.is_healed() {
+            // What the demand is for begins to run.
+            self.busy_until = Some(now + Span::from_s(self.core.of(Fault::DemandArrives, 60, 3600)));
+        }
+        let timeout = if is_demand { 0 } else { i64::try_from(order.timeout_s).unwrap_or(i64::MAX) };
+        let fails = !is_demand && self.core.happens(Fault::WorkFails);
+        let (s, exit_code) = match (timeout > 0 && s > timeout, fails) {
             (true, _) => (timeout, 124),
             (false, true) => (self.core.of(Fault::WorkFails, 0, s.min(86_400)), 1),
             (false, false) => (s, 0),

@@ -5,8 +5,11 @@
 //! (`spoiling`).
 
 mod arrivals;
+mod controllers;
 mod operators;
 mod spoiling;
+
+pub(crate) use controllers::STEADY;
 
 use crate::check::Check;
 use crate::core::{Broken, Core, Fault, Line, START};
@@ -194,6 +197,7 @@ impl World {
             tokio::spawn(Arc::clone(&self).operators()),
             tokio::spawn(Arc::clone(&self).events()),
             tokio::spawn(Arc::clone(&self).spoil()),
+            tokio::spawn(Arc::clone(&self).controller()),
         ] {
             drop(work);
         }
@@ -253,6 +257,11 @@ impl World {
         let healthy = lived.healthy_minutes;
         if healthy.is_multiple_of(10) {
             self.check.invariant_the_first_job_is_served(Span::from_s(i64::from(TICKS_TO_END) * 60));
+            self.check.invariant_a_demand_ends_in_time();
+        }
+        // Not in the minutes in which operators drain nodes.
+        if healthy % 10 == 5 {
+            self.check.invariant_a_demand_set_is_satisfied();
         }
         if healthy == TICKS_TO_DRAIN {
             self.check.invariant_a_drain_ends_by_its_deadline();

@@ -4,6 +4,7 @@
 //! Everybody may read every table; readers without the environments of jobs. So the file lists only the other calls.
 
 use super::*;
+use crate::commands::demand::DemandCommand;
 use crate::commands::key::KeyCommand;
 use crate::commands::policy::PolicyCommand;
 use crate::local::secrets::NAME;
@@ -23,6 +24,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Node(_)
         | Command::Handles(_)
         | Command::Plan(_)
+        | Command::Demand(DemandCommand::Show(_))
         | Command::History(_)
         | Command::Status(_)
         | Command::Cost(_)
@@ -35,6 +37,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Resume(_)
         | Command::Keep(_)
         | Command::Release(_)
+        | Command::Demand(DemandCommand::Set(_) | DemandCommand::Delete(_))
         | Command::Key(KeyCommand::Show(_) | KeyCommand::Rotate(_))
         | Command::Teardown(_) => Some("operator"),
     }
@@ -133,6 +136,9 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["resume", "0"],
         &["keep", &alloc],
         &["release", "missing"],
+        &["demand", "set", "ci", "--size", "small", "--count", "1"],
+        &["demand", "show"],
+        &["demand", "delete", "ci"],
         &["key", "show", "--secret", NAME],
         &["key", "rotate", "--secret", NAME],
         &["cancel", &job],

@@ -114,6 +114,9 @@ impl Acting<'_> {
             Action::Reject(job_id) => {
                 steps::reject_job(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now).await?;
             }
+            Action::EndDemand(job_id) => {
+                steps::end_demand(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now).await?;
+            }
             Action::Requeue(job_id) => {
                 steps::requeue_job(self.run.store, &self.reading().job(*job_id).await?, reason).await?;
             }

@@ -156,7 +156,10 @@ impl Reading<'_> {
                 self.job(original.job_id).await?;
             }
             Action::ResolveReconnect { keep, stop } => drop(self.resolved(*keep, stop).await?),
-            Action::Place { job_id, .. } | Action::Reject(job_id) | Action::Requeue(job_id) => {
+            Action::Place { job_id, .. }
+            | Action::Reject(job_id)
+            | Action::Requeue(job_id)
+            | Action::EndDemand(job_id) => {
                 self.job(*job_id).await?;
             }
             _ => {}

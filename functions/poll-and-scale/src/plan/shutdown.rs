@@ -52,7 +52,11 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
                     job => Need::Needed(job.copied().flatten()),
                 }
             };
-            one(view, plan, record, life, need)
+            let stays = one(view, plan, record, life, need);
+            match (stays, needs.for_sets.get(node_id)) {
+                (Some(Reason::KeptForMinimum { .. }), Some(set)) => Some(Reason::KeptForSet { set: set.clone() }),
+                (stays, _) => stays,
+            }
         };
         let has_work = !life.allocs.is_empty() || !matches!(record.state, NodeState::InUse(_));
         if let Some(why) = stays.filter(|_| !has_work && !placed.contains(&node_id)) {

@@ -42,10 +42,15 @@ impl<'a> Sizes<'a> {
 
     /// The sizes that fit a job, in the order to try them.
     pub(super) fn fitting(&self, job: &JobSummary) -> Vec<&'a Size> {
+        self.offering(job.capacity, job.instance_type.as_deref(), job.market)
+    }
+
+    /// The sizes that offer this, in the order to try them.
+    pub(super) fn offering(&self, need: Capacity, of_type: Option<&str>, market: Option<Market>) -> Vec<&'a Size> {
         let fit = self.sorted.iter().filter(|(size, usable)| {
-            fits(job.capacity, *usable)
-                && job.instance_type.as_ref().is_none_or(|t| *t == size.instance_type)
-                && job.market.is_none_or(|m| m == size.market)
+            fits(need, *usable)
+                && of_type.is_none_or(|t| *t == size.instance_type)
+                && market.is_none_or(|m| m == size.market)
         });
         fit.map(|(size, _)| *size).collect()
     }

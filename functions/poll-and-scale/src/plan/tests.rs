@@ -5,8 +5,10 @@
 mod arrays;
 mod believed;
 mod caps;
+mod demands;
 mod explained;
 mod outage;
+mod sets;
 mod silence;
 
 use super::actions::Because;

@@ -5,9 +5,9 @@
 
 use super::ControlKey;
 use crate::ids::JobId;
-use crate::node::{LONGEST_AHEAD, Version};
+use crate::node::{Capacity, LONGEST_AHEAD, Version};
 use crate::time::{Span, Time};
-use crate::words::BrakeKind;
+use crate::words::{BrakeKind, Market};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ pub struct EntryRow {
     /// The last wait, in seconds. The next one doubles it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<i64>,
-    /// A count: of failed starts, of what a brake holds back, of accepted heartbeats or of attempts.
+    /// A count: of failed starts, of what a brake holds back, of accepted heartbeats, of attempts or of demands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// The policy version that the entry belongs to.
@@ -47,6 +47,30 @@ pub struct EntryRow {
     /// For `jobs_place`: the jobs whose rows cannot be read.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<JobId>,
+    /// For a demand set: what each of its demands needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub need: Option<DemandNeed>,
+    /// For a demand set: how often what is wanted has changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+}
+
+/// What each demand of a set needs: a whole node of a size, or a share of any node that fits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct DemandNeed {
+    /// The name of a size in the policy: a node of this size, without anything else on it. The other fields then say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+    #[serde(flatten)]
+    pub capacity: Capacity,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub market: Option<Market>,
+    /// Whether each demand gets a node for itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
 }
 
 /// What a brake holds of one source.
@@ -103,28 +127,29 @@ impl EntryRow {
             message: None,
             parts: BTreeMap::new(),
             unreadable: BTreeSet::new(),
+            need: None,
+            revision: None,
         }
     }
 
     /// Whether the row says nothing: it was never written, or a wrong clock wrote what it said.
     pub fn is_blank(&self) -> bool {
-        let Self {
-            key,
-            version,
-            until_at,
-            since_at,
-            before_at,
-            wait_s,
-            count,
-            policy_version,
-            message,
-            parts,
-            unreadable,
-        } = self;
-        let _ = (key, version);
-        let times = [until_at, since_at, before_at].iter().all(|at| at.is_none());
-        let numbers = wait_s.is_none() && count.is_none() && policy_version.is_none();
-        times && numbers && message.is_none() && parts.is_empty() && unreadable.is_empty()
+        let blank = Self {
+            key: self.key.clone(),
+            version: self.version,
+            until_at: None,
+            since_at: None,
+            before_at: None,
+            wait_s: None,
+            count: None,
+            policy_version: None,
+            message: None,
+            parts: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
+            need: None,
+            revision: None,
+        };
+        *self == blank
     }
 
     pub(crate) fn applies(&self, now: Time) -> bool {
@@ -138,6 +163,9 @@ impl EntryRow {
     pub fn is_over(&self, key: &ControlKey, policy_version: u64, now: Time) -> bool {
         if self.is_blank() {
             return true;
+        }
+        if let ControlKey::Demand(_) = key {
+            return !self.applies(now);
         }
         let ended_at = match key {
             ControlKey::Shortage(_)
@@ -155,6 +183,7 @@ impl EntryRow {
             | ControlKey::LastRun
             | ControlKey::QueuePlace
             | ControlKey::JobsPlace
+            | ControlKey::Demand(_)
             | ControlKey::Policy
             | ControlKey::Run(_)
             | ControlKey::Told => None,
@@ -244,6 +273,8 @@ entries! {
     QueuePlace
     /// Where the next run of clean-stale-records goes on in the jobs table.
     JobsPlace
+    /// What a controller wants: so many nodes, or shares of nodes, for a while.
+    DemandSet
 }
 
 impl JobsPlace {

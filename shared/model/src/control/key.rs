@@ -40,6 +40,8 @@ pub enum ControlKey {
     QueuePlace,
     /// `jobs_place`: where the next run of clean-stale-records goes on in the jobs table.
     JobsPlace,
+    /// `demand#{name}`: a demand set. See [`super::DemandSet`].
+    Demand(String),
     /// `told`: what poll-and-scale has told about waiting jobs. See [`crate::told::ToldRow`].
     Told,
 }
@@ -76,6 +78,7 @@ impl fmt::Display for ControlKey {
             Self::LastRun => f.write_str("last_run"),
             Self::QueuePlace => f.write_str("queue_place"),
             Self::JobsPlace => f.write_str("jobs_place"),
+            Self::Demand(name) => write!(f, "demand#{name}"),
             Self::Told => f.write_str("told"),
         }
     }
@@ -103,6 +106,7 @@ impl FromStr for ControlKey {
             Some(("run", function)) => Self::Run(function.to_owned()),
             Some(("shortage", offering)) => Self::Shortage(offering.to_owned()),
             Some(("bad_request", size)) => Self::BadRequest(size.to_owned()),
+            Some(("demand", name)) => Self::Demand(name.to_owned()),
             Some(("brake", word)) => Self::Brake(kind(word)?),
             Some(("release", word)) => Self::Release(kind(word)?),
             Some(_) => return Err(bad()),

@@ -213,6 +213,8 @@ impl NodeRecord {
             handle_report_no: 0,
             settled: None,
             busy: caller.busy,
+            busy_since_at: self.busy_since(caller.busy, now),
+            busy_spent: caller.busy && self.contact().is_some_and(|c| c.busy && c.busy_spent),
             refuses: caller.refuses.map(short_reason),
             idle_since_at: None,
             idle_seen: 0,
@@ -238,6 +240,7 @@ impl NodeRecord {
         let mut new = self.clone();
         let mut reason = "";
         let in_use = matches!(new.state, NodeState::InUse(_));
+        let busy_since_at = self.busy_since(caller.busy, now);
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
         // A newer or longer one stays, but not one that only a wrong clock can have written.
         let later = |known: Time, this: Time| if known > now + LONGEST_AHEAD { this } else { known.max(this) };
@@ -246,6 +249,7 @@ impl NodeRecord {
         contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(caller.uptime_ms);
         if contact.busy != caller.busy {
             contact.busy = caller.busy;
+            (contact.busy_since_at, contact.busy_spent) = (busy_since_at, false);
             contact.idle_since_at = None;
             contact.idle_seen = 0;
             reason = if caller.busy { "the agent says busy" } else { "the agent no longer says busy" };
@@ -279,6 +283,14 @@ impl NodeRecord {
             }
         }
         Ok(new.touched(now, reason))
+    }
+
+    /// Since when the agent says busy, if it says so now.
+    fn busy_since(&self, busy: bool, now: Time) -> Option<Time> {
+        match self.contact().filter(|c| c.busy) {
+            Some(known) => known.busy_since_at.filter(|_| busy),
+            None => busy.then_some(now),
+        }
     }
 
     /// `syncing → ready`, by a complete report whose `as_of` has reached `gate_seq`. This is written after all
@@ -421,11 +433,12 @@ impl NodeRecord {
         life.allocs.remove(&alloc);
         life.seq = life.next_seq(now);
         let idle = life.allocs.is_empty();
-        if let Some(contact) = new.contact_mut()
-            && idle
-        {
-            contact.idle_since_at = Some(now);
-            contact.idle_seen = 0;
+        if let Some(contact) = new.contact_mut() {
+            contact.busy_spent = contact.busy;
+            if idle {
+                contact.idle_since_at = Some(now);
+                contact.idle_seen = 0;
+            }
         }
         Ok(new.touched(now, &format!("{alloc} ended")))
     }

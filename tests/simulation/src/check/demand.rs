@@ -5,6 +5,7 @@ use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
+use crate::world::STEADY;
 use model::ids::JobId;
 use model::policy::{Policy, Size};
 use model::time::{Span, Time};
@@ -16,6 +17,12 @@ const SETTLED: Span = Span::from_s(90);
 
 /// How long after a refusal its offering is only tried by few.
 const AGAIN: Span = Span::from_s(1800);
+
+/// The sum of the counts of all demand sets, also of those that are over and still have their rows.
+pub(super) fn wanted_by_sets(model: &Model) -> usize {
+    let sets = model.rows(Table::Control).filter(|row| text(row, "key").is_some_and(|key| key.starts_with("demand#")));
+    sets.map(|row| usize::try_from(count(row, "count")).unwrap_or(0)).sum()
+}
 
 fn is_assigned(row: Option<&Item>) -> bool {
     row.is_some_and(|r| text(r, "state") == Some("assigned"))
@@ -59,6 +66,8 @@ impl Check {
         self.invariant_a_size_stays_below_its_maximum(&up, after);
         self.invariant_no_more_is_launched_than_work_can_use(model, after);
         self.invariant_the_cheapest_fitting_size_is_launched(caller, model, &up, after);
+        self.invariant_a_node_made_busy_satisfies_a_demand(caller, model, after);
+        self.invariant_sets_get_no_more_than_they_want(model, after);
         self.invariant_what_boots_is_counted(caller, model, after);
         self.invariant_a_doubted_node_counts_for_the_minimum(caller, model, after);
     }
@@ -182,6 +191,104 @@ impl Check {
         if free.len() >= queued.max(1) + MOVED {
             let what = format!("{queued} members queued, free of this size: {free:?}: {after:?}");
             self.broken("invariant_no_more_is_launched_than_work_can_use", what);
+        }
+    }
+
+    /// Notes what the demand sets want together.
+    pub(super) fn sets(&self, model: &Model) {
+        let all = wanted_by_sets(model);
+        lock(&self.seen).sets.set(self.core.now(), all);
+    }
+
+    /// No node is launched for a demand set while so many nodes of its size are free of work that all sets and all queued
+    /// members could have one each.
+    fn invariant_sets_get_no_more_than_they_want(&self, model: &Model, after: &Item) {
+        if !text(after, "reason").is_some_and(|reason| reason.starts_with("demand set ")) {
+            return;
+        }
+        let now = self.core.now();
+        let is_free = |row: &&Row| {
+            matches!(text(row, "state"), Some("assigned" | "in_use"))
+                && matches!(text(row, "status"), None | Some("ready"))
+                && matches!(text(row, "intent"), None | Some("run"))
+                && text(row, "refuses").is_none()
+                && time(row, "modified_at").is_some_and(|at| now.since(at) >= SETTLED)
+                && time(row, "lease_expires_at").is_none_or(|until| until > now)
+                && super::set(row).is_empty()
+                && alike(row, after)
+                && self.may_be_there(row)
+                && !self.forgets(time(row, "assigned_at"))
+        };
+        let free: Vec<_> = model.rows(Table::Nodes).filter(is_free).map(|r| text(r, "node_id")).collect();
+        let (sets, queued) = {
+            let seen = lock(&self.seen);
+            (seen.sets.since(now - INDEX), seen.queued.since(now - INDEX))
+        };
+        if free.len() >= (sets + queued).max(1) + MOVED {
+            let what = format!("{sets} wanted by sets, {queued} members queued, free: {free:?}: {after:?}");
+            self.broken("invariant_sets_get_no_more_than_they_want", what);
+        }
+    }
+
+    /// Half an hour after the faults stopped, the set that is wanted without a break has a node, or one to come, at least at
+    /// every second look.
+    pub fn invariant_a_demand_set_is_satisfied(&self) {
+        let (Some(model), true) = (self.model.get(), self.core.is_healed_for(Span::from_s(1800))) else { return };
+        let (model, now) = (lock(model), self.core.now());
+        let key = format!("demand#{STEADY}");
+        let is_wanted = |row: &&Row| {
+            text(row, "key") == Some(key.as_str())
+                && time(row, "until_at").is_some_and(|until| until > now)
+                && time(row, "since_at").is_some_and(|since| now.since(since) >= Span::from_s(900))
+        };
+        let serves = |row: &Row| {
+            matches!(text(row, "state"), Some("assigned" | "in_use"))
+                && matches!(text(row, "intent"), None | Some("run"))
+                && matches!(text(row, "status"), None | Some("syncing" | "ready"))
+        };
+        let lacks = model.rows(Table::Control).any(|row| is_wanted(&row)) && !model.rows(Table::Nodes).any(serves);
+        let mut seen = lock(&self.seen);
+        let since = seen.unsatisfied_since.filter(|_| lacks);
+        seen.unsatisfied_since = since.or_else(|| lacks.then_some(now));
+        drop(seen);
+        if let Some(since) = since {
+            self.broken("invariant_a_demand_set_is_satisfied", format!("no node since {since}"));
+        }
+    }
+
+    /// No node is launched for a demand while enough other nodes of its size wait for nothing else, although the work of the
+    /// other scheduler made them busy after the demand was submitted. Enough means as many nodes as all demands lack now.
+    fn invariant_a_node_made_busy_satisfies_a_demand(&self, caller: &Caller, model: &Model, after: &Item) {
+        let job = wanted_for(after).map(job_key).and_then(|key| model.get(&key));
+        let Some(demand) = job.filter(|job| super::is_true(job, "demand")) else { return };
+        let (now, market) = (self.core.now(), text(demand, "market"));
+        let submitted_at = time(demand, "submitted_at");
+        let serves = |row: &&Row| {
+            text(row, "state") == Some("in_use")
+                && text(row, "status") == Some("ready")
+                && matches!(text(row, "intent"), None | Some("run"))
+                && text(row, "refuses").is_none()
+                && time(row, "modified_at").is_some_and(|at| now.since(at) >= SETTLED && at < caller.began())
+                && time(row, "lease_expires_at").is_none_or(|until| until > now)
+                && super::set(row).is_empty()
+                && super::is_true(row, "busy")
+                && !super::is_true(row, "busy_spent")
+                && time(row, "busy_since_at") >= submitted_at
+                && alike(row, after)
+                && self.may_be_there(row)
+                && market.is_none_or(|m| text(row, "market") == Some(m))
+                && !self.forgets(time(row, "assigned_at"))
+        };
+        let busy: Vec<_> = model.rows(Table::Nodes).filter(serves).map(|r| text(r, "node_id")).collect();
+        let waits = |row: &&Row| super::is_true(row, "demand") && text(row, "state") == Some("queued");
+        let waiting: i64 = model.rows(Table::Jobs).filter(waits).map(|row| count(row, "nodes").max(1)).sum();
+        // Sets take busy nodes first.
+        let sets = lock(&self.seen).sets.since(now - INDEX);
+        if busy.len() >= usize::try_from(waiting).unwrap_or(0).max(1) + sets {
+            let what = format!(
+                "{waiting} members of demands wait, {sets} wanted by sets, busy since: {busy:?}: {demand:?}: {after:?}"
+            );
+            self.broken("invariant_a_node_made_busy_satisfies_a_demand", what);
         }
     }
 

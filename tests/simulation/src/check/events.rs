@@ -28,7 +28,7 @@ const JOBS: &[Rule] = &[
     ("placed", &["place"]),
     ("queued", &["end_job", "requeue"]),
     ("regrouping", &["end_job"]),
-    ("complete", &["end_job"]),
+    ("complete", &["end_job", "end_demand"]),
     ("failed", &["end_job"]),
     ("rejected", &["reject"]),
 ];

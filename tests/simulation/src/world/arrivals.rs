@@ -1,6 +1,7 @@
 //! The jobs of one world: when they arrive, and what they need.
 
 use super::World;
+use crate::core::Fault;
 use crate::scenario::Arrivals;
 use model::ids::JobId;
 use model::time::Span;
@@ -64,7 +65,10 @@ impl World {
 
     async fn submit(&self) {
         let core = &self.core;
-        let spec = self.next_job();
+        let mut spec = self.next_job();
+        if core.happens(Fault::DemandArrives) {
+            spec = self.demand_like(spec);
+        }
         self.send(spec).await;
         core.count("a job was submitted");
         if core.maybe(0.2) {
@@ -99,6 +103,20 @@ impl World {
             spec.command.push(s.to_string());
         }
         spec
+    }
+
+    /// A pure demand with the needs of this job. Most end by themselves, and the others are cancelled when the faults end.
+    fn demand_like(&self, spec: JobSpec) -> JobSpec {
+        let longest = self.core.scenario.job_s.max(1200);
+        let timeout_s = [0, 600, 600 + longest, longest];
+        let drawn = usize::try_from(self.core.of(Fault::DemandArrives, 0, 3)).unwrap_or(0);
+        JobSpec {
+            demand: true,
+            command: Vec::new(),
+            caches: Vec::new(),
+            timeout_s: timeout_s.get(drawn).copied().unwrap_or(0).unsigned_abs(),
+            ..spec
+        }
     }
 
     fn failure_policy(&self) -> FailurePolicy {

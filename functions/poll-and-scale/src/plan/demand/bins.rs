@@ -1,6 +1,7 @@
 //! Bins: nodes with room for members of jobs.
 //!
-//! Guarantees: a bin never holds more than its capacity; a job that gets its node alone gets an empty one.
+//! Guarantees: a bin never holds more than its capacity; a job that gets its node alone gets an empty one; a node that the
+//! other scheduler's work made busy after a demand was submitted satisfies this demand, if it fits.
 //! Does not: know the queue or the caps.
 
 use super::super::sizes::fits;
@@ -25,12 +26,18 @@ pub(super) struct Bin<'a> {
     pub(super) assigned_at: Time,
     /// Whether nothing is placed or reserved in this bin.
     pub(super) empty: bool,
-    /// Whether nothing more may be placed in this bin: one member has the node alone, or the agent says busy.
+    /// Whether nothing more may be placed in this bin: one member has the node alone.
     pub(super) taken: bool,
+    /// Whether the agent says busy: another scheduler uses the machine. Only a demand may be placed here.
+    pub(super) busy: bool,
+    /// Since when the node is busy with work that no demand has stood for yet.
+    pub(super) busy_since: Option<Time>,
     /// Whether this bin is kept for the first job that cannot be placed.
     pub(super) blocked: bool,
     /// The first job that this run places here or reserves this bin for.
     pub(super) for_job: Option<JobId>,
+    /// The first demand set that the node satisfies.
+    pub(super) for_set: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,19 +53,29 @@ impl Bin<'_> {
         instance_type.is_none_or(|t| t == self.instance_type) && market.is_none_or(|m| m == self.market)
     }
 
-    /// Whether anything may be placed in this bin.
+    /// Whether a job that runs something may be placed in this bin.
     pub(super) const fn is_open(&self) -> bool {
-        !self.taken && !self.blocked
+        !self.taken && !self.busy && !self.blocked
     }
 
     /// Whether this is a ready node that is not busy and on which nothing is placed or reserved.
     pub(super) const fn is_idle(&self) -> bool {
-        matches!(self.at, At::Ready(_)) && self.empty && !self.taken
+        matches!(self.at, At::Ready(_)) && self.empty && !self.taken && !self.busy
     }
 
     pub(super) fn fits(&self, job: &JobSummary) -> bool {
-        self.is_open()
-            && self.is_kind(job.instance_type.as_deref(), job.market)
+        self.is_open() && self.has_room(job)
+    }
+
+    /// Whether the node became busy after the demand was submitted, and fits it. What keeps a node busy that was busy before
+    /// is not what this demand is for.
+    fn satisfies(&self, demand: &JobSummary) -> bool {
+        let since = self.busy_since.is_some_and(|since| since >= demand.submitted_at);
+        since && !self.taken && !self.blocked && self.has_room(demand)
+    }
+
+    fn has_room(&self, job: &JobSummary) -> bool {
+        self.is_kind(job.instance_type.as_deref(), job.market)
             && (self.empty || !alone(job))
             && fits(job.capacity, self.free)
     }
@@ -90,6 +107,8 @@ pub(super) struct Bins<'a> {
     /// The ready nodes in the order of their slots, then the other bins in the order of their launches.
     all: Vec<Bin<'a>>,
     ready: usize,
+    /// The busy nodes that may satisfy a demand, those that became busy first in front.
+    busy: Vec<usize>,
     shelves: Vec<Shelf<'a>>,
 }
 
@@ -102,7 +121,11 @@ impl<'a> Bins<'a> {
         };
         all.sort_by_key(order);
         let ready = all.partition_point(|bin| matches!(bin.at, At::Ready(_)));
-        Self { all, ready, shelves: Vec::new() }
+        let mut busy: Vec<(Time, usize)> =
+            all.iter().enumerate().filter_map(|(n, bin)| Some((bin.busy_since?, n))).collect();
+        busy.sort_unstable();
+        let busy = busy.into_iter().map(|(_, n)| n).collect();
+        Self { all, ready, busy, shelves: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -133,7 +156,7 @@ impl<'a> Bins<'a> {
         self.all.truncate(first);
     }
 
-    fn change(&mut self, n: usize, change: impl FnOnce(&mut Bin<'a>)) {
+    pub(super) fn change(&mut self, n: usize, change: impl FnOnce(&mut Bin<'a>)) {
         let Some(bin) = self.all.get_mut(n) else { return };
         let before = bin.free;
         change(bin);
@@ -155,16 +178,29 @@ impl<'a> Bins<'a> {
         self.change(n, |bin| bin.blocked = true);
     }
 
-    /// The bins that fit a member of the job, in the order of [`Bin::preference`], at most so many.
+    /// The bins for members of the job, at most so many: for a demand, first the nodes that are busy for it; then those that
+    /// fit, in the order of [`Bin::preference`].
     pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Vec<usize> {
+        let mut found = if job.demand { self.busy_for(job, most) } else { Vec::new() };
         let kind = Kind::of(job);
         let known = self.shelves.iter().position(|shelf| shelf.kind == kind).unwrap_or_else(|| {
             self.shelves.push(Shelf::new(kind, &self.all, self.ready));
             self.shelves.len() - 1
         });
-        let Some(shelf) = self.shelves.get(known) else { return Vec::new() };
+        let Some(shelf) = self.shelves.get(known) else { return found };
         let fits = |n: &usize| self.all.get(*n).is_some_and(|bin| bin.fits(job));
-        shelf.candidates(job.capacity).filter(fits).take(most).collect()
+        let lacking = most.saturating_sub(found.len());
+        found.extend(shelf.candidates(job.capacity).filter(fits).take(lacking));
+        found
+    }
+
+    /// The busy nodes that satisfy this demand. The one that became busy first comes first: a demand that was submitted
+    /// later can only use those behind it.
+    pub(super) fn busy_for(&mut self, demand: &JobSummary, most: usize) -> Vec<usize> {
+        let all = &self.all;
+        self.busy.retain(|n| all.get(*n).is_some_and(|bin| !bin.taken && !bin.blocked && bin.free.vcpus > 0));
+        let satisfies = |n: &usize| all.get(*n).is_some_and(|bin| bin.satisfies(demand));
+        self.busy.iter().copied().filter(satisfies).take(most).collect()
     }
 
     /// The bins that `helps` accepts, in the order in which they are kept free for a job that waits. Bins that fit the job
@@ -225,8 +261,11 @@ mod tests {
                 assigned_at: fixtures::at(self.below(3) as i64),
                 empty: self.of(&[true, false]),
                 taken: self.below(10) == 0,
+                busy: false,
+                busy_since: None,
                 blocked: false,
                 for_job: None,
+                for_set: None,
             }
         }
 

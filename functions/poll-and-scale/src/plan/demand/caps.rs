@@ -92,7 +92,7 @@ impl<'a> Packing<'_, 'a> {
         // is left to later jobs, unless its shutdown makes room.
         let helps = |b: &Bin<'_>| {
             let makes_way = self.room.is_some() || matches!(b.at, At::Ready(node) if self.outgrown.contains(&node));
-            let foreign = b.taken && b.empty;
+            let foreign = b.busy && b.empty;
             !foreign && (makes_way || b.would_fit(job))
         };
         let is_found: BTreeSet<usize> = found.iter().copied().collect();

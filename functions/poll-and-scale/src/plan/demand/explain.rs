@@ -26,6 +26,10 @@ pub(super) fn waiting(
         let (read, least) = (view.seen.queue.read, view.seen.queue.least);
         explained.limits(&Reason::QueueNotRead { read, least });
     }
+    for set in &packing.sets {
+        set.lacks().iter().for_each(|reason| explained.limits(reason));
+        explained.sets.push(set.clone());
+    }
     let minimum = packing.below_minimum.iter();
     minimum.filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
     if packing.new.len() > slots.len() {

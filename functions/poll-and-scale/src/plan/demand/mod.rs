@@ -4,6 +4,9 @@
 //! Jobs are taken by priority, then by submission. A job goes to ready nodes with room (the fullest that
 //! fits). Otherwise it reserves room on booting nodes, and otherwise it asks for new nodes.
 //!
+//! A demand is a job that runs nothing: its alloc keeps a node for the work of another scheduler. The same rules place it,
+//! and it may also be placed on a node that became busy after it was submitted. When its time is over, it ends.
+//!
 //! Guarantees: all members of a job are placed at once, on different nodes, or none; the first job that cannot
 //! be placed reserves what it needs, and later jobs take only the rest, so that large jobs do not starve;
 //! usable nodes are counted once; the caps count every record that is not cleaned.
@@ -16,6 +19,7 @@ mod caps;
 mod explain;
 mod packing;
 mod prices;
+mod sets;
 mod shelf;
 
 use super::Plan;
@@ -25,6 +29,7 @@ use super::sizes::Sizes;
 use super::view::View;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::reason::Reason;
+use model::time::Span;
 use model::{JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
 pub(super) use packing::Needs;
 
@@ -41,6 +46,9 @@ enum Want<'a> {
 }
 
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
+    for (job, timeout) in view.seen.jobs.iter().filter_map(|job| Some((job, over(view, job)?))) {
+        plan.add(Action::EndDemand(job.job_id), Reason::DemandOver { timeout });
+    }
     let mut packing = Packing::new(view, Heed::Everything);
     let served = pack(view, &mut packing);
     for (action, reason) in served.actions {
@@ -83,8 +91,9 @@ enum Waits {
     Because(Rc<[Reason]>),
 }
 
-/// Packs the queue and the minimum.
+/// Packs the demand sets, the queue and the minimum.
 fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
+    packing.fill_sets();
     let served = serve(view, packing);
     // Jobs come before the minimum: otherwise new nodes for the minimum would take the room that is made for a job.
     if packing.room.is_none() {
@@ -141,7 +150,7 @@ fn wants<'a>(view: &View<'a>) -> Vec<Want<'a>> {
     let with_unknown: BTreeSet<JobId> =
         view.seen.allocs.iter().filter(|a| wants_copy(a)).map(|a| a.alloc_id.job_id).collect();
     let mut wants = Vec::new();
-    for job in &view.seen.jobs {
+    for job in view.seen.jobs.iter().filter(|job| over(view, job).is_none()) {
         match job.state {
             JobState::Queued => wants.push(Want::Job(job)),
             JobState::Placed if with_unknown.contains(&job.job_id) => {
@@ -151,6 +160,11 @@ fn wants<'a>(view: &View<'a>) -> Vec<Want<'a>> {
         }
     }
     wants
+}
+
+/// The time of a demand, if it is over.
+fn over(view: &View<'_>, job: &JobSummary) -> Option<Span> {
+    job.demand_until_at.filter(|until| *until <= view.now).map(|until| until.since(job.submitted_at))
 }
 
 impl<'a> Want<'a> {

@@ -12,7 +12,7 @@ use super::bins::{At, Bin, Bins, minus};
 use super::prices::{Room, is_within_cap};
 use super::shelf::Kind;
 use model::control::ControlKey;
-use model::explain::name_of;
+use model::explain::{SetNote, name_of};
 use model::ids::{JobId, NodeId};
 use model::limits::Limit;
 use model::policy::Size;
@@ -26,6 +26,8 @@ use std::rc::Rc;
 pub(in crate::plan) struct Needs {
     /// Nodes on which something is placed or reserved, and the first job that this run reserves the node for.
     pub(in crate::plan) used: ByNode<Option<JobId>>,
+    /// Nodes that satisfy a demand set, and the name of the first such set.
+    pub(in crate::plan) for_sets: ByNode<String>,
     /// How many nodes count for `nodes.min`, including the launches of this plan.
     pub(in crate::plan) usable: u32,
     /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.
@@ -90,6 +92,8 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) leaving_by_size: BTreeMap<&'a str, u32>,
     /// What is reserved for the first job that cannot be placed.
     pub(super) reserved: Reserved<'a>,
+    /// What the demand sets have.
+    pub(super) sets: Vec<SetNote>,
     /// Why the minimum is not filled; empty if it is.
     pub(super) below_minimum: Vec<Reason>,
     /// The room that is missing for the first job that cannot be placed, or for the minimum, because of a cap.
@@ -117,8 +121,8 @@ pub(super) enum Wait {
 
 /// Why a node cannot be launched now.
 pub(super) struct Blocked {
-    wait: Wait,
-    why: Vec<Reason>,
+    pub(super) wait: Wait,
+    pub(super) why: Vec<Reason>,
 }
 
 impl Blocked {
@@ -154,6 +158,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             leaving: (0, Usd::ZERO),
             leaving_by_size: BTreeMap::new(),
             reserved: Reserved::default(),
+            sets: Vec::new(),
             below_minimum: Vec::new(),
             room: None,
             outgrown: BTreeSet::new(),
@@ -202,8 +207,10 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// free for it. If the job waits because of a cap, room for new nodes is reserved too.
     pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, queue: Queue) -> Result<Vec<usize>, Rc<[Reason]>> {
         let shape = (Kind::of(job), job.capacity, members);
-        if let Some(why) = self.failed.get(&shape).filter(|_| queue == Queue::SomeoneWaits) {
-            return Err(Rc::clone(why));
+        let known = self.failed.get(&shape).filter(|_| queue == Queue::SomeoneWaits).map(Rc::clone);
+        // A busy node may satisfy this demand, although it satisfies no other one of this shape.
+        if let Some(why) = known.filter(|_| !job.demand || self.bins.busy_for(job, 1).is_empty()) {
+            return Err(why);
         }
         let mut fitting = self.bins.fitting(job, members as usize);
         let before = self.bins.len();
@@ -334,8 +341,11 @@ impl<'v, 'a> Packing<'v, 'a> {
             assigned_at: now,
             empty: true,
             taken: false,
+            busy: false,
+            busy_since: None,
             blocked: false,
             for_job: None,
+            for_set: None,
         };
         self.new.push(New { size, offerings: ways, job_id, reason });
         Ok(self.bins.push(bin))
@@ -450,7 +460,12 @@ impl<'v, 'a> Packing<'v, 'a> {
             At::Ready(node) | At::Booting(node) => Some((node, b.for_job)),
             At::New(_) => None,
         });
+        let for_sets = self.bins.iter().filter_map(|b| match b.at {
+            At::Ready(node) | At::Booting(node) => Some((node, b.for_set?.to_owned())),
+            At::New(_) => None,
+        });
         Needs {
+            for_sets: for_sets.collect(),
             used: used.collect(),
             usable: self.usable_nodes().saturating_sub(self.later()),
             room: self.room.unwrap_or_default(),
@@ -518,8 +533,7 @@ fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
 fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
     let offering = &life.offering;
     let capacity = for_jobs(view, offering.capacity);
-    // The agent says busy: another scheduler uses the machine.
-    let busy = record.contact().is_some_and(|c| c.busy);
+    let contact = record.contact().filter(|c| c.busy);
     let mut bin = Bin {
         at,
         capacity,
@@ -530,9 +544,13 @@ fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> 
         price_per_hour: offering.price_per_hour,
         assigned_at: life.assigned_at,
         empty: true,
-        taken: busy,
+        taken: false,
+        busy: contact.is_some(),
+        // Without the attribute, the node is busy since its assignment at the earliest.
+        busy_since: contact.filter(|c| !c.busy_spent).map(|c| c.busy_since_at.unwrap_or(life.assigned_at)),
         blocked: false,
         for_job: None,
+        for_set: None,
     };
     for alloc in view.allocs_on(life.node_id) {
         bin.free = minus(bin.free, alloc.capacity);

@@ -1,0 +1,333 @@
+//! `demand`: demand sets, by which a controller says how many nodes another scheduler needs.
+//!
+//! Guarantees: the same call again changes only how long the set lasts; a write is conditional on the row as read, and with
+//! `--if-version` on the version that the caller knows; a set that no run could satisfy is refused, or named by `show`.
+//! Does not: launch anything. The next run of poll-and-scale does.
+
+use super::amounts::{gibibytes, mebibytes, seconds};
+use super::operate::{BY_OPERATOR, retention, retried, tell};
+use super::show::{self, Rows, moment, one_line};
+use super::{Cluster, Context, Next, Outcome, Usage, next};
+use clap::{Args, Subcommand};
+use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
+use model::events::Subject;
+use model::explain::SetNote;
+use model::time::{Span, Time};
+use model::{ActionName, Capacity, Market};
+use serde::Serialize;
+
+/// `demand`
+#[derive(Subcommand, Clone, Debug)]
+pub enum DemandCommand {
+    /// Say how many nodes, or shares of nodes, are wanted for a while
+    Set(Box<SetArgs>),
+    /// Show the demand sets, and what they have
+    Show(ShowArgs),
+    /// Want nothing any more
+    Delete(DeleteArgs),
+}
+
+/// `demand set`
+#[derive(Args, Clone, Debug)]
+pub struct SetArgs {
+    /// The name of the set: at most 64 letters, digits, '-', '_' and '.'
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// How many are wanted, at most 10000; 0 for none
+    #[arg(long, value_name = "N")]
+    count: u32,
+    /// Each is a whole node of this size of the policy
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["vcpus", "memory", "scratch", "gpus", "instance_type", "market", "exclusive"])]
+    size: Option<String>,
+    /// vCPUs of each, on any node that has them
+    #[arg(long, required_unless_present = "size")]
+    vcpus: Option<u32>,
+    /// Memory of each: in MiB, or with a unit such as 512M or 1.5G
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = mebibytes)]
+    memory: u64,
+    /// Scratch space of each: in GiB, or with a unit such as 100G or 2T
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
+    scratch: u64,
+    /// GPUs of each; each then has its node alone
+    #[arg(long, default_value_t = 0)]
+    gpus: u32,
+    /// Only on this instance type
+    #[arg(long, value_name = "TYPE")]
+    instance_type: Option<String>,
+    /// Only on this market: on_demand or spot
+    #[arg(long)]
+    market: Option<Market>,
+    /// Each has its node alone
+    #[arg(long)]
+    exclusive: bool,
+    /// How long the set counts unless it is set again: from 1m to 7d
+    #[arg(long = "for", default_value = "15m", value_name = "TIME", value_parser = seconds)]
+    lasts: u64,
+    /// Change it only if it has this version; 0 if there must be no such set
+    #[arg(long, value_name = "V")]
+    if_version: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `demand show`
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// Only this set
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `demand delete`
+#[derive(Args, Clone, Debug)]
+pub struct DeleteArgs {
+    /// The name of the set
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Delete it only if it has this version
+    #[arg(long, value_name = "V")]
+    if_version: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Outcome> {
+    match command {
+        DemandCommand::Set(args) => set(context, args).await,
+        DemandCommand::Show(args) => show(context, args).await,
+        DemandCommand::Delete(args) => delete(context, args).await,
+    }
+}
+
+/// A set in JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    need: Option<&'a DemandNeed>,
+    version: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until_at: Option<Time>,
+    /// Whether this command changed what is wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed: Option<bool>,
+    /// What it has, as the next run sees it.
+    #[serde(flatten)]
+    has: Option<Has>,
+}
+
+#[derive(Serialize)]
+struct Has {
+    ready: u32,
+    coming: u32,
+    lacking: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(set: &'a DemandSet, now: Time) -> Self {
+        let until_at = set.until_at().filter(|_| set.applies(now));
+        let (name, count) = (set.name(), set.count(now));
+        Self { name, count, need: set.need(), version: set.revision(), until_at, changed: None, has: None }
+    }
+}
+
+impl Has {
+    fn of(note: &SetNote) -> Self {
+        let reason = note.lacks().map(|why| why.to_string());
+        Self { ready: note.ready, coming: note.coming, lacking: note.lacking(), reason }
+    }
+}
+
+impl SetArgs {
+    /// What each demand needs. Everything that is wrong is told at once.
+    fn need(&self) -> Result<DemandNeed, Usage> {
+        let (shortest, longest) = DemandSet::LASTS;
+        let mut wrong = Vec::new();
+        if !DemandSet::is_name(&self.name) {
+            wrong.push(format!("{:?} cannot be the name of a set: 1 to 64 letters, digits, '-', '_', '.'", self.name));
+        }
+        if self.count > DemandSet::MAX_COUNT {
+            wrong.push(format!("--count must be at most {}, it is {}", DemandSet::MAX_COUNT, self.count));
+        }
+        if !(shortest..=longest).contains(&self.lasts()) {
+            wrong.push(format!("--for must be from {shortest} to {longest}"));
+        }
+        if self.size.is_none() && self.vcpus == Some(0) {
+            wrong.push("--vcpus must be at least 1".to_owned());
+        }
+        if !wrong.is_empty() {
+            return Err(Usage(format!("the demand was not set: {}", wrong.join("; "))));
+        }
+        if self.size.is_some() {
+            return Ok(DemandNeed { size: self.size.clone(), ..DemandNeed::default() });
+        }
+        let vcpus = self.vcpus.unwrap_or(1);
+        Ok(DemandNeed {
+            size: None,
+            capacity: Capacity { vcpus, memory_mib: self.memory, scratch_gib: self.scratch, gpus: self.gpus },
+            instance_type: self.instance_type.clone(),
+            market: self.market,
+            exclusive: self.exclusive,
+        })
+    }
+
+    fn lasts(&self) -> Span {
+        Span::from_s(i64::try_from(self.lasts).unwrap_or(i64::MAX / 1000))
+    }
+}
+
+async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Outcome> {
+    let (need, now) = (args.need()?, context.now());
+    let cluster = context.cluster().await?;
+    let key = ControlKey::Demand(args.name.clone());
+    let (before, after) = retried(async || {
+        let before: DemandSet = cluster.store.entry(&key).await?;
+        as_known(&before, args.if_version, now)?;
+        check(&cluster, &before, &need, now).await?;
+        let after = before.wanted(need.clone(), args.count, now + args.lasts(), now);
+        let after = cluster.store.write_entry(&before, &after).await?;
+        Ok((before, after))
+    })
+    .await?;
+    let changed = after.revision() != before.revision();
+    if changed {
+        let what = format!("{}: {} of {}, {BY_OPERATOR}", after.name(), args.count, needs(&need));
+        tell(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, retention(&cluster).await?, now).await?;
+    }
+    answer(context, &after, changed, args.json, now)
+}
+
+/// Refuses a change of another version than the caller knows.
+fn as_known(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<()> {
+    let is = if set.applies(now) { set.revision() } else { 0 };
+    match version {
+        Some(known) if known != is => anyhow::bail!(
+            "nothing was changed: demand set {} has version {is}, not {known}: `nodekeeper demand show` says what is wanted \
+             (0: there is no such set)",
+            set.name()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what no run could satisfy, and more sets than a run may read. The count of sets is as exact as a look at the
+/// table: two calls at the same moment may both be the last one that is allowed.
+async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, now: Time) -> anyhow::Result<()> {
+    let control = cluster.store.control().await?;
+    let most = DemandSet::MOST;
+    if !before.applies(now) && control.wanted_sets(now).count() >= most {
+        anyhow::bail!("the demand was not set: there are {most} demand sets, which is the most: delete one");
+    }
+    let (policy, _) = control.checked_policy()?;
+    if let Some(size) = &need.size
+        && policy.size_named(size).is_none()
+    {
+        let known: Vec<&str> = policy.size.iter().map(|size| size.name.as_str()).collect();
+        anyhow::bail!("the demand was not set: the policy has no size {size:?}: it has {}", known.join(", "));
+    }
+    Ok(())
+}
+
+async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<Outcome> {
+    if !DemandSet::is_name(&args.name) {
+        return Err(Usage(format!("{:?} cannot be the name of a set", args.name)).into());
+    }
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let key = ControlKey::Demand(args.name.clone());
+    let (after, changed) = retried(async || {
+        let before: DemandSet = cluster.store.entry(&key).await?;
+        as_known(&before, args.if_version, now)?;
+        match before.ended(now) {
+            Some(after) => Ok((cluster.store.write_entry(&before, &after).await?, true)),
+            None => Ok((before, false)),
+        }
+    })
+    .await?;
+    if changed {
+        let what = format!("{}: deleted {BY_OPERATOR}", after.name());
+        tell(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, retention(&cluster).await?, now).await?;
+    }
+    answer(context, &after, changed, args.json, now)
+}
+
+/// Prints what is wanted after the command.
+fn answer(context: &mut Context<'_>, set: &DemandSet, changed: bool, json: bool, now: Time) -> anyhow::Result<Outcome> {
+    if json {
+        show::json(context.out, &Shown { changed: Some(changed), ..Shown::of(set, now) })?;
+    } else if set.applies(now) {
+        let until = set.until_at().map(|at| moment(at, now)).unwrap_or_default();
+        let (name, count, version) = (set.name(), set.count(now), set.revision());
+        let needs = set.need().map(needs).unwrap_or_default();
+        let how = if changed { "is set to" } else { "is still" };
+        writeln!(context.out, "demand set {name} {how} {count} of {needs} until {until}, version {version}")?;
+    } else if changed {
+        writeln!(context.out, "demand set {} is deleted", set.name())?;
+    } else {
+        writeln!(context.out, "there is no demand set {}", set.name())?;
+    }
+    Ok(Outcome::Done)
+}
+
+async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let control = cluster.store.control().await?.as_of(now);
+    let rows = control.entries().filter(|(key, _)| matches!(key, ControlKey::Demand(_)));
+    let sets = rows.map(|(_, row)| DemandSet::from_row(row.clone()));
+    let asked = |set: &DemandSet| set.applies(now) && args.name.as_deref().is_none_or(|name| name == set.name());
+    let sets: Vec<DemandSet> = sets.filter(asked).collect();
+    let next = if sets.is_empty() { None } else { next::read_for_list(&cluster, now, context.err).await? };
+    let note = |set: &DemandSet| next.as_ref()?.plan.explained.sets.iter().find(|note| note.name == set.name());
+    if args.json {
+        let shown = sets.iter().map(|set| Shown { has: note(set).map(Has::of), ..Shown::of(set, now) });
+        show::json(context.out, &shown.collect::<Vec<_>>())?;
+    } else if sets.is_empty() {
+        let name = args.name.as_ref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
+        writeln!(context.out, "there is no demand set{name}")?;
+    } else {
+        let mut rows = Rows::new(&["NAME", "COUNT", "NEEDS", "READY", "COMING", "VERSION", "UNTIL", "LACKS"]);
+        for set in &sets {
+            let has = note(set);
+            rows.row([
+                set.name().to_owned(),
+                set.count(now).to_string(),
+                set.need().map(needs).unwrap_or_default(),
+                has.map(|note| note.ready.to_string()).unwrap_or_default(),
+                has.map(|note| note.coming.to_string()).unwrap_or_default(),
+                set.revision().to_string(),
+                set.until_at().map(|at| moment(at, now)).unwrap_or_default(),
+                has.and_then(SetNote::lacks).map(|why| why.to_string()).unwrap_or_default(),
+            ]);
+        }
+        rows.print(context.out)?;
+    }
+    Ok(Outcome::done_if(args.name.is_none() || !sets.is_empty()))
+}
+
+/// What each demand of a set needs, for people.
+fn needs(need: &DemandNeed) -> String {
+    if let Some(size) = &need.size {
+        return format!("size {size}");
+    }
+    let mut needs = show::capacity(need.capacity);
+    for narrowed in [need.instance_type.clone(), need.market.map(|m| m.to_string())].into_iter().flatten() {
+        needs.push_str(&format!(", {narrowed}"));
+    }
+    if need.exclusive {
+        needs.push_str(", exclusive");
+    }
+    needs
+}
+
+/// The lines about demand sets that lists of jobs end with.
+pub(super) fn lines(next: Option<&Next>) -> Vec<String> {
+    let sets = next.map(|next| next.plan.explained.sets.as_slice()).unwrap_or_default();
+    sets.iter().map(|set| one_line(&set.line())).collect()
+}

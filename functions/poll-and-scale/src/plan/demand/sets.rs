@@ -1,0 +1,127 @@
+//! Demand sets: so many nodes, or shares of nodes, for the work of another scheduler (`docs/rules.md#demand-sets`).
+//!
+//! A set is a number. Nothing is written about which nodes satisfy it, so each run finds nodes for it anew: first those
+//! that the other scheduler keeps busy, then ready ones, booting ones, and new ones.
+//!
+//! Guarantees: a node satisfies only as many demands as fit on it, beside everything else that is there; the caps count as
+//! for jobs; what a set uses is used by nothing else in this plan.
+//! Does not: know on which nodes the other scheduler works, unless their agents say busy.
+
+use super::super::sizes::fits;
+use super::bins::{At, Bin, Bins, minus};
+use super::packing::{Blocked, Packing, Wait};
+use model::control::{DemandNeed, WantedSet};
+use model::explain::SetNote;
+use model::policy::Size;
+use model::reason::Reason;
+
+impl<'a> Packing<'_, 'a> {
+    /// Finds nodes for every set, in the order of their names. Sets come before jobs: the work that they stand for may be
+    /// running already.
+    pub(super) fn fill_sets(&mut self) {
+        let sets: Vec<WantedSet<'a>> = self.view.seen.control.wanted_sets(self.view.now).collect();
+        for set in sets {
+            let note = self.fill_set(set);
+            self.sets.push(note);
+        }
+    }
+
+    fn fill_set(&mut self, set: WantedSet<'a>) -> SetNote {
+        let mut note = SetNote { name: set.name.to_owned(), count: set.count, ready: 0, coming: 0, why: Vec::new() };
+        for n in self.bins.for_sets() {
+            if note.lacking() == 0 {
+                break;
+            }
+            self.take_for(n, set, &mut note);
+        }
+        let sizes = self.sizes_for(set.need);
+        if sizes.is_empty() && note.lacking() > 0 {
+            note.why.push(self.no_size(set.need));
+        }
+        while note.lacking() > 0 && !sizes.is_empty() {
+            let reason = Reason::SetNeedsNode { set: set.name.to_owned() };
+            match self.launch_one_of(&sizes, set.need.market, None, reason) {
+                // What was launched fits, so that this comes to its end.
+                Ok(n) if self.take_for(n, set, &mut note) == 0 => break,
+                Ok(_) => {}
+                Err(Blocked { wait, why }) => {
+                    self.held_up |= wait == Wait::Pause;
+                    note.why = why;
+                    break;
+                }
+            }
+        }
+        note
+    }
+
+    /// Takes this bin for as many demands as it has room for. Returns how many.
+    fn take_for(&mut self, n: usize, set: WantedSet<'a>, note: &mut SetNote) -> u32 {
+        let taken = self.bins.take_for_set(n, set, note.lacking());
+        match self.bins.get(n).map(|bin| bin.at) {
+            Some(At::Ready(_)) => note.ready = note.ready.saturating_add(taken),
+            _ => note.coming = note.coming.saturating_add(taken),
+        }
+        taken
+    }
+
+    /// The sizes that may be launched for this need, in the order to try them.
+    fn sizes_for(&self, need: &DemandNeed) -> Vec<&'a Size> {
+        match &need.size {
+            Some(name) => self.sizes.all().into_iter().filter(|size| size.name == *name).collect(),
+            None => self.sizes.offering(need.capacity, need.instance_type.as_deref(), need.market),
+        }
+    }
+
+    fn no_size(&self, need: &DemandNeed) -> Reason {
+        match &need.size {
+            Some(size) => Reason::NoSuchSize { size: size.clone() },
+            None => {
+                let usable = self.view.seen.policy.nodes.memory_usable;
+                Reason::NoSizeFits { needs: need.capacity, narrowed: String::new(), usable }
+            }
+        }
+    }
+}
+
+impl<'a> Bins<'a> {
+    /// The bins in the order in which a set takes them: busy nodes first, because the set stands for what keeps them busy.
+    fn for_sets(&self) -> Vec<usize> {
+        let mut all: Vec<(usize, &Bin<'_>)> = self.iter().enumerate().collect();
+        all.sort_by_key(|(_, bin)| (!bin.busy, bin.preference()));
+        all.into_iter().map(|(n, _)| n).collect()
+    }
+
+    /// Puts at most so many demands of a set into this bin. Returns how many had room.
+    fn take_for_set(&mut self, n: usize, set: WantedSet<'a>, most: u32) -> u32 {
+        let mut taken = 0;
+        self.change(n, |bin| {
+            while taken < most && bin.has_room_for(set.need) {
+                bin.take_for_set(set);
+                taken += 1;
+            }
+        });
+        taken
+    }
+}
+
+impl<'a> Bin<'a> {
+    fn has_room_for(&self, need: &DemandNeed) -> bool {
+        let alone = need.exclusive || need.capacity.gpus > 0 || need.size.is_some();
+        !self.taken
+            && !self.blocked
+            && (self.empty || !alone)
+            && match &need.size {
+                Some(size) => size == self.size,
+                // A demand that needs nothing would fit without end.
+                None => need.capacity.vcpus > 0 && fits(need.capacity, self.free),
+            }
+            && self.is_kind(need.instance_type.as_deref(), need.market)
+    }
+
+    fn take_for_set(&mut self, set: WantedSet<'a>) {
+        self.free = minus(self.free, set.need.capacity);
+        self.empty = false;
+        self.taken |= set.need.exclusive || set.need.capacity.gpus > 0 || set.need.size.is_some();
+        self.for_set = self.for_set.or(Some(set.name));
+    }
+}
