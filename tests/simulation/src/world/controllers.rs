@@ -14,7 +14,7 @@ use tokio::time::sleep;
 const WANTED_S: i64 = 2700;
 
 /// The set that is wanted without a break after the faults.
-pub const STEADY: &str = "steady";
+pub(crate) const STEADY: &str = "steady";
 
 impl World {
     pub(super) async fn controller(self: Arc<Self>) {
