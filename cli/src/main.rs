@@ -78,7 +78,7 @@ async fn main() -> ExitCode {
         .with_ansi(false)
         .init();
     let given = Given { cluster: cli.cluster, context: cli.context, env: environment() };
-    match run(cli.what, given.clone()).await {
+    match run(cli.what, cli.color, given.clone()).await {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Code(code)) => ExitCode::from(code),
@@ -91,7 +91,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(what: What, given: Given) -> anyhow::Result<Outcome> {
+async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Outcome> {
     let clock: Arc<dyn Fn() -> Time + Send + Sync> = Arc::new(Time::now);
     match what {
         What::Local(args) => {
@@ -122,7 +122,7 @@ async fn run(what: What, given: Given) -> anyhow::Result<Outcome> {
                 connect: Box::new(move || Box::pin(connect(given.clone()))),
                 clock,
                 screen: if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Pipe },
-                colours: colours(cli.color),
+                colours: colours(color),
                 input: &mut io::BufReader::new(io::stdin()),
                 out: &mut io::stdout(),
                 err: &mut io::stderr(),
