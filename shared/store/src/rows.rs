@@ -250,6 +250,11 @@ pub fn handle_key(node: NodeId, handle: &str) -> Key {
     Key { table: Table::Handles, hash: s(node), range: Some(s(handle)) }
 }
 
+/// The key of a piece of output.
+pub(crate) fn piece_key(follow_id: &str, no: u64) -> Key {
+    Key { table: Table::Output, hash: s(follow_id), range: Some(n(no)) }
+}
+
 /// The whole row of a record, index attributes included.
 pub fn row<R: Record>(record: &R) -> Item {
     let mut item = to_item(record);
