@@ -483,8 +483,12 @@ def check_definitions(tables: list[dict[str, Any]]) -> Iterator[str]:
             yield f"table {table['name']}: {sum(listed)} projected attributes; at most {PROJECTED_BY_TABLE} are taken"
 
 
+# Tables whose rows live for an hour: they need no backup, and go with the stack.
+SHORT_LIVED = ("output",)
+
+
 def check_tables(resources: dict[str, Any], tables: list[dict[str, Any]]) -> Iterator[str]:
-    """The template has exactly the defined tables. They can be restored, and they outlive the stack."""
+    """The template has exactly the defined tables. They can be restored, and they outlive the stack, unless short-lived."""
     there = {p["TableName"]: (k, p) for k, p in of_type(resources, "AWS::DynamoDB::Table").items()}
     wanted = {f"{CLUSTER}-{t['name']}": t for t in tables}
     for name in sorted(there.keys() ^ wanted.keys()):
@@ -493,8 +497,9 @@ def check_tables(resources: dict[str, Any], tables: list[dict[str, Any]]) -> Ite
         logical_id, properties = there[name]
         yield from check_table(f"table {name}", properties, wanted[name])
         for policy in ("DeletionPolicy", "UpdateReplacePolicy"):
-            if resources[logical_id].get(policy) != "Retain":
-                yield f"table {name}: {policy} must be Retain"
+            wanted_policy = "Delete" if wanted[name]["name"] in SHORT_LIVED else "Retain"
+            if resources[logical_id].get(policy) != wanted_policy:
+                yield f"table {name}: {policy} must be {wanted_policy}"
 
 
 def key_schema(*parts: dict[str, str] | None) -> list[dict[str, str]]:
@@ -521,7 +526,8 @@ def check_table(what: str, properties: dict[str, Any], definition: dict[str, Any
     ttl = properties.get("TimeToLiveSpecification", {})
     yield from differs("TTL", ttl.get("AttributeName") if ttl.get("Enabled") else None, definition["ttl"])
     recovery = properties.get("PointInTimeRecoverySpecification", {})
-    yield from differs("point in time recovery", recovery.get("PointInTimeRecoveryEnabled"), True)
+    is_kept = definition["name"] not in SHORT_LIVED
+    yield from differs("point in time recovery", recovery.get("PointInTimeRecoveryEnabled", False), is_kept)
 
     there = {i["IndexName"]: i for i in properties.get("GlobalSecondaryIndexes", [])}
     yield from differs("list of indexes", sorted(there), sorted(i["name"] for i in definition["indexes"]))
@@ -817,6 +823,7 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
         if found:
             yield f"{role}: grants {sorted(found)}, but belongs to no function that needs it"
     yield from check_hidden(resources, contract)
+    yield from check_follow(resources)
 
 
 def reads_of_everything(tables: list[dict[str, Any]], who: str) -> set[str]:
@@ -846,6 +853,20 @@ def check_hidden(resources: dict[str, Any], contract: Contract) -> Iterator[str]
         for statement in document["Statement"]:
             if arn in as_list(statement["Resource"]) and statement.get("Condition") != should:
                 yield f"ReaderPolicy: {table['name']}: a reader may see environments; the condition must be {json.dumps(should)}"
+
+
+def check_follow(resources: dict[str, Any]) -> Iterator[str]:
+    """A submitter asks nodes for output, and changes nothing else of a node."""
+    document = resources.get("SubmitterPolicy", {}).get("Properties", {}).get("PolicyDocument", {"Statement": []})
+    arn = f"arn:aws:dynamodb:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:table/{CLUSTER}-nodes"
+    should = {
+        "Null": {"dynamodb:Attributes": "false"},
+        "ForAllValues:StringEquals": {"dynamodb:Attributes": ["follows", "modified_at", "slot", "version"]},
+    }
+    for statement in document["Statement"]:
+        writes = "dynamodb:UpdateItem" in as_list(statement["Action"])
+        if writes and arn in as_list(statement["Resource"]) and statement.get("Condition") != should:
+            yield f"SubmitterPolicy: nodes: a submitter may change nodes; the condition must be {json.dumps(should)}"
 
 
 def calls_of(action: str, granted: list[str]) -> set[str]:
@@ -1164,7 +1185,8 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
         resources = values.live_resources()
         yield from check_tables(resources, contract.tables)
         for name, table in of_type(resources, "AWS::DynamoDB::Table").items():
-            if table.get("DeletionProtectionEnabled") != EXPECTED[mode].protected:
+            is_kept = table["TableName"].removeprefix(f"{CLUSTER}-") not in SHORT_LIVED
+            if is_kept and table.get("DeletionProtectionEnabled") != EXPECTED[mode].protected:
                 yield f"{name}: DeletionProtectionEnabled must be the parameter DeletionProtection"
         yield from check_functions(resources, contract, mode)
         yield from check_events(resources)

@@ -88,6 +88,8 @@ MISTAKES = [
     # Tables
     Mistake("a table is missing", drop("Resources", "EventsTable"), "EventsTable"),
     Mistake("a key of another type", put("NodesTable", "AttributeDefinitions", 0, "AttributeType", value="S"), "attribute types"),
+    Mistake("output outlives the stack", lambda t: t["Resources"]["OutputTable"].update(DeletionPolicy="Retain"), "DeletionPolicy must be Delete"),
+    Mistake("output is backed up", put("OutputTable", "PointInTimeRecoverySpecification", value={"PointInTimeRecoveryEnabled": True}), "demo-output: point in time recovery"),
     Mistake("no TTL", put("EventsTable", "TimeToLiveSpecification"), "demo-events: TTL"),
     Mistake("TTL on another attribute", put("JobsTable", "TimeToLiveSpecification", "AttributeName", value="finished_at"), "demo-jobs: TTL"),
     Mistake("TTL switched off", put("AllocsTable", "TimeToLiveSpecification", "Enabled", value=False), "demo-allocs: TTL"),
@@ -166,6 +168,7 @@ MISTAKES = [
     Mistake("an index that is not allowed", statement("SweepDispatchRole", "HandlesDue", lambda s: s.update(Resource={"Fn::GetAtt": ["HandlesTable", "Arn"]})), "dynamodb:Query handles/due: the function makes"),
     Mistake("a role for every account", put("SweepDispatchRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "may be assumed by"),
     Mistake("a managed policy", put("PollAndScaleRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AdministratorAccess"]), "managed policies"),
+    Mistake("submitters may change nodes", lambda t: next(s for s in properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Follow").pop("Condition"), "a submitter may change nodes"),
     # Secret, alarms, outputs
     Mistake("a key that is no hex", put("NodeKey", "GenerateSecretString", "ExcludeCharacters"), "0-9a-f"),
     Mistake("a key too short", put("NodeKey", "GenerateSecretString", "PasswordLength", value=32), "0-9a-f"),

@@ -14,6 +14,8 @@ use crate::handles::HandleStore;
 use crate::imds::{Imds, ImdsError};
 use crate::isolation::{JobUsers, OwnIds, cgroup};
 use crate::node_state::NodeState;
+use crate::output;
+use crate::outputs::Outputs;
 use crate::protocol::{Identity, Node};
 use crate::reconcile;
 use crate::runner::{Runner, RunnerSettings};
@@ -95,7 +97,8 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let settings =
         RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program: OWN_PROGRAM.into() };
     let mut runner = Runner::new(settings, &data_dir);
-    let handles = HandleStore::new(&data_dir, args.runtime);
+    let outputs = Outputs::open(&data_dir, args.keep_output_mib);
+    let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
     // Before the first heartbeat, so that the control plane places nothing on a node that takes no work.
@@ -105,6 +108,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let end = tokio::select! {
         () = control::run(&state, &client, &file.heartbeat_url) => EndReason::Gone,
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
+        () = output::run(&state, &client, &file.heartbeat_url, &outputs) => EndReason::Gone,
         () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,
         () = guard::watch(&state, &guard) => EndReason::Asked,

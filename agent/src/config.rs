@@ -77,6 +77,9 @@ pub struct AgentArgs {
     /// How many handles are destroyed at a time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub max_destroys: u16,
+    /// How much output of ended allocs is kept on the node for readers, in MiB. The oldest is removed first.
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub keep_output_mib: u64,
     /// How long to wait for one destroy before going on with the others, in seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
     pub destroy_timeout_s: Duration,

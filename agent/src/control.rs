@@ -128,6 +128,7 @@ async fn send_heartbeat(
     let answer: HeartbeatAnswer = client.post(url, "heartbeat", &heartbeat).await?;
     let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
     state.answered();
+    state.want(answer.follows.clone());
     if let Some(token) = &answer.token {
         // The node would lose a token that is not on disk with its agent. Until then the old one counts.
         match state.keep_token(token) {

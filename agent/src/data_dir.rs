@@ -87,6 +87,11 @@ impl DataDir {
         self.root.join("cache-labels")
     }
 
+    /// The directory that has the output of ended allocs whose own directories were destroyed.
+    pub fn outputs(&self) -> PathBuf {
+        self.root.join("outputs")
+    }
+
     fn state_file(&self) -> PathBuf {
         self.root.join("state.json")
     }

@@ -8,6 +8,7 @@
 use crate::alloc_dir::{AllocDir, is_cache_name};
 use crate::atomic_file::absent_is_fine;
 use crate::data_dir::DataDir;
+use crate::outputs::Outputs;
 use crate::protocol::HandleList;
 use crate::runtime::RuntimeKind;
 use model::HandleKind;
@@ -65,13 +66,15 @@ pub struct HandleStore {
     caches: PathBuf,
     cache_labels: PathBuf,
     runtime: RuntimeKind,
+    outputs: Outputs,
 }
 
 impl HandleStore {
-    /// The handles in this data directory, and the containers of this runtime.
-    pub fn new(data: &DataDir, runtime: RuntimeKind) -> Self {
+    /// The handles in this data directory, and the containers of this runtime. The output of an alloc is kept in `outputs` when
+    /// the directory of the alloc is destroyed.
+    pub fn new(data: &DataDir, runtime: RuntimeKind, outputs: Outputs) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
-        Self { allocs, caches, cache_labels, runtime }
+        Self { allocs, caches, cache_labels, runtime, outputs }
     }
 
     /// Lists every handle on this node.
@@ -129,11 +132,12 @@ impl HandleStore {
             HandleTarget::Alloc(id) => {
                 self.remove_container(&id.to_string(), label).await?;
                 let dir = AllocDir::of(&self.allocs, *id);
-                let label = label.to_owned();
+                let (label, outputs, id) = (label.to_owned(), self.outputs.clone(), *id);
                 blocking(move || {
                     let (found, path) = (dir.label(), dir.path());
                     let is_empty = fs::read_dir(path).map_or(true, |mut entries| entries.next().is_none());
                     if is_empty || found.as_ref() == Some(&label) {
+                        outputs.keep(id, &dir);
                         remove_labelled(path)
                     } else {
                         Err(relabelled(&path.display(), found.as_deref()))
@@ -264,7 +268,7 @@ mod tests {
 
     fn store(root: &Path) -> (DataDir, HandleStore) {
         let data = DataDir::open(root).unwrap();
-        let store = HandleStore::new(&data, RuntimeKind::default());
+        let store = HandleStore::new(&data, RuntimeKind::default(), Outputs::open(&data, 1));
         (data, store)
     }
 

@@ -41,6 +41,8 @@ pub mod handles;
 pub mod imds;
 pub mod isolation;
 pub mod node_state;
+pub mod output;
+pub mod outputs;
 pub mod process_table;
 pub mod protocol;
 pub mod reconcile;

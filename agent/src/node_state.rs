@@ -5,6 +5,7 @@
 
 use crate::data_dir::{DataDir, DataDirError};
 use crate::protocol::{Durable, Node};
+use model::wire::WantedOutput;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -18,6 +19,10 @@ pub struct NodeState {
     /// Whether the last attempt to save failed.
     save_failed: AtomicBool,
     last_answer_at: Mutex<Instant>,
+    /// The output that readers want, by the last answer.
+    wanted: Mutex<Vec<WantedOutput>>,
+    /// Wakes the loop of output: the last answer names readers.
+    pub wanted_changed: Notify,
     /// Wakes the loop of heartbeats: send one now.
     pub heartbeat_now: Notify,
     /// Wakes the loop of heartbeats: there may be an alloc to report.
@@ -34,6 +39,8 @@ impl NodeState {
             data_dir,
             save_failed: AtomicBool::new(false),
             last_answer_at: Mutex::new(Instant::now()),
+            wanted: Mutex::default(),
+            wanted_changed: Notify::new(),
             heartbeat_now: Notify::new(),
             allocs_changed: Notify::new(),
             handles_changed: Notify::new(),
@@ -90,6 +97,25 @@ impl NodeState {
     /// Checks whether new orders can be saved. If the last attempt to save failed, saves again.
     pub fn check_saving(&self) -> Result<(), DataDirError> {
         if self.save_failed.load(Ordering::Relaxed) { self.save(&lock(&self.node).durable) } else { Ok(()) }
+    }
+
+    /// Notes which output readers want.
+    pub fn want(&self, wanted: Vec<WantedOutput>) {
+        let any = !wanted.is_empty();
+        *lock(&self.wanted) = wanted;
+        if any {
+            self.wanted_changed.notify_one();
+        }
+    }
+
+    /// The output that readers want.
+    pub fn wanted(&self) -> Vec<WantedOutput> {
+        lock(&self.wanted).clone()
+    }
+
+    /// Notes that this reader wants no more.
+    pub fn no_longer_wanted(&self, follow_id: &str) {
+        lock(&self.wanted).retain(|wanted| wanted.follow_id != follow_id);
     }
 
     /// Notes that the control plane answered just now.

@@ -34,6 +34,7 @@ mod long_queue;
 mod node;
 mod old_reads;
 mod operators_credentials;
+mod output;
 mod permissions;
 mod permitted;
 mod races;

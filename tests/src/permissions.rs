@@ -32,6 +32,8 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:BatchGetItem jobs",
         "beside::a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node",
     ),
+    ("heartbeat-ingest", "dynamodb:PutItem output", "output::a_node_writes_pieces_only_for_readers_on_its_own_record"),
+    ("heartbeat-ingest", "dynamodb:Query output", "output::a_node_writes_pieces_only_for_readers_on_its_own_record"),
     (
         "poll-and-scale",
         "dynamodb:BatchGetItem jobs",

@@ -11,7 +11,7 @@ use model::ClientStatus;
 use model::ids::AllocId;
 use model::time::Time;
 use model::wire::{
-    AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, HandleReport, Heartbeat, HeartbeatAnswer,
+    AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat, HeartbeatAnswer,
     MAX_LOG_TAIL_BYTES, ReportedHandle,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -288,7 +288,7 @@ impl Node {
             client: seen.client(),
             exit_code: end.exit_code,
             message: end.message.map(|m| m.chars().take(MAX_MESSAGE_CHARS).collect()),
-            log_tail: end.log_tail.map(|t| tail(&t, tail_limit).to_owned()),
+            log_tail: end.log_tail.map(|t| shortened(t, tail_limit)),
         }
     }
 
@@ -393,6 +393,11 @@ impl Node {
         self.seen.remove(&id);
         self.delivered.remove(&id);
     }
+}
+
+/// The text, or its end with a mark if the text is longer than `limit` bytes.
+fn shortened(text: String, limit: usize) -> String {
+    if text.len() <= limit { text } else { format!("{CUT}{}", tail(&text, limit.saturating_sub(CUT.len_utf8()))) }
 }
 
 /// The end of `text`, in whole characters: at most `limit` bytes.

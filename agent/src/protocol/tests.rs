@@ -23,6 +23,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         must_report: false,
         allocs,
         unreadable: BTreeSet::new(),
+        follows: Vec::new(),
         token: None,
     }
 }
@@ -240,8 +241,12 @@ fn many_long_log_tails_fit_in_one_body() {
         let log_tail = Some("\u{1}".repeat(MAX_LOG_TAIL_BYTES));
         node.observe(alloc_id(n), Seen::Ended(Ended { exit_code: Some(1), message: None, log_tail }));
     }
-    let body = serde_json::to_vec(&node.report().unwrap()).unwrap();
+    let report = node.report().unwrap();
+    let body = serde_json::to_vec(&report).unwrap();
     assert!(body.len() < model::wire::MAX_BODY_BYTES, "{}", body.len());
+    // A tail that is shorter than usual says so: it is not the whole output.
+    let tails = || report.allocs.iter().filter_map(|a| a.log_tail.as_deref());
+    assert!(tails().count() == 400 && tails().all(|t| t.starts_with(model::wire::CUT) && t.len() < 700));
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! `job`, `logs`: one job, its allocs, and the end of its output.
+//! `job`: one job, its allocs, and the end of their output.
 //!
 //! Guarantees: the job and its allocs are read consistently.
 //! Does not: change anything.
 
-use super::find::{Finder, Work, short_alloc};
+use super::find::{Finder, short_alloc};
 use super::jobs::needs;
 use super::show::{self, Rows, Screen, moment, or_blank, when, when_known};
 use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::events::Subject;
-use model::ids::{AllocId, JobId};
+use model::ids::JobId;
 use model::time::Time;
 use model::{Alloc, Job, JobState};
 use serde::Serialize;
@@ -22,17 +22,6 @@ pub struct JobArgs {
     #[arg(value_name = "JOB")]
     job: String,
     /// Print JSON: the job's row, with the rows of its allocs as `all_allocs`
-    #[arg(long)]
-    json: bool,
-}
-
-/// `logs`
-#[derive(Args, Clone, Debug)]
-pub struct LogsArgs {
-    /// The id of a job or of one alloc, a part of it, or the job's name
-    #[arg(value_name = "JOB")]
-    id: String,
-    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -156,45 +145,6 @@ fn history_rows(allocs: &[Alloc], now: Time) -> Rows {
     rows
 }
 
-/// The end of an alloc's output, in JSON.
-#[derive(Serialize)]
-struct Log<'a> {
-    alloc_id: AllocId,
-    client: model::ClientStatus,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    log_tail: Option<&'a str>,
-}
-
-pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
-    let (cluster, now) = (context.cluster().await?, context.now());
-    let allocs = match Finder::new(&cluster).work(&args.id).await? {
-        Work::Job(id) => {
-            let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
-            show::readable(context.err, cluster.store.allocs_of(&job).await?)?
-        }
-        Work::Alloc(id) => {
-            let none = || anyhow::anyhow!("there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id);
-            vec![cluster.store.alloc(id).await?.ok_or_else(none)?]
-        }
-    };
-    if args.json {
-        let logs: Vec<Log<'_>> = allocs.iter().map(log).collect();
-        show::json(context.out, &logs)?;
-        return Ok(Outcome::Done);
-    }
-    if allocs.is_empty() {
-        writeln!(context.out, "nothing has run yet: `nodekeeper job {}` says why", show::one_line(&args.id))?;
-    }
-    for alloc in &allocs {
-        output(alloc, now, context.screen, context.out)?;
-    }
-    Ok(Outcome::Done)
-}
-
 /// Prints how an alloc is, and the end of its output.
 pub(super) fn output(alloc: &Alloc, now: Time, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
     let seen = &alloc.summary;
@@ -217,14 +167,4 @@ pub(super) fn output(alloc: &Alloc, now: Time, screen: Screen, out: &mut dyn Wri
         None => writeln!(out, "== its output is on node {node} until it ends")?,
     }
     Ok(())
-}
-
-fn log(alloc: &Alloc) -> Log<'_> {
-    Log {
-        alloc_id: alloc.id(),
-        client: alloc.summary.client,
-        exit_code: alloc.exit_code,
-        message: alloc.message.as_deref(),
-        log_tail: alloc.log_tail.as_deref(),
-    }
 }

@@ -24,9 +24,12 @@ mod job;
 mod job_file;
 mod jobs;
 mod key;
+mod logs;
 mod next;
 mod nodes;
 mod operate;
+mod output_reader;
+mod output_stream;
 mod plan;
 mod policy;
 mod policy_edit;
@@ -147,14 +150,14 @@ pub enum Command {
     Policy(policy::PolicyCommand),
     /// Submit a job and print its id
     Submit(Box<submit::SubmitArgs>),
-    /// Submit a job, wait for it, print the end of its output, and exit with its exit code
+    /// Submit a job, print its output as it comes, and exit with its exit code
     Run(Box<run::RunArgs>),
     /// List jobs
     Jobs(jobs::JobsArgs),
     /// Show a job, its allocs, and why the job waits
     Job(job::JobArgs),
-    /// Show the end of the output of a job or an alloc
-    Logs(job::LogsArgs),
+    /// Print the output of a job or an alloc, also while it comes
+    Logs(logs::LogsArgs),
     /// Cancel jobs and stop their allocs
     Cancel(cancel::CancelArgs),
     /// Say how many nodes another scheduler needs
@@ -206,7 +209,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Run(args) => run::run(context, &args).await,
         Command::Jobs(args) => jobs::list(context, &args).await,
         Command::Job(args) => job::show(context, &args).await,
-        Command::Logs(args) => job::logs(context, &args).await,
+        Command::Logs(args) => logs::logs(context, &args).await,
         Command::Cancel(args) => cancel::run(context, &args).await,
         Command::Demand(command) => demand::run(context, &command).await,
         Command::Nodes(args) => nodes::list(context, &args).await,

@@ -1,18 +1,20 @@
-//! `run`: submits one job, follows it, prints the end of its output, and ends as the job's command did.
+//! `run`: submits one job, prints its output as it comes, and ends as the job's command did.
 //!
 //! Guarantees: the exit code is that of the job's command if it has one; the job is cancelled only if the person says so;
 //! what the job printed goes to standard output, and everything else to standard error.
-//! Does not: stream. A node reports the end of a job's output (8 KiB) when the job ends.
+//! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
 
 use super::find::short;
 use super::follow::{Followed, Tells, last_allocs};
 use super::operate::{BY_OPERATOR, retention, retried};
+use super::output_stream::{OutputStream, POLL, Until, tail};
 use super::submit::JobOptions;
 use super::{Cluster, Context, Outcome, Usage, show};
 use clap::Args;
 use model::chance::Chance;
 use model::ids::JobId;
 use model::{Job, JobState};
+use std::collections::BTreeSet;
 use store::steps::{cancel_job, submit_job};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -99,16 +101,28 @@ pub(super) async fn run_with(
         writeln!(context.err, "job {} is submitted ({id})", short(id))?;
     }
     let tells = if args.quiet { Tells::Nothing } else { Tells::Progress };
+    let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new()).quiet(args.quiet);
     let mut followed = Followed::new(&cluster, vec![job], tells);
-    match follow(context, &cluster, &mut followed, id, &mut heard).await {
+    match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
-        Ok(false) => return Ok(Outcome::Code(INTERRUPTED)),
+        Ok(false) => {
+            stream.close(context.now()).await;
+            return Ok(Outcome::Code(INTERRUPTED));
+        }
         Err(e) => {
             writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
             return Ok(Outcome::Code(NO_CODE));
         }
     }
     let Some(job) = followed.jobs.first() else { return Ok(Outcome::Code(NO_CODE)) };
+    // The rest of the output. The job has ended, so Ctrl-C only ends this wait.
+    while job.summary.nodes == 1 && !stream.look(context, job).await? {
+        let pause = tokio::time::timeout(POLL, heard.recv()).await;
+        if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
+            stream.close(context.now()).await;
+            break;
+        }
+    }
     ended(context, &cluster, job, args.quiet).await
 }
 
@@ -117,11 +131,17 @@ async fn follow(
     context: &mut Context<'_>,
     cluster: &Cluster,
     followed: &mut Followed<'_>,
+    stream: &mut OutputStream<'_>,
     id: JobId,
     heard: &mut UnboundedReceiver<Heard>,
 ) -> anyhow::Result<bool> {
     let mut is_asked = false;
     while !followed.look(context).await? {
+        if let [job] = followed.jobs.as_slice()
+            && job.summary.nodes == 1
+        {
+            stream.look(context, job).await?;
+        }
         let until = tokio::time::sleep(followed.pause());
         tokio::pin!(until);
         loop {
@@ -168,14 +188,10 @@ async fn cancel(context: &mut Context<'_>, cluster: &Cluster, id: JobId) -> anyh
 /// Prints what an ended job printed, and says how it ended.
 async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, quiet: bool) -> anyhow::Result<Outcome> {
     let allocs: Vec<_> = last_allocs(cluster.store.allocs_of(job).await?.rows).collect();
-    for alloc in &allocs {
-        if allocs.len() > 1 {
-            writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
-        }
-        if let Some(tail) = &alloc.log_tail {
-            write!(context.out, "{}", show::output(tail, context.screen))?;
-            context.out.flush()?;
-        }
+    // The output of a job of one member was printed as it came.
+    for alloc in allocs.iter().filter(|_| job.summary.nodes > 1) {
+        writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
+        tail(context, alloc)?;
     }
     let state = job.summary.state;
     if !quiet || state != JobState::Complete {

@@ -10,6 +10,7 @@ mod jobs;
 mod keys;
 mod naming;
 mod nodes;
+mod output;
 mod permissions;
 mod running;
 mod setting_up;
@@ -78,16 +79,28 @@ type BeforeWrite = Box<dyn Fn(&[DbWrite]) -> Option<DbWrite> + Send + Sync>;
 struct Watched {
     db: Dynamo,
     before_write: BeforeWrite,
+    /// The table that the permissions do not allow to write.
+    denies: Option<Table>,
 }
 
 impl Watched {
     /// A store with a concurrent writer, who makes one of these writes before each write of the command.
     fn rival(db: Dynamo, theirs: Vec<DbWrite>) -> Store {
         let theirs = Mutex::new(theirs.into_iter());
-        Store::new(Arc::new(Self { db, before_write: Box::new(move |_| theirs.lock().unwrap().next()) }))
+        let before_write: BeforeWrite = Box::new(move |_| theirs.lock().unwrap().next());
+        Store::new(Arc::new(Self { db, before_write, denies: None }))
+    }
+
+    /// A store of somebody who may not write this table.
+    fn denying(db: Dynamo, table: Table) -> Store {
+        Store::new(Arc::new(Self { db, before_write: Box::new(|_| None), denies: Some(table) }))
     }
 
     async fn before(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
+        if writes.iter().any(|write| Some(write.key.table) == self.denies) {
+            let (code, message) = ("AccessDeniedException".to_owned(), "user x is not authorized".to_owned());
+            return Err(WriteError::Db(DbError::Refused { operation: "UpdateItem", code, message }));
+        }
         match (self.before_write)(writes) {
             Some(theirs) => self.db.write(&theirs, Answer::None).await.map(|_| ()),
             None => Ok(()),
@@ -169,6 +182,8 @@ async fn secrets(secret: &LocalSecret) -> aws_sdk_secretsmanager::Client {
 pub(super) struct World {
     pub(super) cluster: Cluster,
     now: Time,
+    /// How much time passes between two looks at the clock.
+    tick: Span,
     screen: Screen,
 }
 
@@ -190,6 +205,7 @@ impl World {
         Self {
             cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())), secrets },
             now: at(1000),
+            tick: Span::ZERO,
             screen: Screen::Pipe,
         }
     }
@@ -215,9 +231,19 @@ impl World {
         self.run_with(line, "").await
     }
 
+    /// A clock that begins with the world's time.
+    fn clock(&self) -> Arc<dyn Fn() -> Time + Send + Sync> {
+        let (now, tick) = (Mutex::new(self.now), self.tick);
+        Arc::new(move || {
+            let mut now = now.lock().unwrap();
+            *now = *now + tick;
+            *now
+        })
+    }
+
     async fn run_with(&self, line: &[&str], input: &str) -> Said {
         let command = parse(line).unwrap();
-        let (cluster, now) = (self.cluster.clone(), self.now);
+        let cluster = self.cluster.clone();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut context = Context {
             screen: self.screen,
@@ -226,7 +252,7 @@ impl World {
                 let cluster = cluster.clone();
                 Box::pin(async move { Ok(cluster) })
             }),
-            clock: Arc::new(move || now),
+            clock: self.clock(),
             input: &mut input.as_bytes(),
             out: &mut out,
             err: &mut err,

@@ -5,6 +5,7 @@
 //! Does not: look at allocs, except to send the node its orders.
 
 use crate::orders::Orders;
+use crate::output::wanted;
 use crate::{Ingest, RACES, internal, unwritten};
 use model::events::Subject;
 use model::ids::NodeId;
@@ -142,6 +143,7 @@ impl Ingest {
         now: Time,
     ) -> Result<HeartbeatAnswer, Refusal> {
         let record = self.interrupted(record, heartbeat, beat.keep_events, now).await?;
+        let record = self.forget_follows(record, now).await?;
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that was to be answered"));
         };
@@ -164,6 +166,7 @@ impl Ingest {
             report_handles,
             token: proven.next_token().map(str::to_owned),
             allocs,
+            follows: wanted(life, &unreadable, now),
             unreadable,
         })
     }

@@ -8,6 +8,7 @@
 mod allocs;
 mod heartbeat;
 mod orders;
+mod output;
 
 use model::ActionName;
 use model::control::{ControlKey, IngestSummary};
@@ -16,7 +17,7 @@ use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
 use model::ids::{AllocId, ClusterName};
 use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
-use model::wire::{AllocReport, AllocUpdate, ErrorCode};
+use model::wire::{AllocReport, AllocUpdate, ErrorCode, OutputReport};
 use runtime::http::{Credentials, Refusal, Request, answer, report_of, too_often};
 use runtime::rate::RateLimit;
 use runtime::watchdog;
@@ -122,6 +123,10 @@ impl Ingest {
             let heartbeat = request.body()?;
             let answer = self.heartbeat(node_id, &proven, &heartbeat, now).await?;
             self.count(now).await;
+            Ok(serde_json::to_value(answer).unwrap_or_default())
+        } else if what == "output" {
+            let report: OutputReport = request.body()?;
+            let answer = self.output(node_id, &proven, &report, now).await?;
             Ok(serde_json::to_value(answer).unwrap_or_default())
         } else {
             let (report, bad) = report_of::<AllocReport, AllocUpdate>(request, "allocs")?;

@@ -40,8 +40,8 @@ pub const CLEAN_STALE_RECORDS: Function = Function {
 pub const HEARTBEAT_INGEST: Function = Function {
     name: "heartbeat-ingest",
     period: None,
-    routes: &["heartbeat", "allocs"],
-    purpose: "takes the nodes' heartbeats and then their alloc reports",
+    routes: &["heartbeat", "allocs", "output"],
+    purpose: "takes the nodes' heartbeats and then their alloc reports, and the output that somebody reads",
 };
 
 /// Tells each node to destroy the containers and volumes that jobs left behind.

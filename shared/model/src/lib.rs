@@ -7,7 +7,7 @@
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
 //! | [`spec`], [`summary`], [`mod@array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
-//! | [`wire`], [`auth`] | HTTP bodies, node credentials |
+//! | [`wire`], [`auth`], [`output`] | HTTP bodies, node credentials, the output of allocs on its way to a reader |
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
 //! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
@@ -43,6 +43,7 @@ pub mod launch;
 pub mod limits;
 pub mod money;
 pub mod node;
+pub mod output;
 pub mod policy;
 pub mod reason;
 pub mod spec;

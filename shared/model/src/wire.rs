@@ -7,6 +7,7 @@
 
 use crate::batch::Batch;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
+use crate::output::Then;
 use crate::time::Time;
 use crate::words::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,10 @@ pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// The longest `log_tail` that is kept, in bytes. A longer one loses its beginning.
 pub const MAX_LOG_TAIL_BYTES: usize = 8 * 1024;
+
+/// The first character of a `log_tail` that a node has cut shorter than [`MAX_LOG_TAIL_BYTES`], because it reported many ends
+/// at once.
+pub const CUT: char = '…';
 
 /// Where a node's agent finds its configuration unless told otherwise.
 pub const NODE_FILE: &str = "/etc/nodekeeper/node.json";
@@ -133,6 +138,67 @@ pub struct HeartbeatAnswer {
     /// asks for the list again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<AllocId>,
+    /// Who reads the output of allocs of this node. Anything else that the agent sends is no longer wanted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follows: Vec<WantedOutput>,
+}
+
+/// A reader wants the output of an alloc: the agent asks for the number of the next piece, and sends pieces until an answer
+/// says that they are not wanted any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct WantedOutput {
+    pub follow_id: String,
+    pub alloc_id: AllocId,
+    /// Only so many bytes of what there is; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_bytes: Option<u64>,
+}
+
+/// `POST /v1/nodes/{node_id}/output`: a piece of the output of an alloc, or the question where to begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputReport {
+    /// The reader, from [`WantedOutput`].
+    pub follow_id: String,
+    /// The alloc whose output it is.
+    pub alloc_id: AllocId,
+    /// The piece; `None` asks where to begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub piece: Option<OutputPiece>,
+}
+
+/// A piece of output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputPiece {
+    /// The number of the piece: 0, or `next` of the last answer.
+    pub no: u64,
+    /// Where the piece begins in the output, in bytes.
+    pub offset: u64,
+    /// The bytes in base64, at most [`crate::output::MAX_PIECE_BYTES`] of them.
+    pub data: String,
+    /// How many bytes the output had when the piece was read.
+    pub size: u64,
+    /// What comes after the piece.
+    pub then: Then,
+}
+
+/// The answer to [`OutputReport`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputAnswer {
+    /// Whether more is wanted. If not, the agent forgets the reader.
+    pub wanted: bool,
+    /// The next piece; `None` if there is no piece yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<NextPiece>,
+}
+
+/// Which piece comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct NextPiece {
+    pub no: u64,
+    /// Where it begins in the output, in bytes.
+    pub offset: u64,
 }
 
 /// What a node must know of one live alloc.

@@ -12,6 +12,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
 use model::events::Event;
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::output::Piece;
 use model::told::ToldRow;
 use model::{Alloc, AllocSummary, Handle, Job, JobState, JobSummary, NodeRecord, Version};
 use serde::Serialize;
@@ -105,6 +106,7 @@ impl Readable for JobSummary {}
 impl Readable for AllocSummary {}
 impl Readable for Handle {}
 impl Readable for Event {}
+impl Readable for Piece {}
 impl Readable for EntryRow {}
 impl Readable for RunRow {}
 impl Readable for PolicyRow {}
@@ -296,6 +298,11 @@ pub fn alloc_key(alloc: AllocId) -> Key {
 /// The key of a handle.
 pub fn handle_key(node: NodeId, handle: &str) -> Key {
     Key { table: Table::Handles, hash: s(node), range: Some(s(handle)) }
+}
+
+/// The key of a piece of output.
+pub(crate) fn piece_key(follow_id: &str, no: u64) -> Key {
+    Key { table: Table::Output, hash: s(follow_id), range: Some(n(no)) }
 }
 
 /// The whole row of a record, index attributes included.

@@ -8,8 +8,8 @@
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError};
 use crate::listed::{Listed, Unreadable};
 use crate::rows::{
-    self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, is_indexed, job_key, n, node_key, s,
-    to_json,
+    self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, is_indexed, job_key, n, node_key,
+    piece_key, s, to_json,
 };
 use crate::tables::{DUE, Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
@@ -21,6 +21,7 @@ use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
 use model::events::Event;
 use model::functions::{self, POLL_AND_SCALE};
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::output::Piece;
 use model::time::{Span, Time};
 use model::wire::ReportCounter;
 use model::{Alloc, AllocSummary, Handle, Job, MAX_NODES, NodeRecord, Version};
@@ -622,6 +623,31 @@ impl Store {
     /// Writes an event.
     pub async fn record(&self, event: &Event) -> Result<(), WriteError> {
         self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ())
+    }
+
+    /// Writes a piece of output, unless there is one with its number.
+    pub async fn put_piece(&self, piece: &Piece) -> Result<(), WriteError> {
+        let key = piece_key(&piece.follow_id, piece.no);
+        let write = Write { key, when: vec![Cond::Absent("no")], effect: Effect::Put(rows::to_item(piece)) };
+        self.write_one(&write, Answer::None).await.map(|_| ())
+    }
+
+    /// A piece of output, read consistently.
+    pub async fn piece(&self, follow_id: &str, no: u64) -> Result<Option<Piece>, DbError> {
+        self.read(&piece_key(follow_id, no)).await
+    }
+
+    /// The last piece of a reader's output, read consistently.
+    pub async fn last_piece(&self, follow_id: &str) -> Result<Option<Piece>, DbError> {
+        let query = Query {
+            table: Table::Output,
+            index: None,
+            hash: s(follow_id),
+            range_at_most: None,
+            newest_first: true,
+            limit: Some(1),
+        };
+        self.query(&query).await.map(|listed| listed.rows.into_iter().next())
     }
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.

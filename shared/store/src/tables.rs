@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-/// One of the six tables.
+/// One of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Table {
@@ -17,6 +17,7 @@ pub enum Table {
     Handles,
     Control,
     Events,
+    Output,
 }
 
 /// The type of a key attribute.
@@ -174,6 +175,12 @@ pub const TABLES: &[Definition] = &[
         indexes: &[],
         expires: true,
     },
+    Definition {
+        table: Table::Output,
+        key: KeySchema { hash: text("follow_id"), range: Some(number("no")) },
+        indexes: &[],
+        expires: true,
+    },
 ];
 
 const JOBS_WITHOUT_ENV: &[&str] = &[
@@ -264,6 +271,7 @@ impl Table {
             Self::Handles => "handles",
             Self::Control => "control",
             Self::Events => "events",
+            Self::Output => "output",
         }
     }
 
@@ -274,7 +282,7 @@ impl Table {
         match self {
             Self::Jobs => Some(JOBS_WITHOUT_ENV),
             Self::Allocs => Some(ALLOCS_WITHOUT_ENV),
-            Self::Nodes | Self::Handles | Self::Control | Self::Events => None,
+            Self::Nodes | Self::Handles | Self::Control | Self::Events | Self::Output => None,
         }
     }
 
@@ -324,7 +332,8 @@ mod tests {
 
     #[test]
     fn every_table_is_defined() {
-        for table in [Table::Nodes, Table::Jobs, Table::Allocs, Table::Handles, Table::Control, Table::Events] {
+        use Table::{Allocs, Control, Events, Handles, Jobs, Nodes, Output};
+        for table in [Nodes, Jobs, Allocs, Handles, Control, Events, Output] {
             assert_eq!(TABLES.iter().filter(|d| d.table == table).count(), 1, "{table:?}");
         }
     }

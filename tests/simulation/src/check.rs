@@ -430,6 +430,7 @@ impl Check {
                     self.sets(model);
                 }
                 Table::Events => after.into_iter().for_each(|event| self.told(caller, event)),
+                Table::Output => {}
             }
         }
         self.needs_events(caller, changes);
@@ -452,12 +453,13 @@ impl Check {
                 Table::Nodes => &["version", "node_id"],
                 Table::Jobs | Table::Allocs | Table::Control => &["version"],
                 Table::Handles => &["seq"],
+                Table::Output => &["no"],
                 Table::Events => continue,
             };
             let hash = write.key.table.definition().key.hash.name;
             let guarded = write.when.iter().any(|cond| match cond {
                 Cond::Eq(name, _) => guards.contains(name),
-                Cond::Absent(name) => *name == hash || *name == "handle",
+                Cond::Absent(name) => *name == hash || *name == "handle" || *name == "no",
                 // A write that may replace a tombstone.
                 Cond::Any(of) => write.key.table == Table::Handles && of.contains(&Cond::Absent("handle")),
                 _ => false,
@@ -515,7 +517,7 @@ impl Check {
                     Some("brake#handles" | "release#handles") => brakes::only_its_own_part(*node, change),
                     _ => false,
                 },
-                Table::Events => true,
+                Table::Events | Table::Output => true,
             });
             if !right {
                 let what = format!("{} changed {:?} {:?}", caller.name(), change.table, change.after);

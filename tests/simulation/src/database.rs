@@ -139,7 +139,7 @@ struct Data {
 /// How long an index takes to show a change, in milliseconds.
 pub type Delay = Box<dyn FnMut(Index) -> i64 + Send>;
 
-/// The six tables.
+/// The tables.
 pub struct Model {
     tables: Vec<Data>,
     delay: Option<Delay>,

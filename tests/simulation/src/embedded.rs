@@ -34,7 +34,7 @@ use store::{
 /// The most keys of one batch read.
 const BATCH_KEYS: usize = 100;
 
-/// The six tables, in memory.
+/// The tables, in memory.
 #[derive(Clone)]
 pub struct Embedded {
     db: Database,

@@ -1,19 +1,24 @@
 //! What operators do with a running cluster, on real agents: rotation of the key, and the end of a cluster.
 
-use super::{Local, text, until};
-use crate::second_opinions::Emulator;
+use super::{Local, program, text, until};
+use crate::second_opinions::{Emulator, root};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-/// A job that runs until the file exists.
-fn until_file(local: &Local, name: &str) -> (String, PathBuf) {
+/// A directory in which jobs of every user may write.
+fn shared(local: &Local) -> PathBuf {
     let shared = local.path().join("shared");
     std::fs::create_dir_all(&shared).unwrap();
     std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o1777)).unwrap();
-    let file = shared.join(name);
+    shared
+}
+
+/// A job that runs until the file exists.
+fn until_file(local: &Local, name: &str) -> (String, PathBuf) {
+    let file = shared(local).join(name);
     let script = format!("touch {0}.started; until [ -e {0} ]; do sleep 0.1; done", file.display());
     let submitted = local.nodekeeper(&["submit", "--", "sh", "-c", &script]);
     assert!(submitted.status.success(), "{}", text(&submitted));
@@ -234,5 +239,44 @@ fn restored_tables_end_no_work_that_they_know() {
     assert_eq!(ended["all_allocs"].as_array().unwrap().len(), 1, "it ran once");
     let teardown = local.nodekeeper(&["teardown", "local", "--cancel-jobs", "--prove-s", "5", "--timeout-s", "120"]);
     assert!(teardown.status.success(), "{}", text(&teardown));
+    assert_eq!(local.stop(), Some(0));
+}
+
+/// A job prints more than its row keeps: its lines come as it prints them, and all of them also after its directory was
+/// destroyed.
+#[test]
+fn the_output_of_a_job_is_printed_as_it_comes_and_whole_afterwards() {
+    use std::io::BufRead;
+    // The node stays up.
+    let policy = std::fs::read_to_string(root().join("cli/src/local/policy.toml")).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), policy.replace("timeout_s = 5\n", "timeout_s = 600\n")).unwrap();
+    let mut local = Local::start(&["--tick-s", "1", "--policy", file.path().to_str().unwrap()]);
+    let go = shared(&local).join("go");
+    let script = format!("seq 1 50000; echo begun; until [ -e {} ]; do sleep 0.1; done; echo last", go.display());
+    let mut run = Command::new(program("nodekeeper"))
+        .args(["run", "--name", "prints", "--", "sh", "-c", &script])
+        .envs(local.env())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let expected: String = (1..=50_000).map(|n| format!("{n}\n")).collect();
+    let begun: String = lines.by_ref().take_while(|line| line != "begun").map(|line| line + "\n").collect();
+    assert!(begun == expected, "{} bytes", begun.len());
+    // Another reader joins while the job runs.
+    let now = local.nodekeeper(&["logs", "prints", "--tail", "2"]);
+    assert_eq!(String::from_utf8_lossy(&now.stdout), "50000\nbegun\n", "{}", text(&now));
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(lines.collect::<Vec<_>>(), ["last"]);
+    assert!(run.wait().unwrap().success());
+    let alloc = json(&local, &["job", "prints", "--json"])["all_allocs"][0]["alloc_id"].as_str().unwrap().to_owned();
+    let find =
+        || Command::new("find").arg(local.path()).args(["-path", &format!("*/allocs/{alloc}")]).output().unwrap();
+    until("its directory is destroyed", 60, || find().stdout.is_empty().then_some(()));
+    let whole = local.nodekeeper(&["logs", "prints"]);
+    let said = String::from_utf8_lossy(&whole.stderr);
+    assert!(String::from_utf8_lossy(&whole.stdout) == expected + "begun\nlast\n", "{said}");
     assert_eq!(local.stop(), Some(0));
 }

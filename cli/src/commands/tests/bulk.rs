@@ -51,7 +51,7 @@ fn without(db: Dynamo, writes: usize) -> Store {
         effect: store::Effect::Delete,
     };
     let before_write = Box::new(move |some: &[DbWrite]| (some.len() == writes).then(|| never.clone()));
-    Store::new(Arc::new(Watched { db, before_write }))
+    Store::new(Arc::new(Watched { db, before_write, denies: None }))
 }
 
 #[tokio::test]

@@ -111,3 +111,29 @@ fn a_node_is_busy_since_its_agent_first_said_so_and_the_end_of_an_alloc_spends_t
     let idle = fixtures::ready(0).with_alloc(fixtures::alloc_id(0), at(90)).unwrap();
     assert!(!spent(&idle.without_alloc(fixtures::alloc_id(0), at(95)).unwrap()));
 }
+
+#[test]
+fn a_node_has_a_few_readers_each_once_and_only_until_their_time_is_over() {
+    use crate::output::{Follow, MAX_FOLLOWS};
+    let follow = |n: usize, until_at| Follow {
+        follow_id: format!("f{n}"),
+        alloc_id: fixtures::alloc_id(0),
+        last_bytes: None,
+        until_at,
+    };
+    let ids = |r: &NodeRecord| r.life().unwrap().follows.iter().map(|f| f.follow_id.clone()).collect::<Vec<_>>();
+    assert!(fixtures::bound(0).with_follow(&follow(0, at(200)), at(100)).is_err(), "it has not called yet");
+    let first = fixtures::ready(0).with_follow(&follow(0, at(130)), at(100)).unwrap();
+    let full = (1..MAX_FOLLOWS).fold(first, |r, n| r.with_follow(&follow(n, at(200)), at(100)).unwrap());
+    assert_eq!(ids(&full).len(), MAX_FOLLOWS);
+    assert!(full.with_follow(&follow(9, at(200)), at(100)).is_err());
+    // A renewal is no further reader, and whose time is over makes room.
+    let renewed = full.with_follow(&follow(0, at(220)), at(129)).unwrap();
+    assert_eq!(renewed.life().unwrap().follows.last(), Some(&follow(0, at(220))));
+    assert!(renewed.with_follow(&follow(9, at(200)), at(130)).is_err());
+    assert!(full.with_follow(&follow(9, at(200)), at(130)).is_ok());
+
+    assert_eq!(full.without_follow(Some("nobody"), at(100)), None);
+    assert_eq!(ids(&full.without_follow(Some("f3"), at(100)).unwrap()).len(), MAX_FOLLOWS - 1);
+    assert!(!ids(&full.without_follow(None, at(130)).unwrap()).contains(&"f0".to_owned()));
+}

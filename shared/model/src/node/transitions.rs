@@ -10,6 +10,7 @@ use super::{
 };
 use crate::batch::Batch;
 use crate::ids::{AllocId, NodeId, Slot};
+use crate::output::{Follow, MAX_FOLLOWS};
 use crate::time::Time;
 use crate::words::{Intent, NodeStatus};
 use std::collections::BTreeSet;
@@ -104,6 +105,7 @@ impl NodeRecord {
             drain_by_at: None,
             absent_since_at: None,
             allocs: BTreeSet::new(),
+            follows: Vec::new(),
         };
         Ok(Self {
             slot,
@@ -422,6 +424,28 @@ impl NodeRecord {
             contact.idle_seen = 0;
         }
         Ok(new.touched(now, &format!("runs {alloc}")))
+    }
+
+    /// Adds a reader of output, or renews it, and removes those whose time is over. The node must be able to hear of it.
+    pub fn with_follow(&self, follow: &Follow, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let life = new.life_mut().filter(|_| self.contact().is_some());
+        let life = life.ok_or_else(|| self.not_possible("send output: it has not called yet"))?;
+        life.follows.retain(|f| f.until_at > now && f.follow_id != follow.follow_id);
+        if life.follows.len() >= MAX_FOLLOWS {
+            return Err(self.not_possible("send output to more readers: wait until one of them has ended"));
+        }
+        life.follows.push(follow.clone());
+        Ok(new.touched(now, ""))
+    }
+
+    /// The record without this reader of output and those whose time is over. `None` if there are none of them.
+    pub fn without_follow(&self, ended: Option<&str>, now: Time) -> Option<Self> {
+        let mut new = self.clone();
+        let life = new.life_mut()?;
+        let before = life.follows.len();
+        life.follows.retain(|f| f.until_at > now && Some(f.follow_id.as_str()) != ended);
+        (life.follows.len() < before).then(|| new.touched(now, ""))
     }
 
     /// Removes a live alloc. Raises `seq`, even if the agent itself reported the end. The agent forgets an end that

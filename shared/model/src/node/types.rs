@@ -6,6 +6,7 @@
 use crate::batch::Batch;
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::money::Usd;
+use crate::output::Follow;
 use crate::time::{Span, Time};
 use crate::words::{Intent, Market, NodeStateName, NodeStatus};
 use serde::{Deserialize, Serialize};
@@ -154,6 +155,9 @@ pub struct Life {
     /// The node's live allocs.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allocs: BTreeSet<AllocId>,
+    /// Who reads the output of allocs of this node: at most [`crate::output::MAX_FOLLOWS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follows: Vec<Follow>,
 }
 
 impl Life {

@@ -67,6 +67,7 @@ impl Check {
             Table::Handles => "a handle could not be read",
             Table::Control => "an entry of control could not be read",
             Table::Events => "an event could not be read",
+            Table::Output => "a piece of output could not be read",
         });
         if key.table == Table::Handles {
             lock(&self.seen).once_spoiled.extend(text(row, "handle").map(ToOwned::to_owned));

@@ -1,0 +1,134 @@
+//! The loop that sends output to readers.
+//!
+//! Guarantees: sends only what the last heartbeat's answer names, in order and without a gap; sends so little that heartbeats
+//! and reports are never refused because of it; asks where to begin when it does not know, so a new agent goes on where the
+//! old one was.
+//! Does not: keep anything on disk, or send faster for a reader who is behind. It ends only after 410 `gone`.
+
+use crate::client::{CallError, ControlPlaneClient};
+use crate::node_state::NodeState;
+use crate::outputs::{Outputs, Part, Start};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use model::output::{MAX_PIECE_BYTES, Then};
+use model::wire::{ErrorCode, NextPiece, OutputAnswer, OutputPiece, OutputReport, WantedOutput};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The time between two looks at what there is to send.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// The most calls in one look, for all readers together. The control plane takes about 20 calls a second of a node.
+const CALLS: u32 = 4;
+
+/// The wait after a call that failed.
+const FAILED_WAIT: Duration = Duration::from_secs(5);
+
+/// How far a reader is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Position {
+    /// Not known: ask.
+    #[default]
+    Unknown,
+    /// No piece was sent.
+    Begin,
+    /// This piece comes next.
+    Next(NextPiece),
+}
+
+/// Sends output until the node is gone.
+pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str, outputs: &Outputs) {
+    let mut readers: BTreeMap<String, Position> = BTreeMap::new();
+    loop {
+        let wanted = state.wanted();
+        readers.retain(|id, _| wanted.iter().any(|w| w.follow_id == *id));
+        if wanted.is_empty() {
+            state.wanted_changed.notified().await;
+            continue;
+        }
+        let mut calls = CALLS;
+        let mut wait = INTERVAL;
+        for reader in &wanted {
+            let position = readers.entry(reader.follow_id.clone()).or_default();
+            match send(state, client, url, outputs, reader, position, &mut calls).await {
+                Ok(()) => {}
+                Err(error) if error.code() == Some(ErrorCode::Gone) => return,
+                Err(error) => {
+                    tracing::warn!(alloc_id = %reader.alloc_id, %error, "output was not sent: trying again");
+                    // A piece may have arrived although its answer did not.
+                    *position = Position::Unknown;
+                    wait = error.retry_after().unwrap_or(FAILED_WAIT).max(FAILED_WAIT);
+                    break;
+                }
+            }
+        }
+        sleep(wait).await;
+    }
+}
+
+/// Sends what there is for one reader, as far as `calls` allow.
+async fn send(
+    state: &NodeState,
+    client: &ControlPlaneClient,
+    url: &str,
+    outputs: &Outputs,
+    reader: &WantedOutput,
+    position: &mut Position,
+    calls: &mut u32,
+) -> Result<(), CallError> {
+    while *calls > 0 {
+        let piece = match *position {
+            Position::Unknown => None,
+            known => match next_piece(state, outputs, reader, known).await {
+                Ok(Some(piece)) => Some(piece),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!(alloc_id = %reader.alloc_id, %error, "the output cannot be read");
+                    state.no_longer_wanted(&reader.follow_id);
+                    return Ok(());
+                }
+            },
+        };
+        *calls -= 1;
+        let report = OutputReport { follow_id: reader.follow_id.clone(), alloc_id: reader.alloc_id, piece };
+        let answer: OutputAnswer = client.post(url, "output", &report).await?;
+        state.answered();
+        if apply(&answer, position).is_break() {
+            // The next heartbeat may name the reader again.
+            *position = Position::Unknown;
+            state.no_longer_wanted(&reader.follow_id);
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn apply(answer: &OutputAnswer, position: &mut Position) -> ControlFlow<()> {
+    *position = answer.next.map_or(Position::Begin, Position::Next);
+    if answer.wanted { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+}
+
+/// The next piece for a reader; `None` if there is nothing to say now. The first piece comes also without bytes: it shows the
+/// reader that the node has heard.
+async fn next_piece(
+    state: &NodeState,
+    outputs: &Outputs,
+    reader: &WantedOutput,
+    position: Position,
+) -> io::Result<Option<OutputPiece>> {
+    let (no, from) = match (position, reader.last_bytes) {
+        (Position::Next(next), _) => (next.no, Start::Byte(next.offset)),
+        (_, Some(bytes)) => (0, Start::Last(bytes)),
+        (_, None) => (0, Start::Byte(0)),
+    };
+    let id = reader.alloc_id;
+    let is_known = state.read(|node| node.durable.allocs.contains_key(&id));
+    let outputs = outputs.clone();
+    let read = move || outputs.read(id, from, MAX_PIECE_BYTES as u64, is_known);
+    let Part { offset, bytes, size, then } = tokio::task::spawn_blocking(read).await.map_err(io::Error::other)??;
+    let says = no == 0 || !bytes.is_empty() || then != Then::More;
+    Ok(says.then(|| OutputPiece { no, offset, data: BASE64_STANDARD.encode(&bytes), size, then }))
+}

@@ -1,0 +1,152 @@
+//! `logs`: the output of a job or an alloc, whole or its end, also while it comes.
+//!
+//! Guarantees: the output alone goes to standard output, and everything about it to standard error.
+//! Does not: keep output. A node keeps it for a while, and the table of allocs keeps the last 8 KiB.
+
+use super::find::{Finder, Work, short, short_alloc};
+use super::follow::{Followed, Tells, last_allocs};
+use super::job::no_job;
+use super::output_stream::{OutputStream, POLL, Until};
+use super::show::{self, when};
+use super::{Cluster, Context, Outcome};
+use clap::Args;
+use model::ids::AllocId;
+use model::time::Time;
+use model::{Alloc, ClientStatus, Job};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// `logs`
+#[derive(Args, Clone, Debug)]
+pub struct LogsArgs {
+    /// The id of a job or of one alloc, a part of it, or the job's name
+    #[arg(value_name = "JOB")]
+    id: String,
+    /// Go on until the job ends
+    #[arg(long, short, conflicts_with = "json")]
+    follow: bool,
+    /// Only so many lines at the end of what there is now
+    #[arg(long, short = 'n', value_name = "LINES", conflicts_with = "json")]
+    tail: Option<usize>,
+    /// The member of a job of several nodes [default: with --follow 0, else all of them]
+    #[arg(long, value_name = "N", conflicts_with = "json")]
+    member: Option<u32>,
+    /// Print JSON: how each alloc is, and the last 8 KiB of its output once it has ended
+    #[arg(long)]
+    json: bool,
+}
+
+/// The end of an alloc's output, in JSON.
+#[derive(Serialize)]
+struct Log<'a> {
+    alloc_id: AllocId,
+    client: ClientStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_tail: Option<&'a str>,
+}
+
+pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let (job_id, only) = match Finder::new(&cluster).work(&args.id).await? {
+        Work::Job(id) => (id, None),
+        Work::Alloc(id) => (id.job_id, Some(id)),
+    };
+    let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
+    let mut allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+    if let Some(id) = only {
+        allocs.retain(|alloc| alloc.id() == id);
+        anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
+    }
+    if args.json {
+        let logs: Vec<Log<'_>> = allocs.iter().map(log).collect();
+        show::json(context.out, &logs)?;
+        return Ok(Outcome::Done);
+    }
+    if args.follow {
+        let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
+        return follow(context, &cluster, job, allocs, args.tail, member).await;
+    }
+    if allocs.is_empty() {
+        writeln!(context.err, "nothing has run yet: `nodekeeper job {}` says why", show::one_line(&args.id))?;
+    }
+    let all = allocs.len();
+    let shown: Vec<Alloc> =
+        last_allocs(allocs).filter(|alloc| args.member.is_none_or(|member| alloc.id().member == member)).collect();
+    if let (Some(newest), true) = (shown.first(), only.is_none() && all > shown.len() && args.member.is_none()) {
+        let (earlier, id) = (all - shown.len(), short_alloc(AllocId { copy: 0, ..newest.id() }));
+        let several = show::several(earlier, "earlier alloc");
+        writeln!(context.err, "the job has {several} too: `nodekeeper logs {id}` shows the first")?;
+    }
+    if let (Some(member), true) = (args.member, shown.is_empty() && all > 0) {
+        anyhow::bail!("no alloc of the job has the member {member}: `nodekeeper job {job_id}` lists them");
+    }
+    for alloc in shown {
+        head(context, &alloc)?;
+        let others = job_allocs_except(&cluster, &job, alloc.id()).await?;
+        let mut stream = OutputStream::new(&cluster, alloc.id().member, Until::Now, others).of_lines(args.tail);
+        while !stream.look(context, &job).await? {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Every alloc of the job but this one.
+async fn job_allocs_except(cluster: &Cluster, job: &Job, id: AllocId) -> anyhow::Result<BTreeSet<AllocId>> {
+    Ok(cluster.store.allocs_of(job).await?.rows.iter().map(Alloc::id).filter(|other| *other != id).collect())
+}
+
+/// Prints the output of a member until the job ends.
+async fn follow(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    job: Job,
+    allocs: Vec<Alloc>,
+    lines: Option<usize>,
+    member: u32,
+) -> anyhow::Result<Outcome> {
+    let newest = last_allocs(allocs.clone()).find(|alloc| alloc.id().member == member);
+    let earlier = allocs.iter().map(Alloc::id).filter(|id| Some(*id) != newest.as_ref().map(Alloc::id)).collect();
+    if let Some(newest) = &newest {
+        head(context, newest)?;
+    }
+    let mut stream = OutputStream::new(cluster, member, Until::End, earlier).of_lines(lines);
+    let mut followed = Followed::new(cluster, vec![job], Tells::Progress);
+    loop {
+        let ended = followed.look(context).await?;
+        let Some(job) = followed.jobs.first().cloned() else { return Ok(Outcome::Failed) };
+        if stream.look(context, &job).await? && ended {
+            let state = job.summary.state;
+            let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
+            writeln!(context.err, "job {} {state}{reason}", short(job.summary.job_id))?;
+            return Ok(Outcome::Done);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Says which alloc it is.
+fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
+    let (seen, now): (_, Time) = (&alloc.summary, context.now());
+    let exit = alloc.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+    let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
+    writeln!(context.err, "== {} on slot {} ({}{exit}{ended})", seen.alloc_id, seen.slot, seen.client)?;
+    if let Some(message) = &alloc.message {
+        writeln!(context.err, "== message: {}", show::one_line(message))?;
+    }
+    Ok(())
+}
+
+fn log(alloc: &Alloc) -> Log<'_> {
+    Log {
+        alloc_id: alloc.id(),
+        client: alloc.summary.client,
+        exit_code: alloc.exit_code,
+        message: alloc.message.as_deref(),
+        log_tail: alloc.log_tail.as_deref(),
+    }
+}

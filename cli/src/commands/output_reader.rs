@@ -1,0 +1,276 @@
+//! Reading the output of one alloc from its node.
+//!
+//! Flow: the reader writes a follow on the record of the node, the node sends pieces, and the reader finds them in the table
+//! `output`: see [`model::output`].
+//!
+//! Guarantees: gives every byte once and in order; renews the follow while it reads, and takes it off the record at the end;
+//! a reader that is killed costs nothing after [`FOLLOW_LASTS`].
+//! Does not: wait for ever for a node that does not answer, once the alloc has ended.
+
+use super::operate::retried;
+use super::output_stream::{Printer, Until, has_whole, last_lines};
+use super::{Cluster, Context};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use model::chance::Chance;
+use model::ids::{AllocId, NodeId};
+use model::output::{FOLLOW_LASTS, Follow, Piece, Then};
+use model::time::{Span, Time};
+use model::{Alloc, NodeRecord, NodeStateName, NodeStatus};
+
+/// The most pieces that are read in one look.
+const PIECES: u32 = 32;
+/// The alloc and its node are read in one of so many looks.
+const LOOKS: u32 = 4;
+/// A follow is renewed when it lasts only so much longer.
+const RENEW_BEFORE: Span = Span::from_s(45);
+/// How long a node that has heard of the reader may take to say something.
+const ANSWERS_WITHIN: Span = Span::from_s(20);
+/// The person is told that the node was asked if this look has found nothing.
+const SLOW_LOOK: u32 = LOOKS + 1;
+/// How many bytes are read for each line that is wanted. Longer lines make fewer lines.
+const BYTES_A_LINE: u64 = 400;
+/// The most bytes that are read for a number of lines.
+const MAX_LINES_BYTES: u64 = 64 << 20;
+
+/// How a look at an alloc's output went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// More may come.
+    More,
+    /// All was printed that is to be printed.
+    Done,
+    /// The rest does not come, for this reason.
+    Cut(String),
+}
+
+/// Reads the output of one alloc from its node.
+pub(super) struct Reader {
+    pub(super) alloc_id: AllocId,
+    node_id: NodeId,
+    follow: Follow,
+    /// When the follow was written.
+    opened_at: Time,
+    /// The last heartbeat of the node before that.
+    pinged_at: Option<Time>,
+    /// The number of the next piece.
+    next: u64,
+    /// Where the next piece should begin.
+    offset: u64,
+    /// How much there was when the first piece was read.
+    first_size: u64,
+    /// When the node was last seen to do something: a piece came, or a first heartbeat.
+    heard_at: Option<Time>,
+    looks: u32,
+    /// The bytes of the last lines until all of them are here, and how many lines are wanted.
+    held: Option<(usize, Vec<u8>)>,
+}
+
+impl Reader {
+    /// Asks the node of this alloc for its output.
+    pub(super) async fn open(
+        cluster: &Cluster,
+        alloc: &Alloc,
+        lines: Option<usize>,
+        until: Until,
+        now: Time,
+    ) -> anyhow::Result<Self> {
+        let alloc_id = alloc.id();
+        let follow_id = Chance::real().ulid(now).to_string();
+        // Shows whether the table can be read, before the node sends anything.
+        cluster.store.piece(&follow_id, 0).await?;
+        let most = |lines| (lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES);
+        let follow = Follow { follow_id, alloc_id, last_bytes: lines.map(most), until_at: now + FOLLOW_LASTS };
+        let may_wait = until == Until::End && !alloc.summary.client.is_final();
+        let record = write(cluster, alloc, &follow, may_wait, now).await?;
+        let pinged_at = record.contact().map(|contact| contact.last_ping_at);
+        Ok(Self {
+            alloc_id,
+            node_id: alloc.summary.node_id,
+            follow,
+            opened_at: now,
+            pinged_at,
+            next: 0,
+            offset: 0,
+            first_size: 0,
+            heard_at: None,
+            looks: 0,
+            held: lines.map(|lines| (lines, Vec::new())),
+        })
+    }
+
+    /// Prints what has come.
+    pub(super) async fn look(
+        &mut self,
+        cluster: &Cluster,
+        context: &mut Context<'_>,
+        printer: &mut Printer,
+        until: Until,
+        quiet: bool,
+    ) -> anyhow::Result<Look> {
+        let mut pieces = PIECES;
+        while pieces > 0 {
+            let Some(piece) = cluster.store.piece(&self.follow.follow_id, self.next).await? else { break };
+            pieces -= 1;
+            self.take(context, printer, &piece)?;
+            let reached = self.offset >= self.first_size;
+            if reached || piece.then != Then::More {
+                self.let_go(context, printer)?;
+            }
+            match piece.then {
+                Then::End => return Ok(Look::Done),
+                Then::Missing => return Ok(Look::Cut("its node does not have it, or not any more".to_owned())),
+                Then::More if until == Until::Now && reached => return Ok(Look::Done),
+                Then::More => {}
+            }
+        }
+        self.looks = self.looks.wrapping_add(1);
+        // There may be more pieces, or it is not time to look at the alloc.
+        if pieces == 0 || self.looks % LOOKS != 1 {
+            return Ok(Look::More);
+        }
+        let looked = self.beside(cluster, context, printer, until).await?;
+        if looked != Look::More {
+            self.let_go(context, printer)?;
+        } else if self.looks == SLOW_LOOK && self.next == 0 && !quiet {
+            writeln!(
+                context.err,
+                "waiting for the next heartbeat of node {}, which then sends the output",
+                self.node_id
+            )?;
+        }
+        Ok(looked)
+    }
+
+    /// Takes the next piece.
+    fn take(&mut self, context: &mut Context<'_>, printer: &mut Printer, piece: &Piece) -> anyhow::Result<()> {
+        let data = BASE64_STANDARD.decode(&piece.data).unwrap_or_default();
+        if self.next == 0 {
+            self.first_size = piece.size;
+            if self.follow.last_bytes.is_none() && piece.offset > 0 {
+                writeln!(context.err, "the first {} bytes of the output are not kept", piece.offset)?;
+            }
+        } else if piece.offset != self.offset {
+            writeln!(context.err, "{} bytes of the output are missing here", piece.offset.abs_diff(self.offset))?;
+        }
+        self.offset = piece.offset.saturating_add(data.len() as u64);
+        self.next = self.next.saturating_add(1);
+        self.heard_at = Some(context.now());
+        self.give(context, printer, &data)
+    }
+
+    /// Prints bytes, or holds them until all of the last lines are here.
+    fn give(&mut self, context: &mut Context<'_>, printer: &mut Printer, bytes: &[u8]) -> anyhow::Result<()> {
+        match &mut self.held {
+            Some((_, held)) => {
+                held.extend_from_slice(bytes);
+                Ok(())
+            }
+            None => printer.print(context, bytes),
+        }
+    }
+
+    /// Prints the last lines of what was held.
+    fn let_go(&mut self, context: &mut Context<'_>, printer: &mut Printer) -> anyhow::Result<()> {
+        match self.held.take() {
+            Some((lines, held)) => printer.print(context, last_lines(&held, lines)),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at the alloc and at its node: whether more can come. Renews the follow.
+    async fn beside(
+        &mut self,
+        cluster: &Cluster,
+        context: &mut Context<'_>,
+        printer: &mut Printer,
+        until: Until,
+    ) -> anyhow::Result<Look> {
+        let now = context.now();
+        let Some(alloc) = cluster.store.alloc(self.alloc_id).await? else {
+            return Ok(Look::Cut("the alloc is not stored any more".to_owned()));
+        };
+        let is_final = alloc.summary.client.is_final();
+        if is_final && has_whole(&alloc) {
+            // The rest stands in the row.
+            let text = alloc.log_tail.as_deref().unwrap_or_default().as_bytes();
+            let from = usize::try_from(self.offset).unwrap_or(usize::MAX);
+            return self.give(context, printer, text.get(from..).unwrap_or_default()).map(|()| Look::Done);
+        }
+        let may_wait = until == Until::End && !is_final;
+        let record = cluster.store.node(self.node_id.slot()).await?;
+        let hears = record.as_ref().and_then(|record| hears_within(record, &alloc));
+        let pinged_at = record.as_ref().and_then(|record| record.contact()).map(|contact| contact.last_ping_at);
+        if self.heard_at.is_none() && pinged_at != self.pinged_at {
+            self.heard_at = Some(now);
+        }
+        if !may_wait {
+            let node = self.node_id;
+            let Some(hears) = hears else { return Ok(Look::Cut(format!("node {node} is no more, or is silent"))) };
+            let last = self.heard_at.unwrap_or(self.opened_at + hears);
+            if now.since(last) > ANSWERS_WITHIN {
+                return Ok(Look::Cut(format!("node {node} does not answer")));
+            }
+        }
+        let left = self.follow.until_at.since(now);
+        if left < RENEW_BEFORE || left > FOLLOW_LASTS {
+            let renewed = Follow { until_at: now + FOLLOW_LASTS, ..self.follow.clone() };
+            match write(cluster, &alloc, &renewed, may_wait, now).await {
+                Ok(_) => self.follow = renewed,
+                // The next look tries again, or finds that the node is no more.
+                Err(error) => tracing::debug!(%error, "the follow was not renewed"),
+            }
+        }
+        Ok(Look::More)
+    }
+
+    /// Takes the follow off the record. If that fails, it ends by itself.
+    pub(super) async fn close(self, cluster: &Cluster, now: Time) {
+        let closed = retried(async || {
+            if let Some(record) = cluster.store.node(self.node_id.slot()).await?
+                && let Some(after) = record.without_follow(Some(&self.follow.follow_id), now)
+            {
+                cluster.store.write(Some(&record), &after, Vec::new()).await?;
+            }
+            Ok(())
+        });
+        if let Err(error) = closed.await {
+            tracing::debug!(%error, "a follow is left to end by itself");
+        }
+    }
+}
+
+/// In which time the node of this alloc hears of a reader; `None` if it is no more, or silent.
+fn hears_within(record: &NodeRecord, alloc: &Alloc) -> Option<Span> {
+    if record.node_id() != Some(alloc.summary.node_id) {
+        return None;
+    }
+    let contact = record.contact()?;
+    match (record.state_name(), contact.status) {
+        (NodeStateName::InUse, NodeStatus::Syncing | NodeStatus::Ready) => {
+            Some(contact.lease_expires_at.since(contact.last_ping_at))
+        }
+        // Its machine may live on for some seconds.
+        (NodeStateName::ShuttingDown, _) => Some(Span::ZERO),
+        _ => None,
+    }
+}
+
+/// Writes the follow on the record of the alloc's node. With `may_wait`, also if the node is silent now.
+async fn write(
+    cluster: &Cluster,
+    alloc: &Alloc,
+    follow: &Follow,
+    may_wait: bool,
+    now: Time,
+) -> anyhow::Result<NodeRecord> {
+    retried(async || {
+        let node_id = alloc.summary.node_id;
+        let record = cluster.store.node(node_id.slot()).await?.filter(|record| record.node_id() == Some(node_id));
+        let Some(record) = record else { anyhow::bail!("node {node_id} is no more") };
+        anyhow::ensure!(may_wait || hears_within(&record, alloc).is_some(), "node {node_id} is silent");
+        let after = record.with_follow(follow, now)?;
+        Ok(cluster.store.write(Some(&record), &after, Vec::new()).await?)
+    })
+    .await
+}

@@ -1,0 +1,359 @@
+//! `logs`, and the output of `run`: read from a node, from the row of the alloc, or not to be had.
+
+use super::*;
+use crate::commands::run::run_with;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use model::ids::AllocId;
+use model::output::{Piece, Then};
+use model::wire::MAX_LOG_TAIL_BYTES;
+use model::{JobSet, Life};
+use std::collections::BTreeSet;
+use std::io::Write;
+use tokio::sync::mpsc::unbounded_channel;
+
+/// The node of slot 0, which sends its output to each reader.
+pub(super) struct FakeNode {
+    store: Store,
+    output: Mutex<String>,
+    ended: Mutex<bool>,
+    /// What the node has of the output: from this byte on, or nothing.
+    has: Option<usize>,
+    /// The most bytes in a piece.
+    most: usize,
+}
+
+impl FakeNode {
+    pub(super) fn new(world: &World, output: &str) -> Self {
+        let (output, ended) = (Mutex::new(output.to_owned()), Mutex::new(false));
+        Self { store: world.store().clone(), output, ended, has: Some(0), most: 50_000 }
+    }
+
+    /// A node whose alloc has ended.
+    fn ended(world: &World, output: &str) -> Self {
+        let node = Self::new(world, output);
+        *node.ended.lock().unwrap() = true;
+        node
+    }
+
+    fn prints(&self, more: &str) {
+        self.output.lock().unwrap().push_str(more);
+    }
+
+    /// Sends pieces to whoever reads, while something happens.
+    pub(super) async fn answering<T>(&self, what: impl Future<Output = T>) -> T {
+        tokio::select! {
+            said = what => said,
+            never = self.send() => never,
+        }
+    }
+
+    async fn send<T>(&self) -> T {
+        let mut sent: BTreeMap<String, (u64, usize)> = BTreeMap::new();
+        let mut over = BTreeSet::new();
+        loop {
+            tokio::task::yield_now().await;
+            let record = self.store.node(fixtures::slot(0)).await.unwrap();
+            let follows = record.as_ref().and_then(NodeRecord::life).map(|life: &Life| life.follows.clone());
+            for follow in
+                follows.unwrap_or_default().iter().filter(|f| !over.contains(&f.follow_id)).collect::<Vec<_>>()
+            {
+                let (output, ended) = (self.output.lock().unwrap().clone().into_bytes(), *self.ended.lock().unwrap());
+                let last = |bytes: u64| output.len().saturating_sub(usize::try_from(bytes).unwrap());
+                let start = follow.last_bytes.map_or(0, last).max(self.has.unwrap_or(0));
+                let (no, from) = *sent.entry(follow.follow_id.clone()).or_insert((0, start));
+                let to = output.len().min(from + self.most);
+                let then = match (self.has, ended && to == output.len()) {
+                    (None, _) => Then::Missing,
+                    (Some(_), true) => Then::End,
+                    (Some(_), false) => Then::More,
+                };
+                let data = if self.has.is_some() { &output[from..to] } else { &[] };
+                if no > 0 && data.is_empty() && then == Then::More {
+                    continue;
+                }
+                let piece = Piece {
+                    follow_id: follow.follow_id.clone(),
+                    no,
+                    offset: from as u64,
+                    data: BASE64_STANDARD.encode(data),
+                    bytes: data.len() as u64,
+                    size: output.len() as u64,
+                    then,
+                    expires_at: 1,
+                };
+                self.store.put_piece(&piece).await.unwrap();
+                sent.insert(follow.follow_id.clone(), (no + 1, to));
+                if then != Then::More {
+                    over.insert(follow.follow_id.clone());
+                }
+            }
+        }
+    }
+}
+
+/// What a command has printed so far.
+#[derive(Clone, Default)]
+struct Printed(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Printed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Printed {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Waits until this was printed.
+    async fn until(&self, what: &str, world: &World) {
+        for _ in 0..100_000 {
+            if self.text().contains(what) {
+                return;
+            }
+            world.store().node(fixtures::slot(0)).await.unwrap();
+        }
+        panic!("never printed: {what:?}: {}", self.text());
+    }
+}
+
+/// Runs a command line that prints here.
+async fn print(world: &World, line: &[&str], out: &Printed, err: &Printed) -> anyhow::Result<Outcome> {
+    let (cluster, clock) = (world.cluster.clone(), world.clock());
+    let (mut out, mut err) = (out.clone(), err.clone());
+    let mut context = Context {
+        screen: world.screen,
+        connect: Box::new(move || {
+            let cluster = cluster.clone();
+            Box::pin(async move { Ok(cluster) })
+        }),
+        clock,
+        input: &mut &b""[..],
+        out: &mut out,
+        err: &mut err,
+    };
+    match parse(line).unwrap() {
+        Command::Run(args) => {
+            let (_hear, heard) = unbounded_channel();
+            run_with(&mut context, &args, heard).await
+        }
+        command => crate::commands::run(command, &mut context).await,
+    }
+}
+
+/// The last 8 KiB of an output, as a node reports them.
+fn tail_of(output: &str) -> String {
+    output[output.len().saturating_sub(MAX_LOG_TAIL_BYTES)..].to_owned()
+}
+
+async fn end(world: &World, job: &Job, alloc: &Alloc, output: &str) {
+    let (client, exit_code) = (ClientStatus::Complete, Some(0));
+    let ending = Ending { client, exit_code, message: None, log_tail: Some(tail_of(output)) };
+    let after = alloc.end(&ending, Span::from_s(9), at(1001));
+    world.store().write(Some(alloc), &after, Vec::new()).await.unwrap();
+    let after = job.after_end(&alloc.summary, client, &[], JobSet::Leaves, Span::from_s(9), at(1001));
+    world.store().write(Some(job), &after, Vec::new()).await.unwrap();
+}
+
+/// A world with one job on slot 0 that has ended with this output.
+async fn ended(output: &str) -> (World, Alloc) {
+    let world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    end(&world, &job, &alloc, output).await;
+    (world, alloc)
+}
+
+async fn readers(world: &World) -> usize {
+    world.store().node(fixtures::slot(0)).await.unwrap().unwrap().life().unwrap().follows.len()
+}
+
+fn long() -> String {
+    (0..20_000).map(|n| format!("line {n}\n")).collect()
+}
+
+#[tokio::test]
+async fn the_whole_output_of_an_ended_job_comes_from_its_node() {
+    let (world, alloc) = ended(&long()).await;
+    let node = FakeNode::ended(&world, &long());
+    let said = node.answering(world.run(&["logs", &id(1)])).await;
+    assert!(said.out == long(), "{} bytes, {}", said.out.len(), said.err);
+    assert_eq!((said.err.lines().count(), readers(&world).await), (1, 0), "{}", said.err);
+    let alloc_id = alloc.id().to_string();
+    let last = node.answering(world.run(&["logs", &alloc_id, "--tail", "2"])).await;
+    assert_eq!(last.out, "line 19998\nline 19999\n");
+    // More lines than one piece has.
+    let last = node.answering(world.run(&["logs", &alloc_id, "-n", "15000"])).await;
+    assert!(long().ends_with(&last.out) && last.out.starts_with("line 5000\n"), "{}", last.out.len());
+    let followed = node.answering(world.run(&["logs", "-f", &id(1)])).await;
+    assert!(followed.out == long() && followed.err.ends_with(" complete\n"), "{}", followed.err);
+}
+
+#[tokio::test]
+async fn a_short_output_stands_in_the_row_and_needs_no_node() {
+    let (world, _) = ended("one\ntwo\nthree\n").await;
+    let (said, changed) = world.changes(&["logs", &id(1), "-n", "2"]).await;
+    assert_eq!((said.out.as_str(), changed), ("two\nthree\n", Vec::new()));
+    // What is no text is not whole in the row, and neither is an end that was cut for many allocs in one report.
+    for cut in ["a\u{fffd}b", "…end\n"] {
+        let (world, _) = ended(cut).await;
+        let said = FakeNode::ended(&world, "the whole\n").answering(world.run(&["logs", &id(1)])).await;
+        assert_eq!(said.out, "the whole\n");
+    }
+}
+
+#[tokio::test]
+async fn a_running_job_shows_what_there_is_now() {
+    let world = World::with_policy().await;
+    world.put_running(1).await;
+    let said = FakeNode::new(&world, &long()).answering(world.run(&["logs", &id(1)])).await;
+    assert!(said.out == long() && said.result.unwrap() == Outcome::Done, "{}", said.err);
+    let said = FakeNode::new(&world, "").answering(world.run(&["logs", &id(1)])).await;
+    assert_eq!((said.out.as_str(), readers(&world).await), ("", 0), "it has printed nothing: {}", said.err);
+}
+
+#[tokio::test]
+async fn a_follower_gets_lines_as_they_come_and_all_of_them() {
+    let world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, "one\n"));
+    let happens = async {
+        out.until("one\n", &world).await;
+        node.prints(&long());
+        out.until("line 19999\n", &world).await;
+        node.prints("end\n");
+        *node.ended.lock().unwrap() = true;
+        end(&world, &job, &alloc, &(long() + "end\n")).await;
+    };
+    let line = ["logs", "--follow", &id(1)];
+    let (result, ()) = node.answering(async { tokio::join!(print(&world, &line, &out, &err), happens) }).await;
+    assert_eq!((result.unwrap(), readers(&world).await), (Outcome::Done, 0));
+    assert!(out.text() == format!("one\n{}end\n", long()), "{}", err.text());
+    assert!(err.text().ends_with(" complete\n"), "{}", err.text());
+}
+
+#[tokio::test]
+async fn the_row_completes_a_short_output_whose_node_says_no_more() {
+    let world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, "one\n"));
+    let happens = async {
+        out.until("one\n", &world).await;
+        end(&world, &job, &alloc, "one\ntwo\n").await;
+    };
+    let line = ["logs", "-f", &id(1)];
+    let (result, ()) = node.answering(async { tokio::join!(print(&world, &line, &out, &err), happens) }).await;
+    assert_eq!((result.unwrap(), out.text().as_str()), (Outcome::Done, "one\ntwo\n"), "{}", err.text());
+}
+
+#[tokio::test]
+async fn without_its_node_the_end_of_the_output_is_printed_and_a_note() {
+    let tail = tail_of(&long());
+    // The node is no more.
+    let world = World::with_policy().await;
+    let (job, node) = (world.put_job(1).await, fixtures::ready(0));
+    let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(100)).unwrap();
+    let placed = job.with_placed(&[alloc.id()]).unwrap();
+    let placed = world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
+    let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
+    end(&world, &placed, &alloc, &long()).await;
+    let said = world.run(&["logs", &id(1)]).await;
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, tail.as_str()));
+    assert!(
+        said.err.contains(" is no more\n") && said.err.contains("the last 8192 bytes of the output"),
+        "{}",
+        said.err
+    );
+    // The node does not have it any more, or only its end.
+    let (world, _) = ended(&long()).await;
+    let node = FakeNode { has: None, ..FakeNode::ended(&world, &long()) };
+    let said = node.answering(world.run(&["logs", &id(1)])).await;
+    assert!(said.out == tail && said.err.contains("its node does not have it"), "{}", said.err);
+    let node = FakeNode { has: Some(100_000), ..FakeNode::ended(&world, &long()) };
+    let said = node.answering(world.run(&["logs", &id(1)])).await;
+    assert!(said.out == long()[100_000..] && said.err.contains("the first 100000 bytes"), "{}", said.err);
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_answer_is_not_waited_for_long() {
+    let (mut world, _) = ended(&long()).await;
+    world.tick = Span::from_s(60);
+    let said = world.run(&["logs", &id(1)]).await;
+    assert!(said.out == tail_of(&long()) && said.err.contains(" does not answer\n"), "{}", said.err);
+    assert_eq!(readers(&world).await, 0);
+    // The same of a job that runs: only who follows it waits.
+    let mut world = World::with_policy().await;
+    world.put_running(1).await;
+    world.tick = Span::from_s(60);
+    let said = world.run(&["logs", &id(1)]).await;
+    assert!(said.out.is_empty() && said.err.contains("reports the end when it has ended"), "{}", said.err);
+}
+
+#[tokio::test]
+async fn somebody_who_may_only_read_gets_the_end_of_the_output_and_a_note() {
+    let (mut world, _) = ended(&long()).await;
+    let owner = world.clone();
+    world.cluster.store = Watched::denying(world.cluster.dynamo.clone(), Table::Nodes);
+    let said = world.run(&["logs", &id(1)]).await;
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, tail_of(&long()).as_str()));
+    assert!(said.err.contains("your permissions do not allow it"), "{}", said.err);
+    assert_eq!(readers(&owner).await, 0);
+
+    let mut world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    let owner = world.clone();
+    world.cluster.store = Watched::denying(world.cluster.dynamo.clone(), Table::Nodes);
+    let (out, err) = (Printed::default(), Printed::default());
+    let happens = async {
+        err.until("is not printed as it comes: your permissions do not allow it", &owner).await;
+        end(&owner, &job, &alloc, &long()).await;
+    };
+    let line = ["logs", "-f", &id(1)];
+    let (result, ()) = tokio::join!(print(&world, &line, &out, &err), happens);
+    assert_eq!((result.unwrap(), out.text()), (Outcome::Done, tail_of(&long())));
+    assert!(err.text().contains("the last 8192 bytes"), "{}", err.text());
+}
+
+#[tokio::test]
+async fn a_run_prints_lines_as_they_come_and_ends_as_its_command() {
+    let world = World::with_policy().await;
+    let record = world.put_node(&fixtures::ready(0)).await;
+    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, "one\n"));
+    let happens = async {
+        let job = loop {
+            if let Some(job) = world.store().jobs().await.unwrap().pop() {
+                break job;
+            }
+        };
+        let alloc_id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+        let alloc = Alloc::place(alloc_id, &job, &record, at(1000)).unwrap();
+        let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
+        let placed = job.with_placed(&[alloc.id()]).unwrap();
+        let placed = world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
+        out.until("one\n", &world).await;
+        node.prints(&long());
+        *node.ended.lock().unwrap() = true;
+        end(&world, &placed, &alloc, &long()).await;
+    };
+    let line = ["run", "--quiet", "--", "work"];
+    let (result, ()) = node.answering(async { tokio::join!(print(&world, &line, &out, &err), happens) }).await;
+    assert_eq!((result.unwrap(), err.text().as_str()), (Outcome::Done, ""));
+    assert!(out.text() == format!("one\n{}", long()), "{}", out.text().len());
+    assert_eq!(readers(&world).await, 0);
+}
+
+#[tokio::test]
+async fn logs_of_nothing_say_why() {
+    let world = World::with_policy().await;
+    world.put_job(1).await;
+    let said = world.run(&["logs", &id(1)]).await;
+    assert!(said.out.is_empty() && said.err.contains("nothing has run yet"), "{}", said.err);
+    let (world, _) = ended("x").await;
+    let error = world.run(&["logs", &id(1), "--member", "7"]).await.error();
+    assert!(error.contains("no alloc of the job has the member 7"), "{error}");
+    assert_eq!(parse(&["logs", "x", "--json", "-f"]).unwrap_err().exit_code(), 2);
+}
