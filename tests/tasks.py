@@ -41,13 +41,13 @@ SAYS = {
     15: r"waits because .*6 nodes.*nodes.max|waits because .*nodes.max allows 6 nodes",
     16: r"(?s)wide +queued.*steady +placed",
     17: "hello from a node",
-    18: None,
-    19: None,
+    18: r"(?s)first\n.*last",
+    19: r"(?s)first\n.*last",
     20: r"(?s)submit .*retry 1 of 2.*exit code 4.*end_job",
     21: "steady",
     22: r'"name": ?"flaky"',
     23: r"http://127.0.0.1:\d+/",
-    24: None,
+    24: (1, "is not a terminal|needs a terminal|terminal"),
     25: "cancelled",
     26: "cancelled",
     27: r"SLOT +STATE(?s:.*)m7a|in_use",
@@ -56,7 +56,7 @@ SAYS = {
     30: r"slot \d drains.*by 20\d\d-",
     31: "launch",
     32: r"container +(live|gone)",
-    33: None,
+    33: r"demand set ci",
     34: "nothing is wrong|all is well",
     35: r"nodes.max.*6.*8",
     36: [(1, r"nodes.max"), r"ACTION +SUBJECT|the next run would"],
@@ -137,7 +137,10 @@ class Bench:
             wait_until("a job has failed", lambda: states("flaky") == {"failed"})
         elif number == 15:
             wait_until("a job waits", lambda: "nodes.max" in self.local.run("job", "wide").stdout)
+        elif number == 18:
+            self.sh("nodekeeper submit --name talks --priority 950 -- sh -c 'echo first; sleep 5; echo last'")
         elif number == 39:
+            self.sh("nodekeeper demand delete ci")
             self.sh(f"nodekeeper --cluster lab init")
 
 
