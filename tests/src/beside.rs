@@ -224,7 +224,7 @@ async fn jobs_that_cannot_be_placed_hold_no_node_however_many_they_are() {
         let spec = model::JobSpec { priority: 900, exclusive: n % 2 == 0, ..crate::world::job(&["1"]) };
         let id = world.submit(spec).await.summary.job_id;
         // The index shows neither the caches nor the command.
-        let (name, value) = if n % 2 == 0 { ("caches", Some(caches.clone())) } else { ("command", None) };
+        let (name, value) = if n % 2 == 0 { ("caches", Some(caches.clone())) } else { ("command", Some(text("true"))) };
         bad.push((id, raw.spoil("jobs", &job_key(id), name, value).await.1));
     }
     let good = world.add("1").await;

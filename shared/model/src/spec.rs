@@ -190,9 +190,6 @@ impl Job {
         if !(1..=MAX_NODES).contains(&summary.nodes) {
             return Some(format!("it wants {} nodes: 1 to {MAX_NODES} are possible", summary.nodes));
         }
-        if work.command.is_empty() && !summary.demand {
-            return Some("it has no command, and is no demand".to_owned());
-        }
         let mut mistakes = Mistakes(Vec::new());
         check_caches(&work.caches, self.failure_policy.replace, summary.nodes, &mut mistakes);
         (!mistakes.0.is_empty()).then(|| mistakes.0.join("; "))
