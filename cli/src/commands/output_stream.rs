@@ -296,6 +296,7 @@ mod tests {
             let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), &b""[..]);
             let mut context = Context {
                 screen,
+                colours: false,
                 connect: Box::new(|| Box::pin(async { anyhow::bail!("not connected") })),
                 clock: std::sync::Arc::new(|| Time::from_ms(0)),
                 input: &mut input,

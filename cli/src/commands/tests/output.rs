@@ -128,6 +128,7 @@ async fn print(world: &World, line: &[&str], out: &Printed, err: &Printed) -> an
     let (mut out, mut err) = (out.clone(), err.clone());
     let mut context = Context {
         screen: world.screen,
+        colours: false,
         connect: Box::new(move || {
             let cluster = cluster.clone();
             Box::pin(async move { Ok(cluster) })
