@@ -50,6 +50,7 @@ pub struct Piece {
     /// Where the piece begins in the output, in bytes.
     pub offset: u64,
     /// The bytes of the piece in base64, at most [`MAX_PIECE_BYTES`] of them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub data: String,
     /// How many bytes the piece has.
     pub bytes: u64,
