@@ -1,8 +1,10 @@
 //! The credentials and the region of an operator: what `nodekeeper` says if something is missing, in one line.
 
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 const CONFIG: &str = "
 [profile sso]
@@ -31,6 +33,17 @@ echo '{"Version":1,"AccessKeyId":"AKIA","SecretAccessKey":"s","Expiration":"2099
 const SIGNED_OUT: &str = "#!/bin/sh\necho 'The SSO session has expired' >&2\nexit 255\n";
 const VERSION_1: &str = "#!/bin/sh\necho 'usage: aws [options]' >&2\nexit 2\n";
 
+/// The address of a port that takes connections and ends them: a database that does not answer.
+fn nobody() -> &'static str {
+    static URL: OnceLock<String> = OnceLock::new();
+    URL.get_or_init(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || listener.incoming().for_each(drop));
+        url
+    })
+}
+
 /// What the command says, with these variables. `aws` is the AWS CLI of this machine.
 fn said(dir: &Path, aws: Option<&str>, variables: &[(&str, &str)]) -> String {
     let config = dir.join("config");
@@ -52,7 +65,7 @@ fn said(dir: &Path, aws: Option<&str>, variables: &[(&str, &str)]) -> String {
         .env("AWS_CONFIG_FILE", &config)
         .env("AWS_SHARED_CREDENTIALS_FILE", &config)
         .env("AWS_EC2_METADATA_DISABLED", "true")
-        .env("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:9")
+        .env("AWS_ENDPOINT_URL_DYNAMODB", nobody())
         .envs(variables.iter().copied())
         .output()
         .unwrap();
