@@ -175,7 +175,7 @@ async fn poll_and_scale_passes_with_moto_for_ec2() {
 async fn the_tables_are_as_defined() {
     let (cluster, client) = (fresh_cluster(), dynamo_client(dynamo_url()));
     let dynamo = Dynamo::new(client.clone(), cluster.clone());
-    assert_eq!(dynamo.create_tables().await.unwrap().len(), 6);
+    assert_eq!(dynamo.create_tables().await.unwrap().len(), store::TABLES.len());
     let _ = Store::new(Arc::new(dynamo));
     for definition in store::TABLES {
         let name = format!("{cluster}-{}", definition.table.suffix());

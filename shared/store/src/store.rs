@@ -240,7 +240,7 @@ impl Store {
         self.read(&alloc_key(id)).await
     }
 
-    /// The allocs of a job that still have rows, also ended ones, of the last [`COPIES`] copies. No index is needed, because
+    /// The allocs of a job that still have rows, also ended ones, of its last copies. No index is needed, because
     /// the ids follow from the numbers of members and copies.
     pub async fn allocs_of(&self, job: &Job) -> Result<Listed<Alloc>, DbError> {
         let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes.min(MAX_NODES), job.summary.copies);
