@@ -13,6 +13,11 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "target/debug/nodekeeper"
 
+# A shell that starts a test in the background makes it ignore Ctrl-C, and every program that it starts. Some tests send
+# Ctrl-C to a program.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def check(what, passed, seen=""):
     print(f"{'ok     ' if passed else 'FAILED '} {what}{'' if passed else f': {seen}'}", flush=True)

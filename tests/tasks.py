@@ -35,7 +35,7 @@ SAYS = {
     9: r"^\w{26}$",
     10: r"(?s)complete.*complete.*complete",
     11: "ended with 3",
-    12: None,
+    12: r"complete",
     13: r"(?s)steady.*placed",
     14: "flaky +failed",
     15: r"waits because .*6 nodes.*nodes.max|waits because .*nodes.max allows 6 nodes",

@@ -87,7 +87,10 @@ def run_all(recipe, github):
     check("each did its work once", [(made / str(n)).read_text() for n in range(7)] == [f"{n}\n" for n in range(7)])
     check("each was given to one runner", sorted(github.ran) == ids, github.ran)
     wait_until("the runners are gone, here and at GitHub", recipe.is_settled)
-    check("a runner was a job, and there was none too many", (len(recipe.jobs()), github.registered) == (8, 8), (recipe.jobs(), github.registered))
+    # A runner may end between two looks of the controller at one moment. Then there is one too many, and it is cancelled.
+    ends = sorted(job["state"] for job in recipe.jobs())
+    check("a runner was a job, and none too many stayed", ends[-8:] == ["complete"] * 8 and set(ends[:-8]) <= {"cancelled"} and len(ends) <= 9, ends)
+    check("GitHub knew each", github.registered == len(ends), (github.registered, ends))
     check("workflow jobs with other labels are left alone", github.states(*other) == ["queued"] * 2, github.states())
 
 

@@ -25,6 +25,7 @@ mod crashes;
 mod demands;
 mod end_to_end;
 mod example_events;
+mod followers;
 mod handles;
 mod healing;
 mod identity;

@@ -210,6 +210,7 @@ async fn an_entry_that_cannot_be_read_stops_nothing() {
             &[("key", s("brake#leases")), ("version", n(1)), ("since_at", s("x"))],
             &[("key", s("release#orphans")), ("version", n(1)), ("until_at", AttributeValue::Bool(true))],
             &[("key", s("queue_place")), ("version", n(1)), ("count", AttributeValue::L(Vec::new()))],
+            &[("key", s("after_place")), ("version", n(1)), ("message", n(7))],
             &[("key", s("of_the_future")), ("version", n(1))],
             &[("key", s("run#poll-and-scale")), ("started_at", s("yesterday"))],
             &[("key", s("last_run")), ("version", n(1)), ("since_at", s("x"))],

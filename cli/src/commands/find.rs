@@ -9,9 +9,11 @@
 
 use super::Cluster;
 use super::show::{one_line, several};
+use model::array::Array;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::{JobState, JobSummary, NodeRecord, NodeState};
-use store::placed_last;
+use std::collections::BTreeSet;
+use store::{DbError, placed_last};
 
 /// The fewest characters of a part of an id. Fewer would fit something by chance.
 const SHORTEST: usize = 4;
@@ -77,11 +79,7 @@ impl<'a> Finder<'a> {
         if let Ok(id) = upper.parse() {
             return Ok(id);
         }
-        if self.live.is_none() {
-            let waiting = self.cluster.store.waiting(None, usize::MAX).await?.jobs;
-            let placed = self.cluster.store.placed().await?.rows;
-            self.live = Some(placed_last(waiting, placed).iter().map(Known::of).collect());
-        }
+        self.read_live().await?;
         if let Some(live) = &self.live {
             let named: Vec<&Known> = live.iter().filter(|job| job.name.as_deref() == Some(text)).collect();
             let found = if named.is_empty() { with_part(live, &upper) } else { named };
@@ -91,10 +89,7 @@ impl<'a> Finder<'a> {
                 several => return Err(ambiguous(text, several)),
             }
         }
-        if self.stored.is_none() {
-            let stored = self.cluster.store.jobs_listed().await?.rows;
-            self.stored = Some(stored.iter().map(|job| Known::of(&job.summary)).collect());
-        }
+        self.read_stored().await?;
         let stored = self.stored.as_deref().unwrap_or_default();
         // Of ended jobs with this name, the newest is meant.
         let newest = stored.iter().filter(|job| job.name.as_deref() == Some(text)).max_by_key(|job| job.id);
@@ -106,6 +101,42 @@ impl<'a> Finder<'a> {
             [job] => Ok(job.id),
             several => Err(ambiguous(text, several)),
         }
+    }
+
+    /// The job with this id, part of an id or name; or all stored jobs of the array that has this name.
+    pub(super) async fn jobs(&mut self, given: &str) -> anyhow::Result<Vec<JobId>> {
+        let text = given.strip_prefix("job#").unwrap_or(given);
+        let is_named = |job: &&Known| job.name.as_deref() == Some(text);
+        self.read_live().await?;
+        let named: Vec<JobId> = self.live.iter().flatten().filter(is_named).map(|job| job.id).collect();
+        let arrays: BTreeSet<Array> = named.iter().map(|id| Array::of(*id)).collect();
+        let one = match named.first() {
+            Some(id) if arrays.len() == 1 => *id,
+            _ => self.job(text).await?,
+        };
+        if !named.is_empty() {
+            self.read_stored().await?;
+        }
+        let stored = self.stored.iter().flatten().filter(is_named).map(|job| job.id);
+        let of_array: BTreeSet<JobId> = stored.filter(|id| Array::of(*id) == Array::of(one)).chain([one]).collect();
+        Ok(of_array.into_iter().collect())
+    }
+
+    async fn read_live(&mut self) -> Result<(), DbError> {
+        if self.live.is_none() {
+            let waiting = self.cluster.store.waiting(None, usize::MAX).await?.jobs;
+            let placed = self.cluster.store.placed().await?.rows;
+            self.live = Some(placed_last(waiting, placed).iter().map(Known::of).collect());
+        }
+        Ok(())
+    }
+
+    async fn read_stored(&mut self) -> Result<(), DbError> {
+        if self.stored.is_none() {
+            let stored = self.cluster.store.jobs_listed().await?.rows;
+            self.stored = Some(stored.iter().map(|job| Known::of(&job.summary)).collect());
+        }
+        Ok(())
     }
 
     /// The job or the alloc with this id, part of an id or name. An alloc has its member and its copy at the end: `.0.0`.

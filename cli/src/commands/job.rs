@@ -11,7 +11,7 @@ use clap::Args;
 use model::events::Subject;
 use model::ids::JobId;
 use model::time::Time;
-use model::{Alloc, Job, JobState};
+use model::{AfterEnd, Alloc, Job, JobState};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -96,6 +96,12 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("needs", Some(needs(summary)));
     let limit = summary.array_limit.map(|limit| format!("{} of its array placed at the same time", limit.number()));
     rows.field("at most", limit);
+    let after = summary.after.iter().map(|(id, end)| match end {
+        AfterEnd::Success => format!("{id} (must be complete)"),
+        AfterEnd::Any => format!("{id} (must have ended)"),
+    });
+    let after: Vec<String> = after.collect();
+    rows.field("runs after", (!after.is_empty()).then(|| after.join(", ")));
     rows.field("priority", Some(summary.priority));
     rows.field("submitted", Some(moment(summary.submitted_at, now)));
     rows.field("ended", job.finished_at.map(|at| moment(at, now)));

@@ -8,6 +8,8 @@
 //! The memory of a file are two events with the subject `submission#…`: that it was begun, and that all of it is in.
 
 use super::bulk::{self, Written};
+use super::find::Finder;
+use super::followed;
 use super::operate::retention;
 use super::submit::{self, SubmitArgs};
 use super::{Cluster, Context, Outcome, Usage, amounts, show};
@@ -16,9 +18,9 @@ use model::array::Array;
 use model::auth::hex;
 use model::chance::Chance;
 use model::events::Event;
-use model::ids::Ulid;
+use model::ids::{JobId, Ulid};
 use model::time::Time;
-use model::{ActionName, Job, JobSpec};
+use model::{ActionName, AfterEnd, Job, JobSpec};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +49,8 @@ const MEASURED: &[(&str, &str, Measure)] = &[
 struct Line {
     number: usize,
     spec: JobSpec,
+    /// The jobs that it follows, as the line names them.
+    follows: Vec<(String, AfterEnd)>,
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
@@ -54,19 +58,23 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
     let defaults = args.job.spec(&args.command, args.demand);
     let lines = understand(&bytes, &defaults, &shown)?;
-    let digest = digest(&bytes, &defaults, args.again)?;
     // Before anything is written, every job is checked.
     let now = context.now();
-    let checked = lines.iter().map(|line| Job::submit(Array::new(now, digest.0).job(0), line.spec.clone(), now));
+    let checked = lines.iter().map(|line| Job::submit(Array::new(now, 0).job(0), line.spec.clone(), now));
     let mistakes = lines.iter().zip(checked).filter_map(|(line, job)| Some((line.number, job.err()?.0.join("; "))));
     refuse(&shown, mistakes.collect())?;
     let cluster = context.cluster().await?;
+    let mut finder = Finder::new(&cluster);
+    let after = followed::of_options(&cluster, &mut finder, &args.job).await?;
+    let defaults = JobSpec { after, ..defaults };
+    let others = others(&cluster, &mut finder, &lines, &shown).await?;
+    let digest = digest(&bytes, &defaults, args.again)?;
     let keep = retention(&cluster).await?;
     let submission = begin(&cluster, &digest.1, lines.len(), keep, now).await?;
     let array = Array::new(submission.begun_at, digest.0);
     let jobs: Vec<Job> = (0_u32..)
-        .zip(&lines)
-        .map(|(n, line)| Job::submit(array.job(n), line.spec.clone(), now))
+        .zip(specs(&lines, &defaults, &others, array))
+        .map(|(n, spec)| Job::submit(array.job(n), spec, now))
         .collect::<Result<_, _>>()
         .map_err(|e| Usage(e.to_string()))?;
     let before = show::when(submission.begun_at, now);
@@ -135,7 +143,7 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
     let known: BTreeSet<&str> = defaults
         .keys()
         .map(String::as_str)
-        .chain(["replace", "demand"])
+        .chain(["replace", "demand", "after", "after_any"])
         .chain(MEASURED.iter().map(|(name, ..)| *name))
         .collect();
     let (mut lines, mut mistakes) = (Vec::new(), Vec::new());
@@ -144,7 +152,7 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
             continue;
         }
         match job(line, &defaults, &known) {
-            Ok(spec) => lines.push(Line { number, spec }),
+            Ok((spec, follows)) => lines.push(Line { number, spec, follows }),
             Err(what) => mistakes.push((number, what)),
         }
     }
@@ -162,9 +170,13 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
 }
 
 /// One line: the options of the command line, and what the line says in place of them.
-fn job(line: &str, defaults: &Map<String, Value>, known: &BTreeSet<&str>) -> Result<JobSpec, String> {
+fn job(
+    line: &str,
+    defaults: &Map<String, Value>,
+    known: &BTreeSet<&str>,
+) -> Result<(JobSpec, Vec<(String, AfterEnd)>), String> {
     let given: Map<String, Value> = serde_json::from_str(line).map_err(|e| format!("it is not a JSON object: {e}"))?;
-    let mut merged = defaults.clone();
+    let (mut merged, mut follows) = (defaults.clone(), Vec::new());
     for (name, value) in given {
         if !known.contains(name.as_str()) {
             let all = known.iter().copied().collect::<Vec<_>>().join(", ");
@@ -177,6 +189,10 @@ fn job(line: &str, defaults: &Map<String, Value>, known: &BTreeSet<&str>) -> Res
                 merged.insert((*field).to_owned(), amount.into());
             }
             (Some((_, field, _)), value) => _ = merged.insert((*field).to_owned(), value),
+            (None, value) if name == "after" || name == "after_any" => {
+                let end = if name == "after" { AfterEnd::Success } else { AfterEnd::Any };
+                follows.extend(named(value).map_err(|e| format!("{name}: {e}"))?.into_iter().map(|job| (job, end)));
+            }
             // A text is a line for the shell.
             (None, Value::String(text)) if name == "command" => {
                 merged.insert(name, Value::from(vec!["sh".to_owned(), "-c".to_owned(), text]));
@@ -190,7 +206,65 @@ fn job(line: &str, defaults: &Map<String, Value>, known: &BTreeSet<&str>) -> Res
             (None, value) => _ = merged.insert(name, value),
         }
     }
-    serde_json::from_value(Value::Object(merged)).map_err(|e| e.to_string())
+    let spec = serde_json::from_value(Value::Object(merged)).map_err(|e| e.to_string())?;
+    Ok((spec, follows))
+}
+
+/// The jobs that a line follows: a name or an id, or a list of them.
+fn named(value: Value) -> Result<Vec<String>, String> {
+    match value {
+        Value::String(job) => Ok(vec![job]),
+        jobs => {
+            serde_json::from_value(jobs).map_err(|_| "it must be the name or the id of a job, or a list of them".into())
+        }
+    }
+}
+
+/// The jobs outside of the file that lines follow, by how the lines name them. Nothing is written if one of them is not
+/// stored.
+async fn others(
+    cluster: &Cluster,
+    finder: &mut Finder<'_>,
+    lines: &[Line],
+    shown: &str,
+) -> anyhow::Result<BTreeMap<String, Vec<JobId>>> {
+    let (mut earlier, mut others, mut mistakes) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
+    for line in lines {
+        let mut after = BTreeMap::new();
+        for (given, end) in line.follows.iter().filter(|(given, _)| !earlier.contains(given.as_str())) {
+            if !others.contains_key(given) {
+                match finder.jobs(given).await {
+                    Ok(ids) => _ = others.insert(given.clone(), ids),
+                    Err(e) => mistakes.push((line.number, format!("no earlier line has this name, and {e}"))),
+                }
+            }
+            others.get(given).into_iter().flatten().for_each(|id| followed::follow(&mut after, *id, *end));
+        }
+        if let Err(e) = followed::check(cluster, &after).await {
+            mistakes.push((line.number, e.to_string()));
+        }
+        earlier.extend(line.spec.name.as_deref());
+    }
+    refuse(shown, mistakes)?;
+    Ok(others)
+}
+
+/// The jobs of the lines. A line follows the earlier lines that have the name that it gives, so lines make no circle.
+fn specs(lines: &[Line], defaults: &JobSpec, others: &BTreeMap<String, Vec<JobId>>, array: Array) -> Vec<JobSpec> {
+    let mut earlier: BTreeMap<&str, Vec<JobId>> = BTreeMap::new();
+    let mut specs = Vec::with_capacity(lines.len());
+    for (n, line) in (0_u32..).zip(lines) {
+        let mut spec = JobSpec { after: defaults.after.clone(), ..line.spec.clone() };
+        for (given, end) in &line.follows {
+            let ids = earlier.get(given.as_str()).or_else(|| others.get(given));
+            ids.into_iter().flatten().for_each(|id| followed::follow(&mut spec.after, *id, *end));
+        }
+        specs.push(spec);
+        if let Some(name) = line.spec.name.as_deref() {
+            earlier.entry(name).or_default().push(array.job(n));
+        }
+    }
+    specs
 }
 
 /// What is known of a file that was given before.
@@ -328,7 +402,7 @@ mod tests {
         let error =
             of("{}\n{\"vcpu\": 1}\nx\n{\"memory\": \"lots\"}\n{\"nodes\": \"two\"}\n[]").err().unwrap().to_string();
         for part in [
-            "line 2: \"vcpu\" is not a field of a job: caches, ",
+            "line 2: \"vcpu\" is not a field of a job: after, after_any, caches, ",
             "line 3: it is not a JSON object",
             "line 4: memory: it must",
             "line 5: ",

@@ -71,7 +71,7 @@ struct Listed {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Row {
-    Summary(JobSummary),
+    Summary(Box<JobSummary>),
     Whole(Box<Job>),
 }
 
@@ -110,7 +110,7 @@ async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
         let placed = cluster.store.placed().await?;
         more = waiting.end.is_some();
         unreadable = waiting.unreadable.into_iter().chain(placed.unreadable).collect();
-        jobs = placed_last(waiting.jobs, placed.rows).into_iter().map(Row::Summary).collect();
+        jobs = placed_last(waiting.jobs, placed.rows).into_iter().map(|job| Row::Summary(Box::new(job))).collect();
     }
     show::unreadable(&mut page.err, &unreadable)?;
     jobs.retain(|job| args.filter.takes(job.summary(), now));

@@ -17,6 +17,7 @@ mod demand;
 mod filter;
 mod find;
 mod follow;
+mod followed;
 mod handles;
 mod history;
 mod init;

@@ -4,12 +4,12 @@
 //! what the job printed goes to standard output, and everything else to standard error.
 //! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
 
-use super::find::short;
+use super::find::{Finder, short};
 use super::follow::{Followed, Tells, last_allocs};
 use super::operate::{BY_OPERATOR, retention, retried};
 use super::output_stream::{OutputStream, POLL, Until, tail};
 use super::submit::JobOptions;
-use super::{Cluster, Context, Outcome, Usage, show};
+use super::{Cluster, Context, Outcome, Usage, followed, show};
 use clap::Args;
 use model::chance::Chance;
 use model::ids::JobId;
@@ -93,8 +93,12 @@ pub(super) async fn run_with(
 ) -> anyhow::Result<Outcome> {
     let now = context.now();
     let id = JobId::new(Chance::real().ulid(now));
-    let job = Job::submit(id, args.job.spec(&args.command, false), now).map_err(|e| Usage(e.to_string()))?;
+    let mut spec = args.job.spec(&args.command, false);
+    // A mistake is told before anything is read.
+    Job::submit(id, spec.clone(), now).map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
+    spec.after = followed::of_options(&cluster, &mut Finder::new(&cluster), &args.job).await?;
+    let job = Job::submit(id, spec, now).map_err(|e| Usage(e.to_string()))?;
     let keep = retention(&cluster).await?;
     let job = submit_job(&cluster.store, &job, keep, now).await?;
     if !args.quiet {

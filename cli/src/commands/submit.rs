@@ -6,13 +6,16 @@
 use super::amounts::{gibibytes, mebibytes, seconds};
 use super::array_numbers::Numbers;
 use super::bulk;
+use super::find::Finder;
 use super::follow::{Followed, Tells};
 use super::operate::retention;
-use super::{Cluster, Context, Outcome, Usage, job_file, show};
+use super::{Cluster, Context, Outcome, Usage, followed, job_file, show};
 use clap::{ArgAction, Args};
 use model::array::Array;
 use model::chance::Chance;
-use model::{FailurePolicy, Job, JobSpec, JobState, Market, Reconcile};
+use model::ids::JobId;
+use model::{AfterEnd, FailurePolicy, Job, JobSpec, JobState, Market, Reconcile};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// What a job needs, and how it is treated.
@@ -75,6 +78,13 @@ pub(super) struct JobOptions {
     /// How often to run it again after it failed by itself
     #[arg(long, default_value_t = 0, value_name = "N")]
     retry_failed: u32,
+    /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
+    /// ends otherwise, this one is rejected
+    #[arg(long, value_name = "JOB")]
+    after: Vec<String>,
+    /// Run it only after this job has ended, in whatever way; may be given several times
+    #[arg(long, value_name = "JOB")]
+    after_any: Vec<String>,
     /// How often to run it again after its node was lost; 0 for never
     #[arg(long, default_value_t = 3, value_name = "N")]
     retry_lost: u32,
@@ -137,7 +147,13 @@ impl SubmitArgs {
 }
 
 impl JobOptions {
-    /// The job with these options and this command.
+    /// The jobs that it follows, as they were given, each with how it must end.
+    pub(super) fn after(&self) -> impl Iterator<Item = (&str, AfterEnd)> {
+        let success = self.after.iter().map(|job| (job.as_str(), AfterEnd::Success));
+        success.chain(self.after_any.iter().map(|job| (job.as_str(), AfterEnd::Any)))
+    }
+
+    /// The job with these options and this command, which follows no other job yet.
     pub(super) fn spec(&self, command: &[String], demand: bool) -> JobSpec {
         JobSpec {
             command: command.to_vec(),
@@ -154,6 +170,7 @@ impl JobOptions {
             exclusive: self.exclusive,
             nodes: self.nodes,
             array_limit: None,
+            after: BTreeMap::new(),
             image: self.image.clone(),
             caches: self.caches.clone(),
             timeout_s: self.timeout,
@@ -181,13 +198,16 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     let now = context.now();
     let token = Chance::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
-    let jobs: Vec<Job> = args
-        .specs()
-        .into_iter()
-        .map(|(n, spec)| Job::submit(array.job(n), spec, now))
-        .collect::<Result<_, _>>()
-        .map_err(|e| Usage(e.to_string()))?;
+    let jobs = |after: &BTreeMap<JobId, AfterEnd>| -> Result<Vec<Job>, Usage> {
+        let specs = args.specs().into_iter().map(|(n, spec)| (n, JobSpec { after: after.clone(), ..spec }));
+        let jobs = specs.map(|(n, spec)| Job::submit(array.job(n), spec, now));
+        jobs.collect::<Result<_, _>>().map_err(|e| Usage(e.to_string()))
+    };
+    // A mistake is told before anything is read.
+    jobs(&BTreeMap::new())?;
     let cluster = context.cluster().await?;
+    let after = followed::of_options(&cluster, &mut Finder::new(&cluster), &args.job).await?;
+    let jobs = jobs(&after)?;
     let keep = retention(&cluster).await?;
     let written = bulk::write(&cluster, &jobs, false, keep, now).await;
     if let Some(error) = written.error {

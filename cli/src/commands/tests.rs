@@ -6,6 +6,7 @@ mod costs;
 mod demand;
 mod ending;
 mod explaining;
+mod following;
 mod jobs;
 mod keys;
 mod naming;

@@ -10,8 +10,8 @@ mod key;
 
 pub use demand_set::WantedSet;
 pub use entries::{
-    Backoff, BadRequest, BrakeEntry, BrakePart, DemandNeed, DemandSet, Entry, EntryChange, EntryRow, FailedStarts,
-    IngestSummary, JobsPlace, LastRun, NotAllowed, QueuePlace, Quota, Release, Shortage,
+    AfterPlace, Backoff, BadRequest, BrakeEntry, BrakePart, DemandNeed, DemandSet, Entry, EntryChange, EntryRow,
+    FailedStarts, IngestSummary, JobsPlace, LastRun, NotAllowed, QueuePlace, Quota, Release, Shortage,
 };
 pub use key::ControlKey;
 pub(crate) use key::offering_key;
@@ -349,6 +349,11 @@ impl Control {
         self.entry(&ControlKey::QueuePlace)
     }
 
+    /// Where this run goes on in the list of jobs that follow others.
+    pub fn after_place(&self) -> AfterPlace {
+        self.entry(&ControlKey::AfterPlace)
+    }
+
     /// Where the next run of clean-stale-records goes on in the jobs table.
     pub fn jobs_place(&self) -> JobsPlace {
         self.entry(&ControlKey::JobsPlace)
@@ -403,6 +408,7 @@ mod tests {
             ControlKey::Ingest,
             ControlKey::LastRun,
             ControlKey::QueuePlace,
+            ControlKey::AfterPlace,
             ControlKey::JobsPlace,
             ControlKey::Demand("ci-builds".into()),
             ControlKey::Told,
@@ -483,7 +489,7 @@ mod tests {
         let control = Control::from_rows([refused]);
         let over = |policy, now| control.entries().all(|(key, row)| row.is_over(key, policy, now));
         assert!(over(8, later) && !over(7, later) && !over(8, at(60)));
-        for key in ["boot_failures", "ingest", "last_run", "queue_place", "jobs_place"] {
+        for key in ["boot_failures", "ingest", "last_run", "queue_place", "after_place", "jobs_place"] {
             let row = serde_json::json!({"key": key, "version": 1, "since_at": 0, "until_at": 0, "count": 1});
             let control = Control::from_rows([row]);
             assert!(!control.entries().any(|(key, row)| row.is_over(key, 1, later)), "{key}");

@@ -90,6 +90,7 @@ impl Job {
                 exclusive: spec.exclusive,
                 nodes: spec.nodes,
                 array_limit: spec.array_limit,
+                after: spec.after,
                 demand: spec.demand,
                 demand_until_at: demand_until(spec.demand, now, spec.timeout_s),
                 copies: 0,
@@ -114,14 +115,24 @@ impl Job {
         })
     }
 
+    /// The job after these jobs ended, which it follows: it no longer waits for them. `None` if it is not queued, or follows
+    /// none of them.
+    pub fn advance(&self, ended: &BTreeSet<JobId>) -> Option<Self> {
+        let mut new = self.clone();
+        new.summary.after.retain(|id, _| !ended.contains(id));
+        let advances = self.summary.state == JobState::Queued && new.summary.after != self.summary.after;
+        advances.then_some(new)
+    }
+
     /// The job with these allocs: a queued job becomes placed, and a placed job gets one more copy. `None` in any
-    /// other state. Raises `copies` above the number of every copy placed.
+    /// other state. Raises `copies` above the number of every copy placed. A placed job follows no other.
     pub fn with_placed(&self, allocs: &[AllocId]) -> Option<Self> {
         if !matches!(self.summary.state, JobState::Queued | JobState::Placed) {
             return None;
         }
         let mut new = self.clone();
         new.summary.state = JobState::Placed;
+        new.summary.after.clear();
         for alloc in allocs {
             new.summary.allocs.insert(*alloc);
             new.summary.copies = new.summary.copies.max(alloc.copy.saturating_add(1));

@@ -21,6 +21,7 @@
 //! Does not: read a clock, do I/O, know how a record is stored, or depend on AWS.
 
 pub mod action;
+pub mod after;
 pub mod alloc;
 pub mod array;
 pub mod auth;
@@ -66,6 +67,6 @@ pub use spec::{
 };
 pub use summary::{AllocSummary, JobSummary, counts_for};
 pub use words::{
-    ActionName, BrakeKind, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market, NodeStateName,
-    NodeStatus, Reconcile, UnknownWord,
+    ActionName, AfterEnd, BrakeKind, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
+    NodeStateName, NodeStatus, Reconcile, UnknownWord,
 };

@@ -5,7 +5,7 @@
 //! Does not: influence anything. A decision never reads a reason.
 
 use crate::cloud::InstanceState;
-use crate::ids::{AllocId, NodeId, Slot};
+use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::money::Usd;
 use crate::node::Capacity;
 use crate::time::{Span, Time};
@@ -339,12 +339,31 @@ reasons! {
     /// As many jobs of an array are placed as its limit allows.
     ArrayLimit "array_limit" { limit: u32 } = "its array may have {limit} jobs placed at once, and they are: it waits for the end of one";
 
+    // Jobs that follow others
+
+    /// Jobs that a job follows have not ended.
+    Follows "follows" { next: JobId, left: usize } = "it runs after {}", followed(*next, *left);
+    /// Jobs that a job follows have ended as they must.
+    FollowedEnded "followed_ended" { ended: usize, left: usize } = "{ended} of the jobs that it follows ended as they must, {left} are left";
+    /// A job that had to be complete has ended otherwise.
+    FollowedNotComplete "followed_not_complete" { job_id: JobId, state: JobState } = "it runs only if job {job_id} is complete, and that job is {state}";
+    /// A job that had to be complete has no row.
+    FollowedAbsent "followed_absent" { job_id: JobId } = "it runs only if job {job_id} is complete, and that job is no longer stored: nobody knows how it ended";
+
     // Ends
 
     /// How an alloc ended.
     AllocEndedAs "alloc_ended_as" { client: ClientStatus, message: String } = "{client}{message}";
     /// The state of a job after one of its allocs ended.
     JobNow "job_now" { state: JobState, message: String } = "{state}{message}";
+}
+
+/// What a job waits for that follows others.
+fn followed(next: JobId, left: usize) -> String {
+    match left {
+        1 => format!("job {next}, which has not ended"),
+        _ => format!("{left} jobs that have not ended: {next} is one of them"),
+    }
 }
 
 /// What a maximum allows, and how much of it is used.

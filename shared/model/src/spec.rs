@@ -3,10 +3,12 @@
 //! Guarantees: the refusal of a wrong submission lists every mistake at once, each with what is allowed.
 //! Does not: know how a job changes after that; `job` does.
 
+use crate::after::MAX_AFTER;
 use crate::alloc::Alloc;
 use crate::array::ArrayLimit;
+use crate::ids::JobId;
 use crate::job::Job;
-use crate::words::{Market, Reconcile};
+use crate::words::{AfterEnd, Market, Reconcile};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,6 +102,8 @@ pub struct JobSpec {
     pub nodes: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_limit: Option<ArrayLimit>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub after: BTreeMap<JobId, AfterEnd>,
     pub image: Option<String>,
     #[serde(default)]
     pub caches: Vec<String>,
@@ -130,6 +134,7 @@ impl Default for JobSpec {
             exclusive: false,
             nodes: 1,
             array_limit: None,
+            after: BTreeMap::new(),
             image: None,
             caches: Vec::new(),
             timeout_s: 0,
@@ -190,6 +195,13 @@ impl Job {
         if !(1..=MAX_NODES).contains(&summary.nodes) {
             return Some(format!("it wants {} nodes: 1 to {MAX_NODES} are possible", summary.nodes));
         }
+        let follows = summary.after.len();
+        if follows > MAX_AFTER {
+            return Some(format!("it follows {follows} jobs: at most {MAX_AFTER} are possible"));
+        }
+        if summary.after.contains_key(&summary.job_id) {
+            return Some("it follows itself".to_owned());
+        }
         let mut mistakes = Mistakes(Vec::new());
         check_caches(&work.caches, self.failure_policy.replace, summary.nodes, &mut mistakes);
         (!mistakes.0.is_empty()).then(|| mistakes.0.join("; "))
@@ -230,6 +242,13 @@ impl JobSpec {
         let policy = self.failure_policy;
         let longest = self.timeout_s.max(policy.kill_timeout_s).max(policy.lost_after_s);
         mistakes.require(longest <= MAX_TIMEOUT_S, || "time-outs must be at most a year".into());
+        let follows = self.after.len();
+        mistakes.require(follows <= MAX_AFTER, || {
+            format!(
+                "it follows {follows} jobs, at most {MAX_AFTER} are possible: let one job follow some of them, and this \
+                 one follow that job"
+            )
+        });
     }
 
     fn check_command(&self, mistakes: &mut Mistakes) {

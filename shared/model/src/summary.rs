@@ -8,9 +8,9 @@ use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::node::{Capacity, Version};
 use crate::spec::{FailurePolicy, MAX_PRIORITY, default_priority, one};
 use crate::time::{Span, Time};
-use crate::words::{ClientStatus, Desired, JobState, Market};
+use crate::words::{AfterEnd, ClientStatus, Desired, JobState, Market};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What planning needs of a job. The `queue` index projects it, so it has at most 20 attributes besides keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +45,9 @@ pub struct JobSummary {
     /// How many jobs of its array may be placed at the same time; `None` for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_limit: Option<ArrayLimit>,
+    /// The jobs that must end before this one is placed, and how. A job that has ended so is taken off.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub after: BTreeMap<JobId, AfterEnd>,
     /// Whether the job is a pure demand: it runs nothing, and only wants its nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub demand: bool,
@@ -72,6 +75,11 @@ impl JobSummary {
             (job.demand, job.demand_until_at) = (true, demand_until(true, job.submitted_at, timeout_s));
         }
         Ok(job)
+    }
+
+    /// Whether the job waits for the end of other jobs.
+    pub fn follows(&self) -> bool {
+        self.state == JobState::Queued && !self.after.is_empty()
     }
 
     /// The sort key of the `queue` index: higher priority first, then earlier submission.

@@ -53,6 +53,16 @@ macro_rules! words {
 }
 
 words! {
+    /// How a job that another job follows must end.
+    AfterEnd {
+        /// It must be complete.
+        Success = "success",
+        /// In any way.
+        Any = "any",
+    }
+}
+
+words! {
     /// The state of a node record.
     NodeStateName {
         /// Free to be assigned.
@@ -256,6 +266,8 @@ words! {
         Reject = "reject",
         /// A job without allocs is queued again.
         Requeue = "requeue",
+        /// Jobs that a job follows have ended as they must: it no longer waits for them.
+        Advance = "advance",
         /// The time of a pure demand is over.
         EndDemand = "end_demand",
         /// A run counts that it saw a node idle, or resets the count because the node is needed.

@@ -10,10 +10,11 @@
 //! Does not: decide.
 
 use crate::soundness::{self, SetAside};
-use futures::future::{try_join, try_join3};
+use futures::future::{try_join, try_join4};
+use model::after::{Ends, Followed};
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
-use model::control::{Control, JobsPlace, NoPolicy, QueuePlace};
+use model::control::{AfterPlace, Control, JobsPlace, NoPolicy, QueuePlace};
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
@@ -93,6 +94,10 @@ pub struct Observation {
     pub jobs: Vec<JobSummary>,
     /// How much of the queue was read.
     pub queue: QueueRead,
+    /// What the rows of the jobs say that others follow.
+    pub ends: Ends,
+    /// The place in the list of jobs that follow others after this run, if it changes.
+    pub after_place: Option<AfterPlace>,
     /// The live allocs, in the order of their ids.
     pub allocs: Vec<AllocSummary>,
     /// The handles that are due. Only sweep-dispatch reads them.
@@ -127,6 +132,8 @@ impl Observation {
             instances: Vec::new(),
             jobs: Vec::new(),
             queue: QueueRead::default(),
+            ends: Ends::new(),
+            after_place: None,
             allocs: Vec::new(),
             handles: Vec::new(),
             used_caches: BTreeMap::new(),
@@ -148,26 +155,42 @@ impl Observation {
         let segments = segments(large);
         let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
         let lists = async {
-            let queue = read_queue(store, &policy, &control);
-            let (queue, placed, allocs) = try_join3(queue, store.placed(), store.live_allocs_listed(segments)).await?;
-            Ok((queue, placed, allocs))
+            let (queue, held) = (read_queue(store, &policy, &control), read_held(store, &control));
+            Ok(try_join4(queue, held, store.placed(), store.live_allocs_listed(segments)).await?)
         };
-        let (listed, (queue, placed, allocs)) = try_join(list, lists).await?;
+        let (listed, (queue, held, placed, allocs)) = try_join(list, lists).await?;
         let nodes = store.nodes_listed(segments).await?;
         let instances = if large { instances_of(cloud, &nodes.rows).await? } else { listed };
         let mut seen = Self { instances, queue: queue.read, control, ..Self::empty(policy, policy_version, now) };
-        seen.jobs = placed_last(queue.jobs, placed.rows);
+        // A job that is freed between two queries is in two lists, and the later state of a job is in the later list.
+        seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
+        seen.after_place = held.place;
         (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
         seen.aside.unreadable(nodes.unreadable);
-        seen.aside.unreadable(queue.unreadable.into_iter().chain(placed.unreadable));
+        seen.aside.unreadable(queue.unreadable.into_iter().chain(held.unreadable).chain(placed.unreadable));
         seen.aside.unreadable(allocs.unreadable);
         // The index shows only a part of a job's row. clean-stale-records has read the other part of these.
         seen.aside.unreadable(store.jobs_unreadable(unreadable_jobs(&seen.control)).await?);
         let aside = &seen.aside.jobs;
         seen.jobs.retain(|job| !aside.contains(&job.job_id));
         let mut seen = seen.sorted_out();
+        seen.read_followed(store).await?;
         seen.complete(store).await?;
         Ok(seen)
+    }
+
+    /// Reads the rows of the jobs that others follow. Those that the index shows as waiting or placed have not ended, as far
+    /// as a list can say.
+    async fn read_followed(&mut self, store: &Store) -> Result<(), ObserveError> {
+        let ask = followed_of(&self.jobs);
+        if ask.is_empty() {
+            return Ok(());
+        }
+        let read = store.jobs_of(ask.iter().copied()).await?;
+        let unreadable: BTreeSet<JobId> = read.unreadable.iter().filter_map(Unreadable::job_id).collect();
+        self.ends = ends(ask, unreadable, read.rows.iter().map(|job| &job.summary));
+        self.aside.unreadable(read.unreadable);
+        Ok(())
     }
 
     /// Reads what clean-stale-records needs for its decisions: the list of instances, the records, and one page of the jobs.
@@ -312,6 +335,7 @@ impl Observation {
             row
         });
         let control = Control::from_rows(rows).as_of(state.now);
+        let ends = ends(followed_of(&jobs), BTreeSet::new(), jobs.iter());
         let policy_version = control.policy.as_ref().map_or(0, |p| p.version.number());
         let read = Self {
             nodes: state.nodes,
@@ -319,6 +343,7 @@ impl Observation {
             jobs: jobs.into_iter().filter(|j| !j.state.is_ended()).collect(),
             allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
             handles: state.handles,
+            ends,
             control,
             ..Self::empty(policy, policy_version, state.now)
         };
@@ -387,6 +412,64 @@ async fn instances_of(cloud: &dyn Cloud, nodes: &[NodeRecord]) -> Result<Vec<Ins
     Ok(found)
 }
 
+/// The jobs that others follow, without those that are in this list and have not ended.
+fn followed_of(jobs: &[JobSummary]) -> BTreeSet<JobId> {
+    let mut ids: BTreeSet<JobId> =
+        jobs.iter().filter(|job| job.follows()).flat_map(|job| job.after.keys().copied()).collect();
+    if !ids.is_empty() {
+        jobs.iter().filter(|job| !job.state.is_ended()).for_each(|job| _ = ids.remove(&job.job_id));
+    }
+    ids
+}
+
+/// What these rows say of the jobs that were asked for. Nobody knows how a job ends whose row cannot be read.
+fn ends<'a>(asked: BTreeSet<JobId>, unreadable: BTreeSet<JobId>, rows: impl Iterator<Item = &'a JobSummary>) -> Ends {
+    let absent = asked.difference(&unreadable).map(|id| (*id, Followed::Absent));
+    let mut ends: Ends = absent.collect();
+    for job in rows {
+        if job.state.is_ended() {
+            ends.entry(job.job_id).and_modify(|end| *end = Followed::Ended(job.state));
+        } else {
+            ends.remove(&job.job_id);
+        }
+    }
+    ends
+}
+
+/// The most jobs that follow others of which one run looks at the ends.
+const HELD: usize = 1000;
+
+/// The most ends that one run looks at, besides those of the first job.
+const FOLLOWED: usize = 2000;
+
+/// The jobs of a run that follow others.
+struct Held {
+    jobs: Vec<JobSummary>,
+    unreadable: Vec<Unreadable>,
+    /// The place after this run, if it changes.
+    place: Option<AfterPlace>,
+}
+
+/// A part of the jobs that follow others. The part moves on from run to run, so what a run reads does not grow with their
+/// number. Each job is read after `jobs that follow others / 1000` runs, or later if they follow more than two jobs each.
+async fn read_held(store: &Store, control: &Control) -> Result<Held, DbError> {
+    let last = control.after_place();
+    let mut part = store.held(last.rank(), HELD).await?;
+    let mut followed = 0_usize;
+    let fits = part.jobs.iter().take_while(|job| {
+        let fits = followed == 0 || followed.saturating_add(job.after.len()) <= FOLLOWED;
+        followed = followed.saturating_add(job.after.len());
+        fits
+    });
+    let fits = fits.count();
+    if fits < part.jobs.len() {
+        part.jobs.truncate(fits);
+        part.end = part.jobs.last().map(JobSummary::rank);
+    }
+    let place = (part.end.as_deref() != last.message()).then(|| last.moved(part.end));
+    Ok(Held { jobs: part.jobs, unreadable: part.unreadable, place })
+}
+
 /// The waiting jobs of a run.
 struct Queued {
     jobs: Vec<JobSummary>,
@@ -409,7 +492,7 @@ async fn read_queue(store: &Store, policy: &Policy, control: &Control) -> Result
     let most = policy.poll.queue_rows as usize;
     let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
     let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
-    let head = store.waiting(None, room.max(LEAST_HEAD).min(most)).await?;
+    let head = store.queued(None, room.max(LEAST_HEAD).min(most)).await?;
     let (mut jobs, mut unreadable) = (head.jobs, head.unreadable);
     let Some(end) = head.end else {
         let read = QueueRead { read: jobs.len(), least: jobs.len(), part: None };
@@ -420,7 +503,7 @@ async fn read_queue(store: &Store, policy: &Policy, control: &Control) -> Result
         Some(rank) => (rank, last.passed()),
         None => (end.as_str(), 0),
     };
-    let part = store.waiting(Some(behind), (most / HEAD_PER_PART).max(1)).await?;
+    let part = store.queued(Some(behind), (most / HEAD_PER_PART).max(1)).await?;
     let all = passed.saturating_add(part.jobs.len() as u64);
     let known = jobs.len().saturating_add(usize::try_from(all).unwrap_or(usize::MAX));
     let least = if part.end.is_some() { known.saturating_add(1) } else { known };

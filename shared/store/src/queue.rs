@@ -8,7 +8,7 @@
 
 use crate::db::{DbError, Page, PageKey, Query};
 use crate::listed::{Listed, Unreadable};
-use crate::rows::{QUEUED, s};
+use crate::rows::{HELD, QUEUED, s};
 use crate::store::Store;
 use crate::tables::{QUEUE, Table};
 use model::JobSummary;
@@ -31,11 +31,30 @@ impl Store {
         self.query(&Query { table, index, hash, range_at_most: None, newest_first: false, limit: None }).await
     }
 
-    /// The waiting jobs behind this rank, in the order of the queue, at most so many. The index may be behind the table.
+    /// The waiting jobs behind this rank, in the order of the queue, at most so many, also those that follow other jobs. The
+    /// index may be behind the table.
     pub async fn waiting(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
-        let mut parts: Vec<Part> = QUEUED.iter().map(|hash| Part::behind(hash, behind)).collect();
+        let hashes: Vec<&'static str> = QUEUED.into_iter().chain([HELD]).collect();
+        self.waiting_in(&hashes, behind, most).await
+    }
+
+    /// The jobs behind this rank that may be placed, in the order of the queue, at most so many. The index may be behind the
+    /// table.
+    pub async fn queued(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
+        self.waiting_in(&QUEUED, behind, most).await
+    }
+
+    /// The jobs behind this rank that follow other jobs, in the order of the queue, at most so many. The index may be behind
+    /// the table.
+    pub async fn held(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
+        self.waiting_in(&[HELD], behind, most).await
+    }
+
+    /// The jobs behind this rank that have one of these values of `queue`.
+    async fn waiting_in(&self, hashes: &[&'static str], behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
+        let mut parts: Vec<Part> = hashes.iter().map(|hash| Part::behind(hash, behind)).collect();
         // The jobs are spread evenly over the values. So the first page of each value is nearly always enough.
-        let page = most / QUEUED.len() + most / 32 + 16;
+        let page = (most / hashes.len().max(1)).saturating_add(most / 32).saturating_add(16);
         let limit = if most == usize::MAX { None } else { i32::try_from(page).ok() };
         let mut wanted: Vec<usize> = (0..parts.len()).collect();
         loop {

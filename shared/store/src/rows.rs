@@ -213,6 +213,7 @@ impl Record for Job {
             }
         }
         let queue = match self.summary.state {
+            JobState::Queued if self.summary.follows() => HELD,
             JobState::Queued => queued(self.summary.job_id),
             JobState::Placed | JobState::Regrouping => "placed",
             _ => return,
@@ -227,6 +228,10 @@ impl Record for Job {
 /// the first value.
 pub(crate) const QUEUED: [&str; 9] =
     ["queued", "queued#0", "queued#1", "queued#2", "queued#3", "queued#4", "queued#5", "queued#6", "queued#7"];
+
+/// The value of `queue` that a job has while it follows others. A run reads these jobs apart from the queue, so that they
+/// take no room in it.
+pub(crate) const HELD: &str = "held";
 
 /// The value of `queue` for a waiting job: by its id, so that every version of its row has the same one.
 fn queued(id: JobId) -> &'static str {
@@ -361,6 +366,7 @@ pub(crate) fn is_indexed(row: &Item, job: &Job) -> bool {
         // A program that puts jobs itself may write the first value.
         found == demanded.get("queue")
             || (job.summary.state == JobState::Queued
+                && !job.summary.follows()
                 && found.and_then(|v| v.as_s().ok()) == QUEUED.first().map(ToString::to_string).as_ref())
     };
     is_queue(row.get("queue"))

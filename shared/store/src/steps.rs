@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::write::{Cond, Write};
 use model::control::Control;
 use model::events::{Event, Subject};
-use model::ids::{AllocId, NodeId};
+use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::reason::Reason;
 use model::time::{Span, Time};
@@ -25,7 +25,7 @@ use model::{
     ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, MAX_DUE_S,
     MAX_TRANSACTION_ITEMS, NodeRecord, cache_handle, counts_for,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How much of a job's name an event keeps, in characters.
 const MAX_NAME: usize = 100;
@@ -292,6 +292,11 @@ pub async fn reject_job(store: &Store, job: &Job, reason: &str, keep: Retention,
 pub async fn end_demand(store: &Store, job: &Job, reason: &str, keep: Retention, now: Time) -> Result<Job, WriteError> {
     let after = job.end_demand(reason, keep.finished, now).ok_or(WriteError::CONFLICT)?;
     store.write(Some(job), &after, Vec::new()).await
+}
+
+/// Takes these jobs, which have ended, off the list of those that the job follows. The run's action leaves the event.
+pub async fn advance_job(store: &Store, job: &Job, ended: &BTreeSet<JobId>) -> Result<Job, WriteError> {
+    store.write(Some(job), &job.advance(ended).ok_or(WriteError::CONFLICT)?, Vec::new()).await
 }
 
 /// Queues a job without live allocs again. The run's action leaves the event.

@@ -96,6 +96,7 @@ pub const QUEUE: Index = Index {
         "exclusive",
         "nodes",
         "array_limit",
+        "after",
         "demand",
         "demand_until_at",
         "copies",
@@ -184,6 +185,7 @@ pub const TABLES: &[Definition] = &[
 ];
 
 const JOBS_WITHOUT_ENV: &[&str] = &[
+    "after",
     "allocs",
     "array_limit",
     "caches",

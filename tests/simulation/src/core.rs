@@ -218,6 +218,8 @@ faults! {
     DemandArrives = 0.0,
     /// a controller says how many nodes another scheduler needs, and may forget to renew it (`--fault`)
     ControllerWants = 0.0,
+    /// a job that arrives follows jobs that arrived before (`--fault`)
+    JobFollows = 0.0,
 }
 
 impl Fault {

@@ -21,10 +21,12 @@ use crate::machine::Machine;
 use crate::panics;
 use crate::scenario::Scenario;
 use crate::tables::Tables;
+use model::ids::JobId;
 use model::time::Span;
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
 use tokio::time::sleep;
@@ -123,6 +125,8 @@ struct World {
     tables: Arc<Tables>,
     functions: Arc<Functions>,
     store: Store,
+    /// The jobs that arrived last.
+    arrived: Mutex<VecDeque<JobId>>,
 }
 
 /// The counts of a world so far.
@@ -183,7 +187,7 @@ impl World {
         };
         ec2.on_boot(Box::new(boot));
         let store = functions.store().clone();
-        let world = Arc::new(Self { core, check, ec2, tables, functions, store });
+        let world = Arc::new(Self { core, check, ec2, tables, functions, store, arrived: Mutex::default() });
         let document = world.core.scenario.policy.clone();
         while !world.set_policy(&document).await {}
         world
@@ -258,6 +262,7 @@ impl World {
         if healthy.is_multiple_of(10) {
             self.check.invariant_the_first_job_is_served(Span::from_s(i64::from(TICKS_TO_END) * 60));
             self.check.invariant_a_demand_ends_in_time();
+            self.check.invariant_a_follower_goes_on();
         }
         // Not in the minutes in which operators drain nodes.
         if healthy % 10 == 5 {

@@ -179,6 +179,14 @@ pub const STATES: &[State] = &[
         edits: |t| of_job(t, vec![("queue", Some(s("queued#1")))]),
     },
     State {
+        name: "a placed job in the list of those that follow others, and follows itself",
+        fate: Right(8),
+        edits: |t| {
+            let itself = [(t.broken.job.to_string(), s("success"))].into();
+            of_job(t, vec![("queue", Some(s("held"))), ("after", Some(AttributeValue::M(itself)))])
+        },
+    },
+    State {
         name: "a placed job with another rank",
         fate: Right(8),
         edits: |t| of_job(t, vec![("rank", Some(s("x")))]),
@@ -326,11 +334,19 @@ pub const STATES: &[State] = &[
         edits: |_| entry(&[("key", s("queue_place")), ("version", n(1)), ("message", s("9999#Z")), ("count", n(4))]),
     },
     State {
+        name: "the place in the list of jobs that follow others is behind its end",
+        fate: Right(2),
+        edits: |_| {
+            let rank = "9999#7ZZZZZZZZZZZZZZZZZZZZZZZZZ";
+            entry(&[("key", s("after_place")), ("version", n(1)), ("message", s(rank))])
+        },
+    },
+    State {
         name: "the places are no places",
         fate: Right(8),
         edits: |_| {
             let place = |key| item(&[("key", s(key)), ("version", n(1)), ("message", s("")), ("count", n(4))]);
-            vec![Put("control", place("jobs_place")), Put("control", place("queue_place"))]
+            ["jobs_place", "queue_place", "after_place"].map(|key| Put("control", place(key))).into()
         },
     },
     State {

@@ -56,6 +56,7 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
     acting.set_jobs_aside().await;
     acting.tell_news(plan).await;
     acting.note_queue_place(plan).await;
+    acting.note_after_place().await;
     let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();
     acting.run.finish(answers, Some(in_use as u64)).await
 }
@@ -67,7 +68,10 @@ const fn is_launch(action: &Action) -> bool {
 /// The job that an action places, rejects or queues.
 const fn job_of(action: &Action) -> Option<JobId> {
     match action {
-        Action::Place { job_id, .. } | Action::Reject(job_id) | Action::Requeue(job_id) => Some(*job_id),
+        Action::Place { job_id, .. }
+        | Action::Advance { job_id, .. }
+        | Action::Reject(job_id)
+        | Action::Requeue(job_id) => Some(*job_id),
         Action::Replace { original, .. } => Some(original.job_id),
         _ => None,
     }
@@ -116,6 +120,9 @@ impl Acting<'_> {
             }
             Action::EndDemand(job_id) => {
                 steps::end_demand(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now).await?;
+            }
+            Action::Advance { job_id, ended } => {
+                steps::advance_job(self.run.store, &self.reading().job(*job_id).await?, ended).await?;
             }
             Action::Requeue(job_id) => {
                 steps::requeue_job(self.run.store, &self.reading().job(*job_id).await?, reason).await?;

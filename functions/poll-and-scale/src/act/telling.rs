@@ -28,6 +28,13 @@ impl Acting<'_> {
         }
     }
 
+    /// Notes where the next run goes on in a long list of jobs that follow others.
+    pub(super) async fn note_after_place(&self) {
+        if let Some(after) = &self.run.seen.after_place {
+            self.run.note_place(&self.run.seen.control.after_place(), after).await;
+        }
+    }
+
     /// Notes the jobs that this run could not place because their rows cannot be read. The queue's index shows only a part of
     /// a row. From the next run on they keep no node, until clean-stale-records finds that they were repaired.
     pub(super) async fn set_jobs_aside(&self) {

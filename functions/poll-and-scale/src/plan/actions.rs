@@ -10,6 +10,7 @@ use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::node::Seen;
 use model::time::Time;
 use model::{ActionName, Offering};
+use std::collections::BTreeSet;
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,6 +94,13 @@ pub enum Action {
     },
     /// Reject a job that can never run.
     Reject(JobId),
+    /// Take jobs that have ended off the list of those that a job follows.
+    Advance {
+        /// The job that follows them.
+        job_id: JobId,
+        /// The jobs that have ended as they must.
+        ended: BTreeSet<JobId>,
+    },
     /// Queue a job without live allocs again.
     Requeue(JobId),
     /// End a demand whose time is over.
@@ -167,6 +175,7 @@ impl Describe for Action {
             Self::Reject(_) => ActionName::Reject,
             Self::Requeue(_) => ActionName::Requeue,
             Self::EndDemand(_) => ActionName::EndDemand,
+            Self::Advance { .. } => ActionName::Advance,
             Self::SetIdle(..) => ActionName::SetIdle,
             Self::Drain(..) => ActionName::Drain,
             Self::Warn(_) => ActionName::Warn,
@@ -196,7 +205,9 @@ impl Describe for Action {
             | Self::Replace { original: alloc_id, on: node_id } => About::Alloc(*alloc_id, *node_id),
             Self::ResolveReconnect { keep, .. } => About::Copies(*keep),
             Self::Place { job_id, on } => About::Job(*job_id, on.iter().map(|(_, node_id)| *node_id).collect()),
-            Self::Reject(job_id) | Self::Requeue(job_id) | Self::EndDemand(job_id) => About::Job(*job_id, Vec::new()),
+            Self::Reject(job_id) | Self::Requeue(job_id) | Self::EndDemand(job_id) | Self::Advance { job_id, .. } => {
+                About::Job(*job_id, Vec::new())
+            }
             Self::HoldBack { note: Note::Unlisted(node_id, _), .. } => About::Slot(node_id.slot()),
             Self::Warn(subject) | Self::HoldBack { subject, .. } => About::Said(subject.clone()),
         }

@@ -2,6 +2,7 @@
 //! `docs/scenarios.md`). D, J, K, M, X: Arvados node manager; HB, NS, CL: Nomad.
 //! The crate `tests` has the cases of whole lives, such as crashes and races.
 
+mod after;
 mod arrays;
 mod believed;
 mod caps;

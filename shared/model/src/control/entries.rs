@@ -182,6 +182,7 @@ impl EntryRow {
             | ControlKey::Ingest
             | ControlKey::LastRun
             | ControlKey::QueuePlace
+            | ControlKey::AfterPlace
             | ControlKey::JobsPlace
             | ControlKey::Demand(_)
             | ControlKey::Policy
@@ -271,6 +272,8 @@ entries! {
     IngestSummary
     /// Where the next run goes on in a queue that is too long for one run.
     QueuePlace
+    /// Where the next run goes on in a long list of jobs that follow others.
+    AfterPlace
     /// Where the next run of clean-stale-records goes on in the jobs table.
     JobsPlace
     /// What a controller wants: so many nodes, or shares of nodes, for a while.
@@ -311,8 +314,7 @@ impl QueuePlace {
     /// The rank of the last job that was read there; `None` if the next run begins behind the head. A place that is no rank
     /// counts as none: the database would refuse it in every run.
     pub fn rank(&self) -> Option<&str> {
-        let is_job = |id: &str| id.parse::<JobId>().is_ok();
-        self.message().filter(|rank| rank.split_once('#').is_some_and(|(_, id)| is_job(id)))
+        self.message().filter(|rank| is_rank(rank))
     }
 
     /// How many jobs were read since this round began behind the head.
@@ -325,6 +327,24 @@ impl QueuePlace {
     pub fn moved(&self, rank: Option<String>, passed: u64) -> Self {
         Self(EntryRow { message: rank, count: Some(passed), ..self.0.clone() })
     }
+}
+
+impl AfterPlace {
+    /// The rank of the last job that was read; `None` if the next run begins at the start of the list. A place that is no
+    /// rank counts as none.
+    pub fn rank(&self) -> Option<&str> {
+        self.message().filter(|rank| is_rank(rank))
+    }
+
+    /// The entry after the jobs up to this rank were read; `None` after the end of the list.
+    #[must_use]
+    pub fn moved(&self, rank: Option<String>) -> Self {
+        Self(EntryRow { message: rank, ..self.0.clone() })
+    }
+}
+
+fn is_rank(text: &str) -> bool {
+    text.split_once('#').is_some_and(|(_, id)| id.parse::<JobId>().is_ok())
 }
 
 /// The node of a source that is a part of its report; the source itself otherwise.

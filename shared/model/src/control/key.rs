@@ -38,6 +38,8 @@ pub enum ControlKey {
     LastRun,
     /// `queue_place`: where the next run goes on in a queue that is too long for one run.
     QueuePlace,
+    /// `after_place`: where the next run goes on in a long list of jobs that follow others.
+    AfterPlace,
     /// `jobs_place`: where the next run of clean-stale-records goes on in the jobs table.
     JobsPlace,
     /// `demand#{name}`: a demand set. See [`super::DemandSet`].
@@ -77,6 +79,7 @@ impl fmt::Display for ControlKey {
             Self::Ingest => f.write_str("ingest"),
             Self::LastRun => f.write_str("last_run"),
             Self::QueuePlace => f.write_str("queue_place"),
+            Self::AfterPlace => f.write_str("after_place"),
             Self::JobsPlace => f.write_str("jobs_place"),
             Self::Demand(name) => write!(f, "demand#{name}"),
             Self::Told => f.write_str("told"),
@@ -99,6 +102,7 @@ impl FromStr for ControlKey {
                 "ingest" => Self::Ingest,
                 "last_run" => Self::LastRun,
                 "queue_place" => Self::QueuePlace,
+                "after_place" => Self::AfterPlace,
                 "jobs_place" => Self::JobsPlace,
                 "told" => Self::Told,
                 _ => return Err(bad()),

@@ -364,10 +364,16 @@ impl Check {
     }
 
     /// A job is rejected only if some policy that held lately has no room for it.
-    pub(super) fn invariant_only_what_never_fits_is_rejected(&self, before: Option<&Item>, after: Option<&Item>) {
+    pub(super) fn invariant_only_what_never_fits_is_rejected(
+        &self,
+        model: &Model,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
         let rejected = |row: Option<&Item>| row.is_some_and(|r| text(r, "state") == Some("rejected"));
         let Some(job) = after.filter(|_| rejected(after) && !rejected(before)) else { return };
-        if self.policies(INDEX).iter().all(|p| has_room(p, job)) {
+        let in_vain = before.is_some_and(|before| self.follows_in_vain(model, before));
+        if !in_vain && self.policies(INDEX).iter().all(|p| has_room(p, job)) {
             self.broken("invariant_only_what_never_fits_is_rejected", format!("{job:?}"));
         }
     }

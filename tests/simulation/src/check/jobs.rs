@@ -1,16 +1,32 @@
 //! The invariants of jobs.
 
-use super::{Check, alloc_id, count, done, is_ended, is_final, set, text, time};
+use super::{Check, SLACK, alloc_id, count, done, is_ended, is_final, set, text, time};
 use crate::core::lock;
 use crate::database::{Change, Model};
+use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, JobId};
-use model::time::Span;
+use model::time::{Span, Time};
 use std::collections::BTreeSet;
 use store::{Item, Row, Table, alloc_key, job_key};
 
 pub(super) fn job_id(row: &Item) -> Option<JobId> {
     text(row, "job_id").and_then(|j| j.parse().ok())
 }
+
+/// Whether the job waits for the end of other jobs.
+pub(super) fn is_held(row: &Item) -> bool {
+    text(row, "queue") == Some("held")
+}
+
+/// The jobs that a job follows, and whether each must be complete.
+fn followed(row: &Item) -> Vec<(JobId, bool)> {
+    let Some(AttributeValue::M(after)) = row.get("after") else { return Vec::new() };
+    let end = |end: &AttributeValue| end.as_s().is_ok_and(|word| word == "success");
+    after.iter().filter_map(|(id, how)| Some((id.parse().ok()?, end(how)))).collect()
+}
+
+/// What a followed job without a row counts as, once its follower is so old.
+const ABSENT: Span = Span::from_s(600);
 
 impl Check {
     pub(super) fn job(&self, model: &Model, before: Option<&Item>, after: Option<&Item>, changes: &[Change]) {
@@ -33,10 +49,15 @@ impl Check {
             match (was, is) {
                 (0, 1..) => _ = lock(&self.seen).queued_since.insert(id, self.core.now()),
                 (1.., 0) => _ = lock(&self.seen).queued_since.remove(&id),
+                // A job that followed others begins to wait for nodes now.
+                (1.., 1..) if before.is_some_and(is_held) => {
+                    lock(&self.seen).queued_since.insert(id, self.core.now());
+                }
                 _ => {}
             }
         }
-        self.invariant_only_what_never_fits_is_rejected(before, after);
+        self.invariant_only_what_never_fits_is_rejected(model, before, after);
+        self.invariant_a_job_runs_after_those_that_it_follows(model, before, after);
         self.invariant_a_job_ends_once(before, after);
         self.invariant_a_jobs_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {
@@ -52,6 +73,60 @@ impl Check {
                     Some("cancelled") => "a job became cancelled",
                     _ => "a job became rejected",
                 });
+            }
+        }
+    }
+
+    /// A job is placed, or no longer waits for another one, only after every job that it followed has ended as it must.
+    fn invariant_a_job_runs_after_those_that_it_follows(
+        &self,
+        model: &Model,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        if text(before, "state") != Some("queued") || !matches!(text(after, "state"), Some("queued" | "placed")) {
+            return;
+        }
+        let left = followed(after);
+        let old = time(before, "submitted_at").is_some_and(|at| self.core.now().since(at) + SLACK >= ABSENT);
+        for (id, must_be_complete) in followed(before).into_iter().filter(|one| !left.contains(one)) {
+            let right = match model.get(&job_key(id)) {
+                Some(row) if must_be_complete => text(row, "state") == Some("complete"),
+                Some(row) => is_ended(row),
+                None => !must_be_complete && old,
+            };
+            if !right && !self.forgets_job(id) && lock(&self.seen).restored_at.is_none() {
+                let what = format!("{id} has not ended so: {before:?} → {after:?}");
+                self.broken("invariant_a_job_runs_after_those_that_it_follows", what);
+            }
+            self.core.count("a job no longer follows another");
+        }
+    }
+
+    /// Whether a job of this row can never run, because a job that had to be complete ended otherwise.
+    pub(super) fn follows_in_vain(&self, model: &Model, row: &Item) -> bool {
+        followed(row).into_iter().any(|(id, must_be_complete)| {
+            let ended = model.get(&job_key(id)).is_none_or(|r| is_ended(r) && text(r, "state") != Some("complete"));
+            must_be_complete && (ended || self.forgets_job(id))
+        })
+    }
+
+    /// Once the faults have ended, a job waits for no job that ended more than half an hour ago.
+    pub fn invariant_a_follower_goes_on(&self) {
+        let late = Span::from_s(1800);
+        let (Some(model), true) = (self.model.get(), self.core.is_healed_for(late)) else { return };
+        let model = lock(model);
+        for row in model.rows(Table::Jobs).filter(|row| is_held(row)) {
+            let submitted_at = time(row, "submitted_at").unwrap_or(self.core.now());
+            let ended_at = |id: JobId| match model.get(&job_key(id)) {
+                Some(followed) if is_ended(followed) => time(followed, "finished_at"),
+                Some(_) => None,
+                None => Some(submitted_at + ABSENT),
+            };
+            let is_late = |at: Time| at + late < self.core.now();
+            if let Some((id, _)) = followed(row).into_iter().find(|(id, _)| ended_at(*id).is_some_and(is_late)) {
+                self.broken("invariant_a_follower_goes_on", format!("it still waits for {id}: {row:?}"));
             }
         }
     }
@@ -170,7 +245,7 @@ impl Check {
     pub fn invariant_the_first_job_is_served(&self, most: Span) {
         let Some(model) = self.model.get() else { return };
         let model = lock(model);
-        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued"));
+        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
         let Some((first, id)) = first.and_then(|row| Some((row, job_id(row)?))) else { return };
         let now = self.core.now();

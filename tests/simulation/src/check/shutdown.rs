@@ -1,5 +1,6 @@
 //! The invariants of shutdowns: every shutdown has one of the allowed reasons.
 
+use super::jobs::is_held;
 use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, set, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
@@ -288,7 +289,7 @@ impl Check {
         if !self.core.is_healed_for(Span::from_s(900)) || !ready(before) {
             return;
         }
-        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued"));
+        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let Some(first) = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned)) else { return };
         let kind = |row: &Item, name: &str| text(first, name).is_none_or(|wanted| text(row, name) == Some(wanted));
         let memory = |row: &Item| (count(row, "memory_mib") as f64 * policy.nodes.memory_usable).floor() as i64;

@@ -1,15 +1,19 @@
 //! The jobs of one world: when they arrive, and what they need.
 
 use super::World;
-use crate::core::Fault;
+use crate::core::{Fault, lock};
 use crate::scenario::Arrivals;
 use model::ids::JobId;
 use model::time::Span;
-use model::{FailurePolicy, Job, JobSpec, Market, Reconcile};
+use model::{AfterEnd, FailurePolicy, Job, JobSpec, Market, Reconcile};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
+
+/// How many jobs that arrived are remembered, so that others may follow them.
+const LATELY: usize = 20;
 
 impl World {
     pub(super) async fn arrivals(self: Arc<Self>) {
@@ -69,6 +73,9 @@ impl World {
         if core.happens(Fault::DemandArrives) {
             spec = self.demand_like(spec);
         }
+        if core.happens(Fault::JobFollows) {
+            spec.after = self.followed();
+        }
         self.send(spec).await;
         core.count("a job was submitted");
         if core.maybe(0.2) {
@@ -103,6 +110,36 @@ impl World {
             spec.command.push(s.to_string());
         }
         spec
+    }
+
+    /// Remembers a job that arrived, so that others may follow it.
+    fn remember(&self, id: JobId) {
+        let mut arrived = lock(&self.arrived);
+        arrived.push_back(id);
+        if arrived.len() > LATELY {
+            arrived.pop_front();
+        }
+    }
+
+    /// One to three jobs that arrived lately, or that have ended since.
+    fn followed(&self) -> BTreeMap<JobId, AfterEnd> {
+        let core = &self.core;
+        let lately = lock(&self.arrived).clone();
+        let draw = |most: usize| {
+            let drawn = core.of(Fault::JobFollows, 0, i64::try_from(most).unwrap_or(0));
+            usize::try_from(drawn).unwrap_or(0)
+        };
+        let mut after = BTreeMap::new();
+        for _ in 0..=draw(2) {
+            let end = if draw(1) == 0 { AfterEnd::Success } else { AfterEnd::Any };
+            if let Some(id) = lately.get(draw(lately.len().saturating_sub(1))) {
+                after.insert(*id, end);
+            }
+        }
+        if !after.is_empty() {
+            core.count("a job follows others");
+        }
+        after
     }
 
     /// A pure demand with the needs of this job. Most end by themselves, and the others are cancelled when the faults end.
@@ -168,6 +205,7 @@ impl World {
         let now = self.core.now();
         let id = JobId::new(self.store.chance().ulid(now));
         let Ok(job) = Job::submit(id, spec, now) else { return };
+        self.remember(id);
         for _ in 0..5 {
             if self.store.write(None, &job, Vec::new()).await.is_ok() {
                 break;

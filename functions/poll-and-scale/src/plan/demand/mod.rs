@@ -17,6 +17,7 @@ mod arrays;
 mod bins;
 mod caps;
 mod explain;
+mod followers;
 mod packing;
 mod prices;
 mod sets;
@@ -34,6 +35,7 @@ use model::{JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
 pub(super) use packing::Needs;
 
 use arrays::Arrays;
+use followers::Followers;
 use packing::{Heed, Packing, Queue};
 use prices::{cheapest, is_within_cap};
 use std::collections::BTreeSet;
@@ -50,10 +52,12 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
         plan.add(Action::EndDemand(job.job_id), Reason::DemandOver { timeout });
     }
     let mut packing = Packing::new(view, Heed::Everything);
-    let served = pack(view, &mut packing);
-    for (action, reason) in served.actions {
+    let followers = Followers::new(view);
+    let served = pack(view, &mut packing, &followers);
+    for (action, reason) in followers.actions(view, &packing, &served).into_iter().chain(served.actions) {
         plan.add(action, reason);
     }
+    followers.explain(&mut plan.explained);
     // Launches beyond `launch.max_per_run` were counted and reserved too. The next runs make them.
     let mut slots = free_slots(view);
     slots.truncate(view.seen.policy.launch.max_per_run as usize);
@@ -61,7 +65,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     (plan.wanted, plan.unready) = if packing.held_up {
         // What would be launched without the pause is wanted too.
         let mut without_pause = Packing::new(view, Heed::Caps);
-        pack(view, &mut without_pause);
+        pack(view, &mut without_pause, &followers);
         (without_pause.wanted(), without_pause.unready())
     } else {
         (packing.wanted(), packing.unready())
@@ -92,9 +96,9 @@ enum Waits {
 }
 
 /// Packs the demand sets, the queue and the minimum.
-fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
+fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> Served<'a> {
     packing.fill_sets();
-    let served = serve(view, packing);
+    let served = serve(view, packing, followers);
     // Jobs come before the minimum: otherwise new nodes for the minimum would take the room that is made for a job.
     if packing.room.is_none() {
         packing.fill_minimum();
@@ -103,10 +107,10 @@ fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
 }
 
 /// Serves the queue in its order.
-fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
+fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> Served<'a> {
     let mut served = Served::default();
     let (mut queue, mut arrays) = (Queue::Served, Arrays::new(view));
-    for want in wants(view) {
+    for want in wants(view, followers) {
         let job = want.job();
         if let Some(reason) = never(view, &packing.sizes, job) {
             // The policy may have changed, so that no size fits a wanted copy. The copy then reserves nothing, and the
@@ -145,14 +149,14 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>) -> Served<'a> {
     served
 }
 
-/// The queued jobs and the wanted copies, in the order of the queue.
-fn wants<'a>(view: &View<'a>) -> Vec<Want<'a>> {
+/// The queued jobs that may be placed and the wanted copies, in the order of the queue.
+fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
     let with_unknown: BTreeSet<JobId> =
         view.seen.allocs.iter().filter(|a| wants_copy(a)).map(|a| a.alloc_id.job_id).collect();
     let mut wants = Vec::new();
     for job in view.seen.jobs.iter().filter(|job| over(view, job).is_none()) {
         match job.state {
-            JobState::Queued => wants.push(Want::Job(job)),
+            JobState::Queued if followers.may_be_placed(job) => wants.push(Want::Job(job)),
             JobState::Placed if with_unknown.contains(&job.job_id) => {
                 wants.extend(copies_wanted(view, job).map(|original| Want::Copy { job, original }));
             }
