@@ -48,6 +48,8 @@ TEMPLATE = ROOT / "infra" / "template.yaml"
 CLUSTER = "demo"
 ROLE = "arn:aws:iam::123456789012:role/node"
 TEMPLATE_ARN = "arn:aws:ec2:eu-west-1:123456789012:launch-template/lt-0123456789abcdef0"
+OUTPUT = "demo-logs/nodes"
+OUTPUT_ARN = f"arn:aws:s3:::{OUTPUT}/{CLUSTER}/*"
 KEY_ARN = "arn:aws:kms:eu-west-1:123456789012:key/00000000-0000-0000-0000-000000000000"
 PSEUDO = {
     "AWS::AccountId": "123456789012",
@@ -60,7 +62,7 @@ PSEUDO = {
 # Each mode has the parameters of one way to deploy: as it comes, with tokens, and with everything of one's own.
 MODES = {
     "iam": {"ClusterName": CLUSTER},
-    "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "false", "HasDashboard": "false"},
+    "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "false", "HasDashboard": "false", "OutputS3": OUTPUT},
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
         "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123", "AlarmEmail": "a@example.org",
@@ -197,6 +199,7 @@ PARAMETERS = {
     "NodeVolumeGib": (30, {"MinValue": 8, "MaxValue": 16384}),
     "NodeVolumeKeyArn": ("", {"AllowedPattern": "(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/.+)?"}),
     "Architecture": ("arm64", {"AllowedValues": ["arm64", "x86_64"]}),
+    "OutputS3": ("", {"AllowedPattern": "([a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+){0,20})?"}),
     "UrlConcurrency": (0, {"MinValue": 0, "MaxValue": 1000}),
     "RefusedRequestsAlarm": (1000, {"MinValue": 1}),
     "NotReadyNodesAlarm": (0, {"MinValue": 0}),
@@ -805,6 +808,8 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
     for who, calls in PEOPLE.items():
         policy = f"{who.capitalize()}Policy"
         needed = set(calls) | reads_of_everything(contract.tables, who)
+        if not MODES[mode].get("OutputS3"):
+            needed = {call for call in needed if not call.startswith("s3:")}
         found = granted_by_role.pop(policy, set())
         for call in sorted(found - needed):
             yield f"{policy}: {call}: no command of the {who} makes this call; take the permission away"
@@ -819,6 +824,8 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
     }
     for arn in sorted(set(ec2_arns(LAUNCHED)) - launched):
         yield f"PollAndScaleRole: ec2:RunInstances: not on {arn}, which a launch needs"
+    # `check_nodes` compares the nodes' role word by word.
+    granted_by_role.pop("NodeRole", None)
     for role, found in granted_by_role.items():
         if found:
             yield f"{role}: grants {sorted(found)}, but belongs to no function that needs it"
@@ -871,7 +878,7 @@ def check_follow(resources: dict[str, Any]) -> Iterator[str]:
 
 def calls_of(action: str, granted: list[str]) -> set[str]:
     """The calls that a grant allows, in the form of `calls.json`: EC2 actions, and DynamoDB actions with their table."""
-    if action.startswith("ec2:"):
+    if action.startswith(("ec2:", "s3:")):
         return {action}
     if action.startswith("secretsmanager:"):
         return {action}
@@ -914,6 +921,8 @@ def check_grant(
         yield f"{role}: {action}: on {granted}, must be {ec2_arns(TAGGED)}"
     if action == "ec2:CreateTags" and equals.get("ec2:CreateAction") != "RunInstances":
         yield f"{role}: {action}: needs the condition ec2:CreateAction = RunInstances"
+    if service == "s3" and role != "NodeRole" and granted != [OUTPUT_ARN]:
+        yield f"{role}: {action}: only the stored outputs of this cluster, {OUTPUT_ARN}"
     if service == "kms" and granted != [KEY_ARN]:
         yield f"{role}: {action}: only the key of the nodes' volumes"
     if service == "ssm" and any(":parameter/aws/service/" not in arn for arn in granted):
@@ -973,8 +982,11 @@ def check_nodes(resources: dict[str, Any], mode: str) -> Iterator[str]:
     bucket = f"arn:aws:s3:::{CLUSTER}-agentbucket"
     fetch = [{"Sid": "Agent", "Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/nodekeeper-agent-*"}]
     allowed = [statement for policy in role.get("Policies", []) for statement in policy["PolicyDocument"]["Statement"]]
+    if MODES[mode].get("OutputS3"):
+        store = ["s3:AbortMultipartUpload", "s3:PutObject"]
+        fetch.append({"Sid": "Output", "Effect": "Allow", "Action": store, "Resource": OUTPUT_ARN})
     if set(role) - {"AssumeRolePolicyDocument", "Description", "Policies"} or allowed != fetch:
-        yield "NodeRole: must allow nothing but to fetch the agent: a job may get to its credentials"
+        yield "NodeRole: must allow nothing but to fetch the agent and to store outputs: a job may get to its credentials"
     yield from check_bucket(resources, bucket)
     group = resources.get("NodeSecurityGroup", {}).get("Properties", {})
     if group.keys() - {"GroupDescription", "VpcId"}:

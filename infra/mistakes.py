@@ -169,6 +169,11 @@ MISTAKES = [
     Mistake("a role for every account", put("SweepDispatchRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "may be assumed by"),
     Mistake("a managed policy", put("PollAndScaleRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AdministratorAccess"]), "managed policies"),
     Mistake("submitters may change nodes", lambda t: next(s for s in properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Follow").pop("Condition"), "a submitter may change nodes"),
+    Mistake("nodes may read outputs", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-1]["Fn::If"][1]["Action"].append("s3:GetObject"), "NodeRole: must allow nothing but"),
+    Mistake("nodes may write outputs of other clusters", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::${OutputS3}/*"}), "NodeRole: must allow nothing but"),
+    Mistake("nodes store output that nobody wants", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append(properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].pop()["Fn::If"][1]), "NodeRole: must allow nothing but"),
+    Mistake("operators may read any bucket", lambda t: properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource="*"), "OperatorPolicy: s3:GetObject on *"),
+    Mistake("submitters may not read outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"].pop(), "SubmitterPolicy: s3:GetObject: a command of the submitter makes this call"),
     # Secret, alarms, outputs
     Mistake("a key that is no hex", put("NodeKey", "GenerateSecretString", "ExcludeCharacters"), "0-9a-f"),
     Mistake("a key too short", put("NodeKey", "GenerateSecretString", "PasswordLength", value=32), "0-9a-f"),

@@ -35,7 +35,7 @@ def trust(service):
 
 
 def make_stack(ministack, moto, cluster):
-    """The nodes' role and profile, a launch template with them, and the secret."""
+    """The nodes' role and profile, a launch template with them, the bucket of outputs, and the secret."""
     iam, ec2 = client("iam", moto), client("ec2", moto)
     iam.create_role(RoleName="NodeRole", AssumeRolePolicyDocument=trust("ec2.amazonaws.com"))
     profile = iam.create_instance_profile(InstanceProfileName="NodeProfile")["InstanceProfile"]["Arn"]
@@ -44,6 +44,8 @@ def make_stack(ministack, moto, cluster):
     group = ec2.create_security_group(GroupName="nodes", Description="nodes", VpcId=subnet["VpcId"])["GroupId"]
     data = {"ImageId": "ami-12c6146b", "IamInstanceProfile": {"Arn": profile}, "SecurityGroupIds": [group]}
     template = ec2.create_launch_template(LaunchTemplateName=f"{cluster}-node", LaunchTemplateData=data)
+    place = {"LocationConstraint": REGION}
+    client("s3", ministack).create_bucket(Bucket=f"{cluster}-logs", CreateBucketConfiguration=place)
     secret = client("secretsmanager", ministack).create_secret(Name=f"{cluster}-key", SecretString="5a" * 32)
     return {
         "template": template["LaunchTemplate"]["LaunchTemplateId"],

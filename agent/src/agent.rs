@@ -18,14 +18,22 @@ use crate::output;
 use crate::outputs::Outputs;
 use crate::protocol::{Identity, Node};
 use crate::reconcile;
+use crate::role_keys::RoleKeys;
 use crate::runner::{Runner, RunnerSettings};
+use crate::s3_access::{S3Access, S3Environment};
 use crate::signer::{Signer, region_in};
 use crate::sweep::Sweeper;
+use crate::unsent::Unsent;
+use crate::uploads::Uploads;
 use crate::watch;
 use model::wire::{LaunchFile, NodeFile};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::process::Command;
+
+/// How long the end of the agent may wait for output that is being stored. A service manager waits longer than that.
+const LAST_UPLOADS: Duration = Duration::from_secs(20);
 
 /// Why the agent cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +63,8 @@ pub struct AgentConfig {
     pub boot_id: String,
     /// The path of this program, to show it to containers.
     pub program: PathBuf,
+    /// What the environment says about S3.
+    pub s3: S3Environment,
     /// The clock, which only signs requests.
     pub clock: Clock,
 }
@@ -70,7 +80,7 @@ pub enum EndReason {
 
 /// Runs the agent until the node is gone or `shutdown` completes.
 pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Result<EndReason, AgentError> {
-    let AgentConfig { node, args, boot_id, program, clock } = config;
+    let AgentConfig { node, args, boot_id, program, s3, clock } = config;
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
     let file = node_file(node, &args, imds.as_ref()).await?;
     let identity = identity(&args, imds.as_ref()).await?;
@@ -81,23 +91,16 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         node_id = %file.node_id, instance_id = identity.instance_id, allocs = durable.allocs.len(),
         registered = durable.incarnation.is_some(), "the agent starts"
     );
-    let credential = match (&file.token, &imds) {
-        (Some(boot), _) => Credential::Token(Tokens::new(boot.clone(), data_dir.load_token(file.node_id))),
-        (None, Some(imds)) => {
-            let region = match args.region.clone().or_else(|| region_in(&file.heartbeat_url)) {
-                Some(region) => region,
-                None => imds.region().await?,
-            };
-            Credential::Signature(Signer::new(imds.clone(), region))
-        }
-        (None, None) => return Err(AgentConfigError::NoCredential(args.config).into()),
-    };
+    let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
+    let region = args.region.clone().or_else(|| region_in(&file.heartbeat_url));
+    let credential = credential(&file, &args, &data_dir, role.as_ref(), imds.as_ref(), region.clone()).await?;
     let client = ControlPlaneClient::new(file.node_id, credential, clock)?;
     let (users, guard) = guard::prepare(&args, &data_dir, &program).await?;
     let settings =
         RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program: OWN_PROGRAM.into() };
     let mut runner = Runner::new(settings, &data_dir);
-    let outputs = Outputs::open(&data_dir, args.keep_output_mib);
+    let unsent = Unsent::open(&data_dir, file.node_id, args.keep_unsent_mib);
+    let outputs = Outputs::open(&data_dir, args.keep_output_mib, unsent.clone());
     let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
@@ -105,6 +108,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     guard::note(&state, guard.refusal().await);
     // Runs one round first, so that the first report lists the allocs that are on the machine.
     reconcile::run_once(&state, &mut runner).await;
+    let uploads = Uploads::start(Arc::clone(&state), unsent, S3Access::new(s3, role, imds.clone(), region, clock));
     let end = tokio::select! {
         () = control::run(&state, &client, &file.heartbeat_url) => EndReason::Gone,
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
@@ -119,12 +123,17 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         EndReason::Gone => {
             tracing::warn!("this node is gone: stopping all work");
             reconcile::stop_everything(&state, &mut runner, "the node is gone").await;
+            uploads.finish(LAST_UPLOADS).await;
             run_on_gone(&args.on_gone).await;
         }
         EndReason::Asked if args.stop_work_on_exit => {
             reconcile::stop_everything(&state, &mut runner, "the agent was stopped together with its work").await;
+            uploads.finish(LAST_UPLOADS).await;
         }
-        EndReason::Asked => tracing::info!("the agent ends; allocs keep running"),
+        EndReason::Asked => {
+            tracing::info!("the agent ends; allocs keep running");
+            uploads.finish(LAST_UPLOADS).await;
+        }
     }
     if let JobUsers::Own(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
         cgroup::remove_if_empty(parent);
@@ -141,6 +150,28 @@ async fn node_file(file: LaunchFile, args: &AgentArgs, imds: Option<&Imds>) -> R
     };
     let invalid = |why| AgentConfigError::NoNode { path: args.config.clone(), why };
     Ok(file.node(launch_index).map_err(invalid)?)
+}
+
+/// How the node proves who it is: by the token of its file, or else by the role of its instance.
+async fn credential(
+    file: &NodeFile,
+    args: &AgentArgs,
+    data_dir: &DataDir,
+    role: Option<&Arc<RoleKeys>>,
+    imds: Option<&Imds>,
+    region: Option<String>,
+) -> Result<Credential, AgentError> {
+    if let Some(boot) = &file.token {
+        return Ok(Credential::Token(Tokens::new(boot.clone(), data_dir.load_token(file.node_id))));
+    }
+    let (Some(role), Some(imds)) = (role, imds) else {
+        return Err(AgentConfigError::NoCredential(args.config.clone()).into());
+    };
+    let region = match region {
+        Some(region) => region,
+        None => imds.region().await?,
+    };
+    Ok(Credential::Signature(Signer::new(Arc::clone(role), region)))
 }
 
 async fn identity(args: &AgentArgs, imds: Option<&Imds>) -> Result<Identity, AgentError> {

@@ -11,6 +11,7 @@
 //!                   output      the output of the command
 //!                   supervisor.log  the errors of its supervisor
 //!                   exit.json   how the alloc ended: created once
+//!                   stored      the whole output is in S3, or there is none to store
 //!                   reserve     disk space for exit.json, while the command runs
 //! ```
 //!
@@ -131,6 +132,16 @@ impl AllocDir {
     /// The output of the command.
     pub fn output(&self) -> PathBuf {
         self.0.join("output")
+    }
+
+    /// Whether the output needs no storing any more.
+    pub fn is_stored(&self) -> bool {
+        self.0.join("stored").exists()
+    }
+
+    /// Writes down that the output needs no storing any more. A directory that was destroyed meanwhile is none of our concern.
+    pub fn note_stored(&self) -> io::Result<()> {
+        absent_is_fine(atomic_file::create_once(&self.0.join("stored"), b"").map(drop))
     }
 
     /// Creates the directory with its task, unless the directory exists. A crash leaves the whole directory or none. A

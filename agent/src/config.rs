@@ -31,8 +31,8 @@ pub struct AgentArgs {
     /// Where other members of a job reach this node [default: from the instance metadata].
     #[arg(long, value_name = "ADDRESS")]
     pub address: Option<String>,
-    /// The region whose signatures the function URLs accept, without a token in the node file [default: that of the
-    /// URL, else from the instance metadata].
+    /// The region of the function URLs and of S3 [default: that of the URL, else AWS_REGION for S3, else from the instance
+    /// metadata].
     #[arg(long, value_name = "NAME")]
     pub region: Option<String>,
     /// The instance metadata service.
@@ -80,6 +80,10 @@ pub struct AgentArgs {
     /// How much output of ended allocs is kept on the node for readers, in MiB. The oldest is removed first.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub keep_output_mib: u64,
+    /// How much output that is not stored in S3 yet is kept on the node after the directory of its alloc was destroyed, in
+    /// MiB. The oldest is dropped first.
+    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
+    pub keep_unsent_mib: u64,
     /// How long to wait for one destroy before going on with the others, in seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
     pub destroy_timeout_s: Duration,

@@ -3,6 +3,7 @@
 //! Guarantees: uses only IMDSv2, with a token for each call; no answer means that nothing is known.
 //! Does not: act on an interruption. The agent tells the control plane, which decides.
 
+use aws_credential_types::Credentials;
 use model::causes::chain;
 use model::time::Time;
 use serde::Deserialize;
@@ -48,6 +49,14 @@ pub struct RoleCredentials {
     pub token: String,
     /// When they end, by EC2's clock.
     pub expiration: jiff::Timestamp,
+}
+
+impl RoleCredentials {
+    /// The same in the form of the SDK.
+    pub fn to_sdk(&self) -> Credentials {
+        let Self { access_key_id, secret_access_key, token, .. } = self;
+        Credentials::new(access_key_id, secret_access_key, Some(token.clone()), None, "instance role")
+    }
 }
 
 impl std::fmt::Debug for RoleCredentials {

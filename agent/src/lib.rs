@@ -3,7 +3,10 @@
 //! ```text
 //! agent ─ config              puts the parts together, and runs the loops
 //! control ─ backoff ─ client  the loop of heartbeats and alloc reports
-//! signer                      signs requests with the instance's role, where the node has no token
+//! signer ─ role_keys          signs requests with the instance's role, where the node has no token
+//! output ─ outputs            the loop that sends output to readers
+//! uploads ─ unsent            the loop that stores the output of ended allocs in S3
+//! s3_access ─ role_keys       region and credentials for S3
 //! sweep ─ handles             the loop of handle reports; destroys what an answer names
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
@@ -46,9 +49,13 @@ pub mod outputs;
 pub mod process_table;
 pub mod protocol;
 pub mod reconcile;
+pub mod role_keys;
 pub mod runner;
 pub mod runtime;
+pub mod s3_access;
 pub mod signer;
 pub mod supervisor;
 pub mod sweep;
+pub mod unsent;
+pub mod uploads;
 pub mod watch;

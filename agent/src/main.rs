@@ -1,5 +1,6 @@
 //! `nodekeeper-agent`: reads the command line, the environment and the clock, and passes them to the rest.
 
+use aws_credential_types::Credentials;
 use clap::Parser;
 use model::time::Time;
 use nodekeeper_agent::OWN_PROGRAM;
@@ -8,6 +9,7 @@ use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
 use nodekeeper_agent::isolation::{end, helper, metadata, probe};
 use nodekeeper_agent::runtime::Environment;
+use nodekeeper_agent::s3_access::S3Environment;
 use nodekeeper_agent::supervisor::{self, SupervisorContext};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -74,7 +76,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     };
     #[allow(clippy::disallowed_methods, reason = "the agent gets the clock here, as an argument")]
     let clock = jiff::Timestamp::now;
-    let config = AgentConfig { node, args, boot_id, program: program()?, clock };
+    let config = AgentConfig { node, args, boot_id, program: program()?, s3: s3_environment(), clock };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -83,6 +85,20 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     // Does not wait for running tasks: a destroy that hangs must not delay the end of the agent.
     runtime.shutdown_background();
     outcome.map(drop)
+}
+
+/// What the environment says about S3. Jobs do not get the agent's environment.
+fn s3_environment() -> S3Environment {
+    #[allow(clippy::disallowed_methods, reason = "the agent gets its environment here, as an argument")]
+    let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let credentials = match (var("AWS_ACCESS_KEY_ID"), var("AWS_SECRET_ACCESS_KEY")) {
+        (Some(id), Some(secret)) => {
+            Some(Credentials::new(id, secret, var("AWS_SESSION_TOKEN"), None, "the environment"))
+        }
+        _ => None,
+    };
+    let endpoint = var("AWS_ENDPOINT_URL_S3").or_else(|| var("AWS_ENDPOINT_URL"));
+    S3Environment { credentials, region: var("AWS_REGION"), endpoint }
 }
 
 #[allow(clippy::disallowed_methods, reason = "the supervisor gets the clock here, as an argument")]

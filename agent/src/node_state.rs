@@ -29,6 +29,8 @@ pub struct NodeState {
     pub allocs_changed: Notify,
     /// Wakes the loop of handle reports: send one soon.
     pub handles_changed: Notify,
+    /// Wakes the loop that stores outputs: an alloc has ended.
+    pub alloc_ended: Notify,
 }
 
 impl NodeState {
@@ -44,6 +46,7 @@ impl NodeState {
             heartbeat_now: Notify::new(),
             allocs_changed: Notify::new(),
             handles_changed: Notify::new(),
+            alloc_ended: Notify::new(),
         }
     }
 

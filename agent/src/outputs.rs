@@ -1,4 +1,4 @@
-//! The output of allocs on this machine: in the directory of the alloc, and kept for a while after that was destroyed.
+//! The output of allocs on this machine: in the directory of the alloc, and kept for readers after that was destroyed.
 //!
 //! Guarantees: what is kept stays below a limit, and the oldest goes first; of an output that is larger than the limit the end
 //! is kept; a symbolic link is never followed; jobs cannot read what is kept.
@@ -7,6 +7,7 @@
 use crate::alloc_dir::AllocDir;
 use crate::atomic_file::absent_is_fine;
 use crate::data_dir::DataDir;
+use crate::unsent::Unsent;
 use model::ids::AllocId;
 use model::output::Then;
 use nix::fcntl::OFlag;
@@ -43,14 +44,16 @@ pub struct Part {
 pub struct Outputs {
     allocs: PathBuf,
     kept: PathBuf,
+    unsent: Unsent,
     /// How many bytes are kept.
     limit: u64,
 }
 
 impl Outputs {
-    /// The output in this data directory. At most `mib` MiB of ended allocs are kept.
-    pub fn open(data: &DataDir, mib: u64) -> Self {
-        let outputs = Self { allocs: data.allocs(), kept: data.outputs(), limit: mib.saturating_mul(1 << 20) };
+    /// The output in this data directory. At most `mib` MiB of ended allocs are kept for readers; what `unsent` keeps comes on
+    /// top of that.
+    pub fn open(data: &DataDir, mib: u64, unsent: Unsent) -> Self {
+        let outputs = Self { allocs: data.allocs(), kept: data.outputs(), unsent, limit: mib.saturating_mul(1 << 20) };
         // The files have the user ids of jobs. Only the agent may reach them.
         if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&outputs.kept) {
             tracing::warn!(%error, path = %outputs.kept.display(), "no output of ended allocs can be kept");
@@ -63,11 +66,14 @@ impl Outputs {
         let dir = AllocDir::of(&self.allocs, id);
         // Looked up before the size: what an ended alloc has written is all there is.
         let ended = dir.path().exists() && dir.exit_record()?.is_some();
-        if let Some(file) = open(&dir.output())? {
+        if let Some(file) = open_regular(&dir.output())? {
             return part(file, 0, from, most, ended);
         }
+        if let Some(file) = open_regular(&self.unsent.path(id))? {
+            return part(file, 0, from, most, true);
+        }
         if let Some((start, path)) = self.kept_file(id)?
-            && let Some(file) = open(&path)?
+            && let Some(file) = open_regular(&path)?
         {
             return part(file, start, from, most, true);
         }
@@ -80,15 +86,19 @@ impl Outputs {
         Ok(Part { offset, bytes: Vec::new(), size: offset, then })
     }
 
-    /// Keeps the output of an alloc whose directory is about to be destroyed. If that fails, the output is lost.
+    /// Keeps the output of an alloc whose directory is about to be destroyed: for readers, and until it is stored. If that
+    /// fails, the output is lost.
     pub fn keep(&self, id: AllocId, dir: &AllocDir) {
+        if let Err(error) = self.unsent.keep(id, dir) {
+            tracing::warn!(alloc_id = %id, %error, "the output of an ended alloc will not be stored");
+        }
         if let Err(error) = self.try_keep(id, &dir.output()) {
             tracing::warn!(alloc_id = %id, %error, "the output of an ended alloc is not kept");
         }
     }
 
     fn try_keep(&self, id: AllocId, output: &Path) -> io::Result<()> {
-        let Some(mut file) = open(output)? else { return Ok(()) };
+        let Some(mut file) = open_regular(output)? else { return Ok(()) };
         let size = file.metadata()?.len();
         if size == 0 || self.limit == 0 {
             return Ok(());
@@ -147,8 +157,8 @@ impl Outputs {
     }
 }
 
-/// Opens a regular file; `None` if there is none.
-fn open(path: &Path) -> io::Result<Option<File>> {
+/// Opens a regular file; `None` if there is none. A symbolic link is an error.
+pub(crate) fn open_regular(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     match File::options().read(true).custom_flags(flags.bits()).open(path) {
         Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
@@ -176,7 +186,7 @@ fn part(mut file: File, start: u64, from: Start, most: u64, ended: bool) -> io::
 mod tests {
     use super::*;
     use crate::alloc_dir::ExitRecord;
-    use crate::protocol::testing::alloc_id;
+    use crate::protocol::testing::{alloc_id, node_id};
 
     struct Disk {
         root: tempfile::TempDir,
@@ -187,7 +197,8 @@ mod tests {
         fn new(limit: u64) -> Self {
             let root = tempfile::tempdir().unwrap();
             let data = DataDir::open(root.path()).unwrap();
-            Self { outputs: Outputs { limit, ..Outputs::open(&data, 1) }, root }
+            let unsent = Unsent::open(&data, node_id(), 1);
+            Self { outputs: Outputs { limit, ..Outputs::open(&data, 1, unsent) }, root }
         }
 
         fn alloc(&self, n: u32, output: &str) -> AllocDir {

@@ -1,27 +1,19 @@
 //! Signs requests with the credentials of the instance's role (AWS Signature Version 4).
 //!
-//! Guarantees: credentials are fetched again before they end, and after a refusal. A clock that is wrong does not lock the
-//! node out: the answer of a refusal says which time it is.
-//! Does not: keep credentials on disk.
+//! Guarantees: a request is signed with credentials that count now, and with AWS's time (see [`crate::role_keys`]).
+//! Does not: sign requests to S3; the crate `s3` does.
 //! Source: "Signature Version 4" in the IAM User Guide; AWS accepts a request for five minutes around its time.
 
-use crate::imds::{Imds, ImdsError, RoleCredentials};
-use aws_credential_types::Credentials;
+use crate::imds::{ImdsError, RoleCredentials};
+use crate::role_keys::RoleKeys;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
-use jiff::{SignedDuration, Timestamp};
-use std::sync::atomic::{AtomicI64, Ordering};
+use jiff::Timestamp;
+use std::sync::Arc;
 use std::time::SystemTime;
-use tokio::sync::Mutex;
 
 /// The service of function URLs.
 const SERVICE: &str = "lambda";
-
-/// How long before their end credentials are fetched again. EC2 has new ones at least five minutes before.
-const REFRESH: SignedDuration = SignedDuration::from_mins(4);
-
-/// A difference of clocks that is not worth a correction.
-const SMALL_SKEW_S: i64 = 30;
 
 /// Why a request cannot be signed.
 #[derive(Debug, thiserror::Error)]
@@ -37,55 +29,26 @@ pub enum SignError {
 /// Signs the requests of one node.
 #[derive(Debug)]
 pub struct Signer {
-    imds: Imds,
+    keys: Arc<RoleKeys>,
     region: String,
-    cached: Mutex<Option<RoleCredentials>>,
-    /// The seconds by which AWS's clock is ahead of the node's.
-    skew_s: AtomicI64,
 }
 
 impl Signer {
     /// A signer for function URLs in this region.
-    pub const fn new(imds: Imds, region: String) -> Self {
-        Self { imds, region, cached: Mutex::const_new(None), skew_s: AtomicI64::new(0) }
+    pub const fn new(keys: Arc<RoleKeys>, region: String) -> Self {
+        Self { keys, region }
     }
 
     /// The headers that sign this `POST`, at this time of the node's clock.
     pub async fn headers(&self, url: &str, body: &[u8], at: Timestamp) -> Result<Vec<(String, String)>, SignError> {
-        let at = at.saturating_add(SignedDuration::from_secs(self.skew_s.load(Ordering::Relaxed)));
-        let at = at.unwrap_or(Timestamp::UNIX_EPOCH);
-        let credentials = self.credentials(at).await?;
+        let at = self.keys.corrected(at);
+        let credentials = self.keys.at(at).await?;
         signature(&credentials, &self.region, url, body, at).map_err(SignError::Invalid)
     }
 
-    async fn credentials(&self, at: Timestamp) -> Result<RoleCredentials, ImdsError> {
-        let mut cached = self.cached.lock().await;
-        let left = |c: &RoleCredentials| c.expiration.duration_since(at);
-        if let Some(known) = cached.as_ref().filter(|c| left(c) > REFRESH) {
-            return Ok(known.clone());
-        }
-        match (self.imds.credentials().await, cached.as_ref()) {
-            (Ok(new), _) => {
-                *cached = Some(new.clone());
-                Ok(new)
-            }
-            // Without an answer the old ones serve to their end.
-            (Err(_), Some(old)) if left(old) > SignedDuration::ZERO => Ok(old.clone()),
-            (Err(error), _) => Err(error),
-        }
-    }
-
-    /// Notes that AWS refused a signature. `at` is the time by the node's clock, and `date` is the time in AWS's answer.
-    /// The signer then fetches new credentials and corrects the time of the next request.
+    /// Notes that AWS refused a signature: see [`RoleKeys::refused`].
     pub async fn refused(&self, date: Option<&str>, at: Timestamp) {
-        *self.cached.lock().await = None;
-        let Some(real) = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()) else { return };
-        let skew = real.timestamp().duration_since(at).as_secs();
-        let known = self.skew_s.load(Ordering::Relaxed);
-        if skew.abs_diff(known) > SMALL_SKEW_S.unsigned_abs() {
-            tracing::warn!(seconds = skew, "the node's clock differs from AWS's: requests are signed with AWS's time");
-            self.skew_s.store(skew, Ordering::Relaxed);
-        }
+        self.keys.refused(date, at).await;
     }
 }
 
@@ -97,9 +60,7 @@ fn signature(
     body: &[u8],
     at: Timestamp,
 ) -> Result<Vec<(String, String)>, String> {
-    let RoleCredentials { access_key_id, secret_access_key, token, .. } = credentials;
-    let identity =
-        Credentials::new(access_key_id, secret_access_key, Some(token.clone()), None, "instance role").into();
+    let identity = credentials.to_sdk().into();
     let params = v4::SigningParams::builder()
         .identity(&identity)
         .region(region)

@@ -8,12 +8,16 @@
 //! carry too.
 
 use crate::contexts::Settings;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
+use async_trait::async_trait;
 use aws_config::credential_process::CredentialProcessProvider;
 use aws_config::{ConfigLoader, Region, SdkConfig};
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use s3::{Access, Keys, S3};
 use std::error::Error;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 /// What gives the credentials of a profile that the SDK cannot read. It reads AWS_PROFILE, as the SDK does.
 const AWS_CLI: &str = "aws configure export-credentials --format process";
@@ -40,6 +44,31 @@ pub async fn config(profile: Option<&str>, told: &Settings) -> anyhow::Result<Sd
         bail!("{}", no_session(&error, profile));
     }
     Ok(loader(told).credentials_provider(cli).load().await)
+}
+
+/// S3 with the credentials and in the region of this configuration. `endpoint` is the value of AWS_ENDPOINT_URL_S3.
+pub fn s3(config: &SdkConfig, endpoint: Option<&str>, clock: fn() -> SystemTime) -> anyhow::Result<S3> {
+    let region = config.region().context("no region is set")?.to_string();
+    let keys = SdkKeys { provider: config.credentials_provider(), clock };
+    Ok(S3::new(Arc::new(keys), region, endpoint.or_else(|| config.endpoint_url()))?)
+}
+
+/// The operator's credentials, and the operator's clock.
+#[derive(Debug)]
+struct SdkKeys {
+    provider: Option<SharedCredentialsProvider>,
+    clock: fn() -> SystemTime,
+}
+
+#[async_trait]
+impl Keys for SdkKeys {
+    async fn access(&self) -> Result<Access, String> {
+        let provider = self.provider.as_ref().ok_or("no credentials are set")?;
+        let credentials = provider.provide_credentials().await.map_err(|error| told(&error))?;
+        Ok(Access { credentials, at: (self.clock)() })
+    }
+
+    async fn refused(&self, _: &Access, _: Option<&str>) {}
 }
 
 fn loader(told: &Settings) -> ConfigLoader {

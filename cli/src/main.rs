@@ -97,7 +97,9 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
         What::Local(args) => {
             let env = |name: &str| std::env::var(name).ok();
             let exe = std::env::current_exe()?;
-            let env = LocalEnv { path: env("PATH"), home: env("HOME"), rust_log: env("RUST_LOG"), exe, clock };
+            let s3_endpoint = env("AWS_ENDPOINT_URL_S3").filter(|url| !url.is_empty());
+            let (path, home, rust_log) = (env("PATH"), env("HOME"), env("RUST_LOG"));
+            let env = LocalEnv { path, home, rust_log, s3_endpoint, exe, clock };
             local::run(args, env).await?;
             Ok(Outcome::Done)
         }
@@ -150,8 +152,10 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::new(aws_sdk_ec2::Client::new(&config), name);
     let secrets = aws_sdk_secretsmanager::Client::new(&config);
+    let endpoint = std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty());
+    let outputs = nodekeeper_cli::aws::s3(&config, endpoint.as_deref(), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
-    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), secrets })
+    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), secrets, outputs })
 }
 
 /// Whether tables have colours.

@@ -1,7 +1,7 @@
 //! An AWS account in which permissions count: roles with the policies of the template, and a door that every call passes.
 //!
 //! Guarantees: a call that its role does not allow is refused as AWS refuses it, and the door notes every call. MiniStack
-//! checks the calls of DynamoDB and Secrets Manager itself, signatures included: each item of a transaction, each table of
+//! checks the calls of DynamoDB, S3 and Secrets Manager itself, signatures included: each item of a transaction, each table of
 //! a batch, each index. Moto is EC2, and the door checks EC2's calls: it knows what each call asks for (from AWS's "Service
 //! Authorization Reference"), and MiniStack's evaluator decides.
 //! Does not: check the signatures of EC2's calls; know resource policies, or what Lambda itself does with a role.
@@ -11,7 +11,7 @@
 //! asks for `dynamodb:TransactWriteItems`, which is no permission in AWS.
 
 use crate::second_opinions::{Emulator, python_tool, root};
-use crate::world::secrets_client;
+use crate::world::{s3_client, secrets_client};
 use aws_sdk_dynamodb::config::Credentials;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -113,7 +113,11 @@ fn policies(stack: &Value) -> BTreeMap<String, Vec<Value>> {
     let mut text = PRINTED
         .get_or_init(|| {
             let check = root().join("infra/check.py");
-            let printed = Command::new(python_tool("python")).arg(check).arg("--print-policies").output().unwrap();
+            let printed = Command::new(python_tool("python"))
+                .arg(check)
+                .args(["--print-policies", "OutputS3=demo-logs/nodes"])
+                .output()
+                .unwrap();
             assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
             String::from_utf8(printed.stdout).unwrap()
         })
@@ -235,6 +239,10 @@ impl Account {
 
     pub fn secrets(&self, credentials: &Credentials) -> aws_sdk_secretsmanager::Client {
         secrets_client(&self.url, REGION, credentials.clone())
+    }
+
+    pub fn s3(&self, credentials: &Credentials) -> s3::S3 {
+        s3_client(&self.url, REGION, credentials.clone())
     }
 
     /// The calls that were refused since the last time.
@@ -433,12 +441,22 @@ impl Inside {
         let sent = self.http.request(method, format!("{to}{path}")).headers(headers).body(body).send().await.unwrap();
         let status = sent.status();
         let mut response = Response::builder().status(status);
-        for name in ["content-type", "x-amzn-requestid", "x-amz-crc32"] {
+        for name in ["content-type", "content-range", "etag", "x-amzn-requestid", "x-amz-crc32"] {
             if let Some(value) = sent.headers().get(name) {
                 response = response.header(name, value);
             }
         }
         (status, response.body(Body::from(sent.bytes().await.unwrap())).unwrap())
+    }
+}
+
+/// What a call of S3 asks for, by AWS's "Service Authorization Reference": each step of an upload is a PutObject.
+fn s3_words(method: &Method, query: &str) -> &'static str {
+    match method.as_str() {
+        "GET" => "s3:GetObject",
+        "DELETE" if query.contains("uploadId=") => "s3:AbortMultipartUpload",
+        "PUT" | "POST" => "s3:PutObject",
+        other => panic!("{other} is new: say here what it asks for"),
     }
 }
 
@@ -461,6 +479,13 @@ async fn door(
         let refused = !status.is_success() && String::from_utf8_lossy(&bytes).contains("AccessDenied");
         inside.note(&name, what, refused);
         return Response::from_parts(parts, Body::from(bytes));
+    }
+    if signed.contains("/s3/aws4_request") {
+        // MiniStack checks these calls itself too.
+        let what = s3_words(&method, uri.query().unwrap_or_default());
+        let (status, response) = inside.pass_on(&inside.ministack.url, method, &uri, headers, body).await;
+        inside.note(&name, vec![what.to_owned()], status == StatusCode::FORBIDDEN);
+        return response;
     }
     let form = Form(
         reqwest::Url::parse(&format!("http://form/?{}", String::from_utf8_lossy(&body)))

@@ -3,6 +3,7 @@
 
 mod drills;
 mod first_contact;
+mod stored_outputs;
 
 use crate::example_events;
 use crate::second_opinions::{free_port, python_tool, root, wait_for_port};
@@ -60,11 +61,16 @@ struct Local {
 
 impl Local {
     fn start(args: &[&str]) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    /// The same, with these variables in its environment.
+    fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
         let directory = tempfile::Builder::new().prefix("nodekeeper-e2e-").tempdir().unwrap();
         let mut command = Command::new(program("nodekeeper"));
         command.args(["local", "--no-build", "--port", "0", "--dir"]).arg(directory.path()).args(args);
         let log = std::fs::File::create(directory.path().join("local.log")).unwrap();
-        let process = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let process = command.envs(env.iter().copied()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         let local = Self { process, directory };
         until("the environment file", 30, || local.path().join("env").exists().then_some(()));
         local
@@ -99,6 +105,12 @@ impl Drop for Local {
 
 fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// What a command prints as JSON.
+fn json(local: &Local, args: &[&str]) -> Value {
+    let output = local.nodekeeper(args);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", text(&output)))
 }
 
 #[test]

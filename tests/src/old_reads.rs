@@ -100,7 +100,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let other = nodes.iter().find(|n| n.node_id().is_some_and(|id| id != node)).unwrap();
     let before = look.job(original.job_id).await.unwrap().unwrap();
     let keep = Retention::of(&world.policy);
-    steps::place(look, &before, &[(0, other)], Some(&unknown), keep, now).await.unwrap();
+    steps::place(look, &before, &[(0, other)], Some(&unknown), |_| None, keep, now).await.unwrap();
     let update = AllocUpdate {
         alloc_id: original,
         client: ClientStatus::Running,

@@ -58,7 +58,10 @@ pub struct Emulator {
 
 impl Emulator {
     fn start(name: &str, configure: impl Fn(&mut Command, u16)) -> Self {
-        let port = free_port();
+        Self::start_at(free_port(), name, configure)
+    }
+
+    fn start_at(port: u16, name: &str, configure: impl Fn(&mut Command, u16)) -> Self {
         let mut command = Command::new(python_tool(name));
         configure(&mut command, port);
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -76,7 +79,12 @@ impl Emulator {
     }
 
     pub fn moto() -> Self {
-        Self::start("moto_server", |c, port| _ = c.args(["-H", "127.0.0.1", "-p", &port.to_string()]))
+        Self::moto_at(free_port())
+    }
+
+    /// The same, at this port.
+    pub fn moto_at(port: u16) -> Self {
+        Self::start_at(port, "moto_server", |c, port| _ = c.args(["-H", "127.0.0.1", "-p", &port.to_string()]))
     }
 }
 

@@ -9,6 +9,7 @@ use lambda_stand_in::{Issued, MAX_SKEW, Signed, UrlAuth, caller};
 use model::chance::Chance;
 use model::time::{Span, Time};
 use nodekeeper_agent::imds::Imds;
+use nodekeeper_agent::role_keys::RoleKeys;
 use nodekeeper_agent::signer::Signer;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -208,7 +209,7 @@ async fn what_the_agent_signs_is_accepted_also_after_a_wrong_clock() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let imds = Imds::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await });
-    let signer = Signer::new(imds, REGION.into());
+    let signer = Signer::new(std::sync::Arc::new(RoleKeys::new(imds)), REGION.into());
     let clock = |time: Time| jiff::Timestamp::from_millisecond(time.as_ms()).unwrap();
     let url = "http://abc.lambda-url.eu-west-1.on.aws/v1/nodes/3-01JD/heartbeat";
     let signed = async |at: Time| {

@@ -129,7 +129,8 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let node = tables.ready(0).await;
     let cached = || JobSpec { caches: vec!["data".into()], ..spec() };
     let (first, second) = (tables.job(0, cached()).await, tables.job(1, cached()).await);
-    let node = steps::place(&tables.store, &first, &[(0, &node)], None, KEEP, at(80)).await.unwrap().remove(0);
+    let node =
+        steps::place(&tables.store, &first, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap().remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let failed = Ending { client: ClientStatus::Failed, exit_code: Some(1), message: None, log_tail: None };
     // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
@@ -142,7 +143,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     for (state, placed) in [(HandleState::Destroying, false), (HandleState::Gone, true)] {
         let row = cache().await.unwrap().unwrap();
         tables.store.apply(&change_handle(&row, &Handle { state, ..row.clone() })).await.unwrap();
-        let result = steps::place(&tables.store, &second, &[(0, &node)], None, KEEP, at(100)).await;
+        let result = steps::place(&tables.store, &second, &[(0, &node)], None, |_| None, KEEP, at(100)).await;
         assert_eq!(result.is_ok(), placed, "{state}");
     }
     let anew = cache().await.unwrap().unwrap();
@@ -249,12 +250,12 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
     let before = tables.all().await;
     let members = [(0, &a), (1, &b)];
-    assert!(steps::place(&tables.store, &job, &members, None, KEEP, at(80)).await.unwrap_err().is_conflict());
+    assert!(steps::place(&tables.store, &job, &members, None, |_| None, KEEP, at(80)).await.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
     let resumed = held.with_intent(model::Intent::Run, None, at(81)).unwrap();
     let b = tables.store.write(Some(&held), &resumed, Vec::new()).await.unwrap();
     let members = [(0, &a), (1, &b)];
-    steps::place(&tables.store, &job, &members, None, KEEP, at(82)).await.unwrap();
+    steps::place(&tables.store, &job, &members, None, |_| None, KEEP, at(82)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     let ids: Vec<AllocId> = jobs[0].summary.allocs.iter().copied().collect();
     assert_eq!((jobs[0].summary.state, jobs[0].summary.copies), (JobState::Placed, 2));
@@ -271,7 +272,7 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     assert_eq!(tables.store.live_allocs().await.unwrap().len(), 2);
     // A caller that read the job as queued cannot place it again.
     let (c, d) = (tables.ready(2).await, tables.ready(3).await);
-    let again = steps::place(&tables.store, &job, &[(0, &c), (1, &d)], None, KEEP, at(83)).await;
+    let again = steps::place(&tables.store, &job, &[(0, &c), (1, &d)], None, |_| None, KEEP, at(83)).await;
     assert!(again.unwrap_err().is_conflict());
 }
 
@@ -284,12 +285,12 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
     let node_id = node.node_id().unwrap();
     let trace = Handle::new(node_id, id.to_string(), model::HandleKind::Container, HandleState::Live, 5, at(99_999));
     tables.store.apply(&insert_handle(&trace)).await.unwrap();
-    let placed = steps::place(&tables.store, &job, &[(0, &node)], None, KEEP, at(80)).await;
+    let placed = steps::place(&tables.store, &job, &[(0, &node)], None, |_| None, KEEP, at(80)).await;
     assert!(placed.unwrap_err().is_conflict());
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!((nodes, handles), (vec![node.clone()], vec![trace.clone()]));
     assert_eq!((jobs[0].summary.state, jobs[0].summary.copies), (JobState::Queued, 1));
-    steps::place(&tables.store, &jobs[0], &[(0, &node)], None, KEEP, at(90)).await.unwrap();
+    steps::place(&tables.store, &jobs[0], &[(0, &node)], None, |_| None, KEEP, at(90)).await.unwrap();
     let next = AllocId { copy: 1, ..id };
     let (_, jobs, handles) = tables.all().await;
     assert_eq!(jobs[0].summary.allocs.iter().collect::<Vec<_>>(), [&next]);
@@ -299,7 +300,7 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
 async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
     let node = tables.ready(0).await;
     let job = tables.job(0, spec()).await;
-    let nodes = steps::place(&tables.store, &job, &[(0, &node)], None, KEEP, at(80)).await.unwrap();
+    let nodes = steps::place(&tables.store, &job, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap();
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let job = tables.store.job(job.summary.job_id).await.unwrap().unwrap();
     (nodes.into_iter().next().unwrap(), job, alloc)

@@ -1,6 +1,6 @@
 //! What an operator sees: the whole story of a job, told by one command.
 
-use crate::world::{World, credentials, quick_policy, secrets_client};
+use crate::world::{World, credentials, quick_policy, s3_client, secrets_client};
 use clap::Parser;
 use model::ids::{AllocId, JobId};
 use model::time::Time;
@@ -41,7 +41,8 @@ impl World {
         let (store, dynamo, cloud) = (self.look.clone(), self.dynamo.clone(), Arc::clone(&self.cloud));
         // No command of a story needs the secret.
         let secrets = secrets_client("http://127.0.0.1:9", "us-east-1", credentials());
-        operate(Cluster { store, dynamo, cloud, secrets }, self.now(), line).await.unwrap()
+        let outputs = s3_client("http://127.0.0.1:9", "us-east-1", credentials());
+        operate(Cluster { store, dynamo, cloud, secrets, outputs }, self.now(), line).await.unwrap()
     }
 
     /// Steps until the alloc is in this state and as many nodes are ready.

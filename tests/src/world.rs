@@ -83,6 +83,16 @@ pub fn secrets_client(
     aws_sdk_secretsmanager::Client::from_conf(config)
 }
 
+/// A client of the S3 at this URL.
+pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb::config::Credentials) -> s3::S3 {
+    let config = aws_config::SdkConfig::builder()
+        .region(aws_config::Region::new(region))
+        .credentials_provider(aws_sdk_dynamodb::config::SharedCredentialsProvider::new(credentials))
+        .endpoint_url(url)
+        .build();
+    nodekeeper_cli::aws::s3(&config, None, std::time::SystemTime::now).unwrap()
+}
+
 /// The master key of every world.
 const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
 

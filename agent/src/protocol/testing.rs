@@ -34,5 +34,6 @@ pub(crate) fn order(copy: u32, placed_seq: u64) -> AllocOrder {
         vcpus: 1,
         nodes: 1,
         hosts: Vec::new(),
+        output_s3: None,
     }
 }

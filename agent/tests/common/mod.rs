@@ -105,6 +105,7 @@ pub fn order(copy: u32, script: &str) -> AllocOrder {
         vcpus: 1,
         nodes: 1,
         hosts: vec!["127.0.0.1".into()],
+        output_s3: None,
     }
 }
 

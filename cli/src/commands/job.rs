@@ -59,6 +59,10 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         writeln!(context.out)?;
         alloc_rows(&allocs, now).colours(context.colours).print(context.out)?;
         writeln!(context.out)?;
+        if allocs.iter().any(|alloc| alloc.output_s3.is_some()) {
+            place_rows(&allocs).print(context.out)?;
+            writeln!(context.out)?;
+        }
         history_rows(&allocs, now).print(context.out)?;
     }
     Ok(Outcome::Done)
@@ -136,6 +140,17 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
             or_blank(alloc.exit_code),
             or_blank(alloc.message.as_ref()),
         ]);
+    }
+    rows
+}
+
+/// Where the whole output of each alloc is stored after its end.
+fn place_rows(allocs: &[Alloc]) -> Rows {
+    let mut rows = Rows::new(&["ALLOC", "WHOLE OUTPUT, AFTER THE END"]);
+    for alloc in allocs {
+        if let Some(place) = &alloc.output_s3 {
+            rows.row([short_alloc(alloc.id()), place.to_string()]);
+        }
     }
     rows
 }

@@ -1,7 +1,7 @@
 //! `logs`: the output of a job or an alloc, whole or its end, also while it comes.
 //!
 //! Guarantees: the output alone goes to standard output, and everything about it to standard error.
-//! Does not: keep output. A node keeps it for a while, and the table of allocs keeps the last 8 KiB.
+//! Does not: keep output. A node keeps it for a while, S3 if the policy says so, and the table of allocs keeps the last 8 KiB.
 
 use super::find::{Finder, Work, short, short_alloc};
 use super::follow::{Followed, Tells, last_allocs};
@@ -11,6 +11,7 @@ use super::show::{self, when};
 use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::ids::AllocId;
+use model::stored::S3Place;
 use model::time::Time;
 use model::{Alloc, ClientStatus, Job};
 use serde::Serialize;
@@ -47,6 +48,8 @@ struct Log<'a> {
     message: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     log_tail: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_s3: Option<&'a S3Place>,
 }
 
 pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
@@ -148,5 +151,6 @@ fn log(alloc: &Alloc) -> Log<'_> {
         exit_code: alloc.exit_code,
         message: alloc.message.as_deref(),
         log_tail: alloc.log_tail.as_deref(),
+        output_s3: alloc.output_s3.as_ref(),
     }
 }

@@ -38,6 +38,7 @@ mod progress;
 mod run;
 mod show;
 mod status;
+mod stored_output;
 mod story;
 mod submit;
 mod teardown;
@@ -74,6 +75,8 @@ pub struct Cluster {
     pub cloud: Arc<dyn Cloud>,
     /// Where the master key of the node tokens is kept.
     pub secrets: aws_sdk_secretsmanager::Client,
+    /// Where nodes store outputs.
+    pub outputs: s3::S3,
 }
 
 impl fmt::Debug for Cluster {

@@ -8,7 +8,7 @@
 //! Does not: wait for ever for a node that does not answer, once the alloc has ended.
 
 use super::operate::retried;
-use super::output_stream::{Printer, Until, has_whole, last_lines};
+use super::output_stream::{Printer, Until, has_whole, last_lines, lines_bytes};
 use super::{Cluster, Context};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -28,10 +28,6 @@ const RENEW_BEFORE: Span = Span::from_s(45);
 const ANSWERS_WITHIN: Span = Span::from_s(20);
 /// The person is told that the node was asked if this look has found nothing.
 const SLOW_LOOK: u32 = LOOKS + 1;
-/// How many bytes are read for each line that is wanted. Longer lines make fewer lines.
-const BYTES_A_LINE: u64 = 400;
-/// The most bytes that are read for a number of lines.
-const MAX_LINES_BYTES: u64 = 64 << 20;
 
 /// How a look at an alloc's output went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,8 +75,7 @@ impl Reader {
         let follow_id = Chance::real().ulid(now).to_string();
         // Shows whether the table can be read, before the node sends anything.
         cluster.store.piece(&follow_id, 0).await?;
-        let most = |lines| (lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES);
-        let follow = Follow { follow_id, alloc_id, last_bytes: lines.map(most), until_at: now + FOLLOW_LASTS };
+        let follow = Follow { follow_id, alloc_id, last_bytes: lines.map(lines_bytes), until_at: now + FOLLOW_LASTS };
         let may_wait = until == Until::End && !alloc.summary.client.is_final();
         let record = write(cluster, alloc, &follow, may_wait, now).await?;
         let pinged_at = record.contact().map(|contact| contact.last_ping_at);
@@ -97,6 +92,11 @@ impl Reader {
             looks: 0,
             held: lines.map(|lines| (lines, Vec::new())),
         })
+    }
+
+    /// Where the next byte would be in the output. 0 if nothing has come.
+    pub(super) const fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// Prints what has come.

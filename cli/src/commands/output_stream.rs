@@ -2,9 +2,11 @@
 //!
 //! Guarantees: prints the output of each alloc in the order of its bytes, and says on standard error what is missing and why;
 //! one failed read does not end it; on a terminal nothing in the output is obeyed, elsewhere each byte is printed as it is.
-//! Does not: wait for a node that cannot answer any more. Then the end of the output is printed that the node has reported.
+//! Does not: wait for a node that cannot answer any more, or for an output that is not stored yet. Then the end of the output
+//! is printed that the node has reported.
 
 use super::output_reader::{Look, Reader};
+use super::stored_output::{self, Stored};
 use super::{Cluster, Context, Screen, show};
 use model::ids::AllocId;
 use model::time::{Span, Time};
@@ -18,6 +20,10 @@ use store::{DbError, WriteError};
 pub(super) const POLL: Duration = Duration::from_millis(500);
 /// The stream ends after this many failed looks in a row.
 const FAILED_LOOKS: u32 = 5;
+/// How many bytes are read for each line that is wanted. Longer lines make fewer lines.
+const BYTES_A_LINE: u64 = 400;
+/// The most bytes that are read for a number of lines.
+const MAX_LINES_BYTES: u64 = 64 << 20;
 /// When a node that could not be asked is asked again.
 const ASK_AGAIN: Span = Span::from_s(10);
 
@@ -44,6 +50,8 @@ pub(super) struct OutputStream<'a> {
     done: BTreeSet<AllocId>,
     /// The alloc whose node could not be asked, and when it is asked again.
     unasked: Option<(AllocId, Time)>,
+    /// Why the output that was asked for last is not read from where it should be stored.
+    not_stored: Option<String>,
     printer: Printer,
     failed_looks: u32,
 }
@@ -60,6 +68,7 @@ impl<'a> OutputStream<'a> {
             reader: None,
             done: except,
             unasked: None,
+            not_stored: None,
             printer: Printer::default(),
             failed_looks: 0,
         }
@@ -107,19 +116,15 @@ impl<'a> OutputStream<'a> {
                 Look::More => return Ok(false),
                 Look::Done => self.printer.end(context)?,
                 Look::Cut(why) => {
-                    let id = reader.alloc_id;
-                    self.printer.end(context)?;
-                    writeln!(context.err, "output of {id} is missing: {why}")?;
-                    if let Some(alloc) = self.cluster.store.alloc(id).await? {
-                        tail(context, &alloc)?;
-                    }
+                    let (id, offset) = (reader.alloc_id, reader.offset());
+                    self.without_node(context, id, offset, &why).await?;
                 }
             }
             self.close(context.now()).await;
         }
     }
 
-    /// Opens the next alloc. An ended alloc whose row has the whole output is printed at once.
+    /// Opens the next alloc. An ended alloc is printed at once if its row has the whole output, or if it is stored.
     async fn open(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Opened> {
         let mut allocs = self.cluster.store.allocs_of(job).await?.rows;
         allocs.retain(|a| a.id().member == self.member && !self.done.contains(&a.id()));
@@ -134,6 +139,10 @@ impl<'a> OutputStream<'a> {
                 self.done.insert(id);
                 continue;
             }
+            if self.stored(context, &alloc, 0).await? {
+                self.done.insert(id);
+                continue;
+            }
             if self.unasked.is_some_and(|(unasked, again_at)| unasked == id && now < again_at && !is_final) {
                 return Ok(Opened::Waits);
             }
@@ -144,6 +153,7 @@ impl<'a> OutputStream<'a> {
                 }
                 Err(why) if is_final || self.until == Until::Now => {
                     writeln!(context.err, "the node cannot be asked for the output of {id}: {}", said(&why))?;
+                    self.say_why_not_stored(context)?;
                     tail(context, &alloc)?;
                     self.done.insert(id);
                 }
@@ -158,6 +168,55 @@ impl<'a> OutputStream<'a> {
             }
         }
         Ok(Opened::Nothing)
+    }
+
+    /// Prints what is stored of the output of an ended alloc, from this byte on. Returns whether nothing is left to do.
+    async fn stored(&mut self, context: &mut Context<'_>, alloc: &Alloc, from: u64) -> anyhow::Result<bool> {
+        self.not_stored = None;
+        let Some(place) = alloc.output_s3.as_ref().filter(|_| alloc.summary.client.is_final()) else {
+            return Ok(false);
+        };
+        // The last lines of what the node had were printed before.
+        let lines = self.lines.filter(|_| from == 0);
+        match stored_output::print(self.cluster, context, &mut self.printer, place, from, lines).await? {
+            Stored::Printed => self.printer.end(context)?,
+            Stored::Cut(at, why) => {
+                self.printer.end(context)?;
+                writeln!(context.err, "the output of {} after byte {at} is missing: {why}", alloc.id())?;
+            }
+            Stored::Not(why) => {
+                self.not_stored = Some(why);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Prints the rest of an output that its node does not send: what is stored, or else the end that the row has.
+    async fn without_node(
+        &mut self,
+        context: &mut Context<'_>,
+        id: AllocId,
+        offset: u64,
+        why: &str,
+    ) -> anyhow::Result<()> {
+        let alloc = self.cluster.store.alloc(id).await?;
+        if let Some(alloc) = &alloc
+            && self.stored(context, alloc, offset).await?
+        {
+            return Ok(());
+        }
+        self.printer.end(context)?;
+        writeln!(context.err, "output of {id} is missing: {why}")?;
+        self.say_why_not_stored(context)?;
+        alloc.map_or(Ok(()), |alloc| tail(context, &alloc))
+    }
+
+    fn say_why_not_stored(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        match self.not_stored.take() {
+            Some(why) => Ok(writeln!(context.err, "{why}")?),
+            None => Ok(()),
+        }
     }
 
     /// Ends the reading of the present alloc.
@@ -226,6 +285,11 @@ pub(super) fn tail(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<(
     }
     write!(context.out, "{}", show::output(text, context.screen))?;
     Ok(context.out.flush()?)
+}
+
+/// How many bytes at the end of an output are read for so many lines.
+pub(super) fn lines_bytes(lines: usize) -> u64 {
+    (lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES)
 }
 
 /// The last lines of a text.

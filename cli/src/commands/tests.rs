@@ -15,6 +15,7 @@ mod output;
 mod permissions;
 mod running;
 mod setting_up;
+mod stored;
 
 use super::*;
 use crate::local::secrets::LocalSecret;
@@ -204,7 +205,13 @@ impl World {
         let store = Store::new(Arc::new(dynamo.clone()));
         let secrets = secrets(&LocalSecret::new(&format!("1:{}", "0f".repeat(32)), Arc::new(|| at(0)))).await;
         Self {
-            cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())), secrets },
+            cluster: Cluster {
+                store,
+                dynamo,
+                cloud: Arc::new(Listed(Vec::new())),
+                secrets,
+                outputs: stored::nothing(),
+            },
             now: at(1000),
             tick: Span::ZERO,
             screen: Screen::Pipe,

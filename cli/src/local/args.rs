@@ -86,6 +86,8 @@ pub struct LocalEnv {
     pub home: Option<String>,
     /// `RUST_LOG`
     pub rust_log: Option<String>,
+    /// `AWS_ENDPOINT_URL_S3`: what stands for S3 here, if something does.
+    pub s3_endpoint: Option<String>,
     /// The path of this program.
     pub exe: PathBuf,
     /// The clock.

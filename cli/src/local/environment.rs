@@ -21,7 +21,13 @@ const KEY_MAX_AGE_S: u32 = 5;
 pub const LOAD_ENVIRONMENT: &str = "set -a; . .nodekeeper/env; set +a";
 
 /// The environment of the functions, and of other programs that use this system.
-pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, secret_path: &str) -> BTreeMap<String, String> {
+pub(super) fn variables(
+    args: &LocalArgs,
+    places: &Places,
+    key: &str,
+    secret_path: &str,
+    s3_endpoint: Option<&str>,
+) -> BTreeMap<String, String> {
     let url = |route: &str| {
         let name = functions::serving(route).map_or_else(String::new, |function| function.name.to_owned());
         format!("{}/lambda-url/{name}", places.functions)
@@ -48,7 +54,8 @@ pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, secret_pat
         ("AWS_SECRET_ACCESS_KEY", NO_SECRET.to_owned()),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
     ];
-    common.into_iter().chain(auth).map(|(name, value)| (name.to_owned(), value)).collect()
+    let s3 = s3_endpoint.map(|url| ("AWS_ENDPOINT_URL_S3", url.to_owned()));
+    common.into_iter().chain(auth).chain(s3).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Writes lines that a shell and `cargo lambda watch --env-file` both read.

@@ -9,6 +9,7 @@
 //! that left its parents and cleared its environment ends only with the whole program (see `processes`).
 //! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
+use super::directory::{NO_SECRET, REGION};
 use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
@@ -61,6 +62,8 @@ pub struct MachineSettings {
     pub path: Option<String>,
     /// `RUST_LOG` for agents.
     pub rust_log: Option<String>,
+    /// What stands for S3.
+    pub s3_endpoint: Option<String>,
 }
 
 /// The machines that are up. Cheap to clone.
@@ -359,6 +362,10 @@ impl Machine {
         command.env_clear().env("HOME", &self.dir);
         let given = [("PATH", &settings.path), ("RUST_LOG", &settings.rust_log)];
         command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
+        if let Some(endpoint) = &settings.s3_endpoint {
+            command.env("AWS_ENDPOINT_URL_S3", endpoint).env("AWS_REGION", REGION);
+            command.env("AWS_ACCESS_KEY_ID", NO_SECRET).env("AWS_SECRET_ACCESS_KEY", NO_SECRET);
+        }
         let log = self.log()?;
         command.current_dir(&self.dir).process_group(0).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);

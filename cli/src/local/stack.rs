@@ -59,7 +59,7 @@ impl Stack {
         let ports = Ports::bind(args).await?;
         let places = ports.places(args, dir)?;
         let secret = LocalSecret::new(&key, Arc::clone(&env.clock));
-        let variables = environment::variables(args, &places, &key, secret.path());
+        let variables = environment::variables(args, &places, &key, secret.path(), env.s3_endpoint.as_deref());
         environment::write_file(&places.env_file, &variables)?;
 
         let store = database::start(args, ports.dynamo, places.dynamo, &mut tasks).await?;
@@ -74,6 +74,7 @@ impl Stack {
             user_data: !args.no_user_data,
             path: env.path.clone(),
             rust_log: env.rust_log.clone(),
+            s3_endpoint: env.s3_endpoint.clone(),
         };
         let (machines, ec2) = start_ec2(settings, env, &policy, ports.ec2, &mut tasks)?;
         let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));

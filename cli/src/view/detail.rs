@@ -7,6 +7,7 @@ use crate::commands::{Happening, WHOLE_STORY, command_line, story_of_job};
 use crate::past::{NodeLife, Past, Segment};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::stored::S3Place;
 use model::time::Time;
 use model::{Alloc, Desired, Job, NodeRecord};
 use serde::Serialize;
@@ -64,6 +65,9 @@ pub(crate) struct AllocRow {
     /// The end of its output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_tail: Option<String>,
+    /// Where its whole output is stored after the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) output_s3: Option<S3Place>,
 }
 
 impl JobDetail {
@@ -114,6 +118,7 @@ impl AllocRow {
             exit_code: alloc.exit_code,
             message: alloc.message,
             log_tail: alloc.log_tail,
+            output_s3: alloc.output_s3,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
 use crate::node::{NodeRecord, Version};
 use crate::spec::Work;
+use crate::stored::S3Place;
 use crate::summary::AllocSummary;
 use crate::time::{Span, Time};
 use crate::wire::{AllocOrder, AllocUpdate, MAX_LOG_TAIL_BYTES};
@@ -34,6 +35,9 @@ pub struct Alloc {
     pub nodes: u32,
     /// The priority of the job.
     pub priority: u32,
+    /// Where its node stores the whole output after the end; `None`: nowhere. It does not change with the policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_s3: Option<S3Place>,
     /// The exit code of the process; 128 + the number of the signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -133,6 +137,7 @@ impl Alloc {
             work: job.work.clone(),
             nodes: job.summary.nodes,
             priority: job.summary.priority,
+            output_s3: None,
             exit_code: None,
             message: None,
             log_tail: None,
@@ -269,6 +274,7 @@ impl Alloc {
             vcpus: self.summary.capacity.vcpus,
             nodes: self.nodes,
             hosts,
+            output_s3: self.output_s3.clone(),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
 //! | [`spec`], [`summary`], [`mod@array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
-//! | [`wire`], [`auth`], [`output`] | HTTP bodies, node credentials, the output of allocs on its way to a reader |
+//! | [`wire`], [`auth`], [`output`], [`stored`] | HTTP bodies, node credentials, the output of allocs on its way to a reader, and where it is stored |
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
 //! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
@@ -48,6 +48,7 @@ pub mod output;
 pub mod policy;
 pub mod reason;
 pub mod spec;
+pub mod stored;
 pub mod summary;
 pub mod time;
 pub mod told;

@@ -8,6 +8,7 @@
 use crate::batch::Batch;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::output::Then;
+use crate::stored::S3Place;
 use crate::time::Time;
 use crate::words::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use serde::{Deserialize, Serialize};
@@ -237,6 +238,9 @@ pub struct AllocOrder {
     /// empty; for a job of one member, the list is empty instead.
     #[serde(default)]
     pub hosts: Vec<String>,
+    /// Where the node stores the whole output after the end; `None`: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_s3: Option<S3Place>,
 }
 
 impl AllocOrder {

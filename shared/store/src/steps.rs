@@ -20,6 +20,7 @@ use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::reason::Reason;
+use model::stored::S3Place;
 use model::time::{Span, Time};
 use model::{
     ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, MAX_DUE_S,
@@ -310,13 +311,14 @@ pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, 
 
 /// Places these members of a job, each on a node of its own: all of them, or none. One transaction writes the nodes,
 /// the job, the allocs and their handle rows. The nodes must take work and have the versions as read; the transaction
-/// changes their `allocs` and `seq`. `replaces` is the unknown alloc that a copy is placed for. Returns the nodes as
-/// written.
+/// changes their `allocs` and `seq`. `replaces` is the unknown alloc that a copy is placed for. `output_s3` says where the
+/// whole output of an alloc is to be stored. Returns the nodes as written.
 pub async fn place(
     store: &Store,
     job: &Job,
     members: &[(u32, &NodeRecord)],
     replaces: Option<&Alloc>,
+    output_s3: impl Fn(AllocId) -> Option<S3Place>,
     keep: Retention,
     now: Time,
 ) -> Result<Vec<NodeRecord>, WriteError> {
@@ -327,6 +329,8 @@ pub async fn place(
         let id = AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.copies.saturating_add(n) };
         let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
         alloc.summary.replaces = replaces.map(Alloc::id);
+        // A demand runs nothing.
+        alloc.output_s3 = output_s3(id).filter(|_| !job.is_demand());
         let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
         let (write, node_after) = change(Some(*node), &node_after);
         writes.push(write);

@@ -247,6 +247,7 @@ const ALLOCS_WITHOUT_ENV: &[&str] = &[
     "message",
     "node_id",
     "nodes",
+    "output_s3",
     "placed_at",
     "placed_seq",
     "priority",

@@ -1,8 +1,7 @@
 //! What operators do with a running cluster, on real agents: rotation of the key, and the end of a cluster.
 
-use super::{Local, program, text, until};
+use super::{Local, json, program, text, until};
 use crate::second_opinions::{Emulator, root};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -29,11 +28,6 @@ fn until_file(local: &Local, name: &str) -> (String, PathBuf) {
     let is_running = || (json(local, &["job", &id, "--json"])["all_allocs"][0]["client"] == "running").then_some(());
     until("the report of the start", 60, is_running);
     (id, file)
-}
-
-fn json(local: &Local, args: &[&str]) -> Value {
-    let output = local.nodekeeper(args);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", text(&output)))
 }
 
 /// The key version of each node, by node id.

@@ -30,7 +30,7 @@ impl FakeNode {
     }
 
     /// A node whose alloc has ended.
-    fn ended(world: &World, output: &str) -> Self {
+    pub(super) fn ended(world: &World, output: &str) -> Self {
         let node = Self::new(world, output);
         *node.ended.lock().unwrap() = true;
         node
@@ -148,7 +148,7 @@ async fn print(world: &World, line: &[&str], out: &Printed, err: &Printed) -> an
 }
 
 /// The last 8 KiB of an output, as a node reports them.
-fn tail_of(output: &str) -> String {
+pub(super) fn tail_of(output: &str) -> String {
     output[output.len().saturating_sub(MAX_LOG_TAIL_BYTES)..].to_owned()
 }
 
@@ -162,18 +162,18 @@ async fn end(world: &World, job: &Job, alloc: &Alloc, output: &str) {
 }
 
 /// A world with one job on slot 0 that has ended with this output.
-async fn ended(output: &str) -> (World, Alloc) {
+pub(super) async fn ended(output: &str) -> (World, Alloc) {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
     end(&world, &job, &alloc, output).await;
     (world, alloc)
 }
 
-async fn readers(world: &World) -> usize {
+pub(super) async fn readers(world: &World) -> usize {
     world.store().node(fixtures::slot(0)).await.unwrap().unwrap().life().unwrap().follows.len()
 }
 
-fn long() -> String {
+pub(super) fn long() -> String {
     (0..20_000).map(|n| format!("line {n}\n")).collect()
 }
 

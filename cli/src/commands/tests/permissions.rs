@@ -43,8 +43,8 @@ fn who(command: &Command) -> Option<&'static str> {
     }
 }
 
-/// What `logs` does without if its caller may not do it: the node is asked for the whole output.
-const FOLLOW: &str = "dynamodb:UpdateItem nodes";
+/// What `logs` does without if its caller may not do it: the whole output is asked of the node, or read where it is stored.
+const OF_LOGS: [&str; 2] = ["dynamodb:UpdateItem nodes", "s3:GetObject"];
 
 type Calls = Arc<Mutex<BTreeSet<String>>>;
 
@@ -99,11 +99,25 @@ impl Cloud for NotingCloud {
     }
 }
 
+/// A job that is lost, with a stored output. Returns its id.
+async fn put_stored(world: &World, s3: &stored::FakeS3) -> String {
+    let job = world.put_job(3).await;
+    let alloc = Alloc::place(fixtures::alloc_id(3), &job, &fixtures::ready(0), at(100)).unwrap();
+    let place = Some("s3://logs/3.log".parse().unwrap());
+    let alloc = Alloc { output_s3: place, ..alloc.end(&Ending::lost("gone"), Span::from_s(9), at(200)) };
+    let placed = job.with_placed(&[alloc.id()]).unwrap();
+    world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
+    world.store().write(None, &alloc, Vec::new()).await.unwrap();
+    s3.put("3.log", b"stored");
+    job.summary.job_id.to_string()
+}
+
 #[tokio::test]
 async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
-    let queued = world.put_job(2).await;
+    let (queued, s3) = (world.put_job(2).await, stored::FakeS3::default());
+    let (ended, outputs) = (put_stored(&world, &s3).await, s3.serve().await);
     world.put_entry(fixtures::held(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
     let dir = tempfile::tempdir().unwrap();
     let policy = file(&dir, "p.toml", &POLICY.replace("max = 4", "max = 3"));
@@ -120,6 +134,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["job", &job],
         &["logs", &job],
         &["logs", &alloc],
+        &["logs", &ended],
         &["nodes"],
         &["node", "0"],
         &["handles", "0"],
@@ -150,12 +165,14 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         let calls = Calls::default();
         let mut watched = world.clone();
         watched.cluster.store = noting(world.cluster.dynamo.clone(), Arc::clone(&calls));
+        watched.cluster.outputs = outputs.clone();
         watched.cluster.cloud = Arc::new(NotingCloud(Arc::clone(&calls)));
         let node = output::FakeNode::new(&world, "printed\n");
         let said = node.answering(watched.run(line)).await;
         assert!(said.result.is_ok(), "{line:?}: {said:?}");
         let who = who(&parse(line).unwrap()).unwrap();
         let mut calls = calls.lock().unwrap().clone();
+        calls.extend((!s3.asked().is_empty()).then(|| "s3:GetObject".to_owned()));
         if line.first() == Some(&"key") {
             calls.insert("secretsmanager:GetSecretValue".to_owned());
             if line.contains(&"rotate") {
@@ -165,7 +182,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         // Who may do more may do this too.
         let powers = ["reader", "submitter", "operator"];
         for more in powers.iter().skip_while(|power| **power != who) {
-            let needed = calls.iter().filter(|call| (*more, call.as_str()) != ("reader", FOLLOW));
+            let needed = calls.iter().filter(|call| *more != "reader" || !OF_LOGS.contains(&call.as_str()));
             made.entry(more).or_default().extend(needed.cloned());
         }
     }

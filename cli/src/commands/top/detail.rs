@@ -119,6 +119,7 @@ fn outputs(lines: &mut Lines, job: &JobDetail, now: Time) {
             let style = lines.paint.tone(Tone::Warn);
             lines.add(style, &one_line(message), 0);
         }
+        lines.field("whole output", alloc.output_s3.as_ref());
         match &alloc.log_tail {
             Some(tail) => {
                 let shown = output(tail, Screen::Terminal);

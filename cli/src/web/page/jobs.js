@@ -46,7 +46,8 @@ function alloc(a) {
   return el("article", { class: "card", "data-key": a.alloc_id },
     el("h3", null, chip(a.client), ` on `, nodeLink(a.slot)),
     facts([["Alloc", id(a.alloc_id)], ["Node", id(a.node_id)], ["Placed", ago(a.placed_at)], ["Ran", a.finished_at ? ran : null],
-      ["Ended", ago(a.finished_at)], ["Exit code", a.exit_code], ["Message", a.message], ["Told to", a.desired === "stop" ? "stop" : null]]),
+      ["Ended", ago(a.finished_at)], ["Exit code", a.exit_code], ["Message", a.message], ["Told to", a.desired === "stop" ? "stop" : null],
+      ["Whole output", a.output_s3 ? el("code", { class: "wrap" }, a.output_s3) : null]]),
     output(a));
 }
 

@@ -6,6 +6,7 @@
 
 use super::acting::Acting;
 use model::ids::{AllocId, JobId, NodeId};
+use model::stored::S3Place;
 use model::time::Time;
 use model::{Desired, Ending, NodeRecord, ResolvedCopy};
 use runtime::answer::ActError;
@@ -49,10 +50,18 @@ impl Acting<'_> {
         let job = self.reading().job(job_id).await?;
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
-        for written in steps::place(self.run.store, &job, &members, None, self.keep, now).await? {
+        for written in
+            steps::place(self.run.store, &job, &members, None, |id| self.output_s3(id), self.keep, now).await?
+        {
             self.run.lanes.wrote(written);
         }
         Ok(())
+    }
+
+    /// Where the whole output of an alloc is to be stored, by the policy of this run.
+    fn output_s3(&self, id: AllocId) -> Option<S3Place> {
+        let prefix = self.run.seen.policy.output.s3.as_ref()?;
+        Some(prefix.place(&self.settings.cluster, id))
     }
 
     pub(super) async fn replace(&self, original: AllocId, on: NodeId, now: Time) -> Result<(), ActError> {
@@ -60,7 +69,9 @@ impl Acting<'_> {
         let (alloc, job) = (reading.alloc(original).await?, reading.job(original.job_id).await?);
         let record = self.record(on)?;
         let members = [(original.member, &record)];
-        for written in steps::place(self.run.store, &job, &members, Some(&alloc), self.keep, now).await? {
+        for written in
+            steps::place(self.run.store, &job, &members, Some(&alloc), |id| self.output_s3(id), self.keep, now).await?
+        {
             self.run.lanes.wrote(written);
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! Does not: know what a knob means; the table does.
 
 use super::{Fallback, KNOBS, Kind, Knob, Policy, SIZE_KNOBS};
+use crate::stored::{PREFIX_FORM, S3Prefix};
 use crate::words::Market;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -201,6 +202,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
         Kind::TextTable => value.as_object().is_some_and(|t| {
             t.iter().all(|(k, v)| !k.is_empty() && k.len() <= 128 && v.as_str().is_some_and(|v| v.len() <= 256))
         }),
+        Kind::S3Prefix => value.as_str().is_some_and(|t| t.parse::<S3Prefix>().is_ok()),
         Kind::Windows => {
             let minutes: Option<Vec<u64>> =
                 value.as_array().and_then(|a| a.iter().map(|m| m.as_u64().filter(|m| *m <= 100_000)).collect());
@@ -219,6 +221,7 @@ fn allowed(kind: Kind) -> String {
         Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
         Kind::Texts => "a list of texts".into(),
         Kind::TextTable => "a table of texts: keys of at most 128 bytes, values of at most 256".into(),
+        Kind::S3Prefix => PREFIX_FORM.into(),
         Kind::Windows => {
             "a list of whole minutes, alternately closed and open, that opens at all: like [54, 5, 1]".into()
         }

@@ -28,6 +28,8 @@ pub enum Kind {
     Texts,
     /// A table of texts.
     TextTable,
+    /// A bucket of S3 and perhaps a prefix: see [`crate::stored::S3Prefix`].
+    S3Prefix,
     /// A list of minutes: in turn, how long the window is closed and how long it is open.
     Windows,
 }
@@ -259,6 +261,12 @@ pub const KNOBS: &[Knob] = &[
     knob("sweep.cap_min", COUNT, "10", "and more handles than this"),
     knob("history.finished_days", Kind::Whole(1, 3650), "7", "for how many days ended jobs and allocs are kept"),
     knob("history.events_days", Kind::Whole(1, 3650), "14", "for how many days events are kept"),
+    knob(
+        "output.s3",
+        Kind::S3Prefix,
+        "null",
+        "where nodes store the whole output of each alloc after its end; not set: nowhere; the nodes' role must allow it (the parameter OutputS3 of the stack)",
+    ),
     knob(
         "watchdog.multiplier",
         Kind::Number(1.0, 1000.0),

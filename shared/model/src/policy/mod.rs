@@ -16,6 +16,6 @@ pub use check::{BadPolicy, Mistake};
 pub use knobs::{KNOBS, Kind, Knob, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SIZE_KNOBS};
 pub use reference::{example_json, reference};
 pub use types::{
-    Boot, Fallback, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Policy, Poll, Quota, Shortage,
-    Shutdown, Size, Stale, Sweep, Watchdog,
+    Boot, Fallback, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota,
+    Shortage, Shutdown, Size, Stale, Sweep, Watchdog,
 };

@@ -62,6 +62,7 @@ fn unit(knob: &Knob, name: &str) -> String {
         Kind::OneOf(words) => return words.join(" or "),
         Kind::Texts => "a list of texts",
         Kind::TextTable => "a table of texts",
+        Kind::S3Prefix => "a place in S3",
         Kind::Windows => "minutes",
     };
     unit.to_owned()

@@ -69,6 +69,8 @@ fn ten_mistakes_are_ten_messages() {
         subnets = "subnet-1"
         [shutdown]
         windows_min = [60]
+        [output]
+        s3 = "s3://Logs/../x"
         [heartbeat]
         ttl_s = 0
         brake_fraction = 1.5
@@ -89,6 +91,7 @@ fn ten_mistakes_are_ten_messages() {
         "nodes.nmax",
         "launch.subnets",
         "shutdown.windows_min",
+        "output.s3",
         "heartbeat.ttl_s",
         "heartbeat.brake_fraction",
         "size[0].name",

@@ -5,6 +5,7 @@
 
 use crate::money::Usd;
 use crate::node::Capacity;
+use crate::stored::S3Prefix;
 use crate::time::Span;
 use crate::words::Market;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,7 @@ pub struct Policy {
     pub quota: Quota,
     pub sweep: Sweep,
     pub history: History,
+    pub output: Output,
     pub watchdog: Watchdog,
 }
 
@@ -76,6 +78,8 @@ sections! {
     }
     /// `[history]`
     History { finished_days: i64, events_days: i64 }
+    /// `[output]`
+    Output { s3: Option<S3Prefix> }
     /// `[watchdog]`
     Watchdog { multiplier: f64, reserve_ms: u64 }
 }

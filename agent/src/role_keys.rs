@@ -1,0 +1,69 @@
+//! The credentials of the instance's role.
+//!
+//! Guarantees: they are fetched again before they end, and after a refusal. A clock that is wrong does not lock the node out:
+//! the answer of a refusal says which time it is.
+//! Does not: keep credentials on disk.
+
+use crate::imds::{Imds, ImdsError, RoleCredentials};
+use jiff::{SignedDuration, Timestamp};
+use std::sync::atomic::{AtomicI64, Ordering};
+use tokio::sync::Mutex;
+
+/// How long before their end credentials are fetched again. EC2 has new ones at least five minutes before.
+const REFRESH: SignedDuration = SignedDuration::from_mins(4);
+
+/// A difference of clocks that is not worth a correction.
+const SMALL_SKEW_S: i64 = 30;
+
+/// The credentials of one instance's role, and AWS's time.
+#[derive(Debug)]
+pub struct RoleKeys {
+    imds: Imds,
+    cached: Mutex<Option<RoleCredentials>>,
+    /// The seconds by which AWS's clock is ahead of the node's.
+    skew_s: AtomicI64,
+}
+
+impl RoleKeys {
+    /// The credentials that this metadata service gives.
+    pub const fn new(imds: Imds) -> Self {
+        Self { imds, cached: Mutex::const_new(None), skew_s: AtomicI64::new(0) }
+    }
+
+    /// AWS's time at this time of the node's clock.
+    pub fn corrected(&self, at: Timestamp) -> Timestamp {
+        let at = at.saturating_add(SignedDuration::from_secs(self.skew_s.load(Ordering::Relaxed)));
+        at.unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+
+    /// Credentials that count at this time of AWS's clock.
+    pub async fn at(&self, at: Timestamp) -> Result<RoleCredentials, ImdsError> {
+        let mut cached = self.cached.lock().await;
+        let left = |c: &RoleCredentials| c.expiration.duration_since(at);
+        if let Some(known) = cached.as_ref().filter(|c| left(c) > REFRESH) {
+            return Ok(known.clone());
+        }
+        match (self.imds.credentials().await, cached.as_ref()) {
+            (Ok(new), _) => {
+                *cached = Some(new.clone());
+                Ok(new)
+            }
+            // Without an answer the old ones serve to their end.
+            (Err(_), Some(old)) if left(old) > SignedDuration::ZERO => Ok(old.clone()),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Notes that AWS refused a signature. `at` is the time by the node's clock, and `date` is the time in AWS's answer. The
+    /// next call then has new credentials and a corrected time.
+    pub async fn refused(&self, date: Option<&str>, at: Timestamp) {
+        *self.cached.lock().await = None;
+        let Some(real) = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()) else { return };
+        let skew = real.timestamp().duration_since(at).as_secs();
+        let known = self.skew_s.load(Ordering::Relaxed);
+        if skew.abs_diff(known) > SMALL_SKEW_S.unsigned_abs() {
+            tracing::warn!(seconds = skew, "the node's clock differs from AWS's: requests are signed with AWS's time");
+            self.skew_s.store(skew, Ordering::Relaxed);
+        }
+    }
+}

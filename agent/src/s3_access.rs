@@ -1,0 +1,96 @@
+//! The agent's way to S3: region, endpoint and credentials.
+//!
+//! Guarantees: credentials in the agent's environment come before those of the instance's role. What cannot be known now is
+//! asked for again with the next attempt.
+//! Does not: look for credentials anywhere else.
+
+use crate::client::Clock;
+use crate::imds::Imds;
+use crate::role_keys::RoleKeys;
+use async_trait::async_trait;
+use aws_credential_types::Credentials;
+use s3::{Access, Keys, S3, S3Error};
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::sync::OnceCell;
+
+/// What the environment of the agent says about S3.
+#[derive(Clone, Debug, Default)]
+pub struct S3Environment {
+    /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
+    pub credentials: Option<Credentials>,
+    /// `AWS_REGION`
+    pub region: Option<String>,
+    /// `AWS_ENDPOINT_URL_S3`, or else `AWS_ENDPOINT_URL`.
+    pub endpoint: Option<String>,
+}
+
+/// Connects to S3 as soon as something is to be stored.
+#[derive(Debug)]
+pub struct S3Access {
+    keys: Arc<NodeKeys>,
+    /// The region, if it is known without the metadata service.
+    region: Option<String>,
+    endpoint: Option<String>,
+    imds: Option<Imds>,
+    connected: OnceCell<S3>,
+}
+
+impl S3Access {
+    /// What the environment says, and otherwise the instance's role. `region` is what the options or the node file say.
+    pub fn new(
+        environment: S3Environment,
+        role: Option<Arc<RoleKeys>>,
+        imds: Option<Imds>,
+        region: Option<String>,
+        clock: Clock,
+    ) -> Self {
+        let S3Environment { credentials, region: of_environment, endpoint } = environment;
+        let keys = Arc::new(NodeKeys { given: credentials, role, clock });
+        Self { keys, region: region.or(of_environment), endpoint, imds, connected: OnceCell::new() }
+    }
+
+    /// S3 in the node's region.
+    pub async fn s3(&self) -> Result<&S3, S3Error> {
+        self.connected
+            .get_or_try_init(|| async {
+                let region = match (&self.region, &self.imds) {
+                    (Some(region), _) => region.clone(),
+                    (None, Some(imds)) => imds.region().await.map_err(|e| S3Error::NoKeys(e.to_string()))?,
+                    (None, None) => return Err(S3Error::NoKeys("the region is not known: give --region".to_owned())),
+                };
+                S3::new(Arc::clone(&self.keys) as Arc<dyn Keys>, region, self.endpoint.as_deref())
+            })
+            .await
+    }
+}
+
+/// The credentials of this node.
+#[derive(Debug)]
+struct NodeKeys {
+    given: Option<Credentials>,
+    role: Option<Arc<RoleKeys>>,
+    clock: Clock,
+}
+
+#[async_trait]
+impl Keys for NodeKeys {
+    async fn access(&self) -> Result<Access, String> {
+        let at = (self.clock)();
+        if let Some(credentials) = &self.given {
+            return Ok(Access { credentials: credentials.clone(), at: SystemTime::from(at) });
+        }
+        let Some(role) = &self.role else {
+            return Err("the node has no role, and the agent's environment has no AWS_ACCESS_KEY_ID".to_owned());
+        };
+        let at = role.corrected(at);
+        let credentials = role.at(at).await.map_err(|e| e.to_string())?.to_sdk();
+        Ok(Access { credentials, at: SystemTime::from(at) })
+    }
+
+    async fn refused(&self, _: &Access, date: Option<&str>) {
+        if let (None, Some(role)) = (&self.given, &self.role) {
+            role.refused(date, (self.clock)()).await;
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! One call of S3: its URL, its signature, and what a refusal means.
+//!
+//! Guarantees: a bucket of another region is found by S3's own answer.
+//! Does not: try again after any other refusal.
+
+use crate::error::S3Error;
+use crate::sign::signature;
+use crate::xml::text_of;
+use crate::{Access, Keys};
+use model::causes::chain;
+use model::stored::S3Place;
+use reqwest::{Method, Response, StatusCode};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long nothing may come of an answer.
+const SILENCE: Duration = Duration::from_secs(60);
+/// The longest time that a call with a body may take. A part of 8 MiB needs 28 KiB in a second.
+const UPLOAD: Duration = Duration::from_secs(300);
+/// How much of the body of a refusal is read, in bytes.
+const REFUSAL_BYTES: usize = 16 * 1024;
+/// In which region a bucket is.
+const BUCKET_REGION: &str = "x-amz-bucket-region";
+
+/// S3 for one caller. Cheap to clone.
+#[derive(Clone)]
+pub struct S3(Arc<Inner>);
+
+struct Inner {
+    http: reqwest::Client,
+    keys: Arc<dyn Keys>,
+    region: String,
+    endpoint: Option<String>,
+    /// The buckets of other regions.
+    regions: Mutex<BTreeMap<String, String>>,
+}
+
+impl fmt::Debug for S3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("S3").field("region", &self.0.region).field("endpoint", &self.0.endpoint).finish_non_exhaustive()
+    }
+}
+
+/// A call before it is signed.
+pub(crate) struct Call<'a> {
+    pub(crate) method: Method,
+    pub(crate) place: &'a S3Place,
+    /// Encoded, without the question mark.
+    pub(crate) query: String,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl<'a> Call<'a> {
+    pub(crate) const fn new(method: Method, place: &'a S3Place) -> Self {
+        Self { method, place, query: String::new(), headers: Vec::new(), body: Vec::new() }
+    }
+}
+
+impl S3 {
+    /// S3 in this region, or what speaks its API at `endpoint`. Fails if the system's certificates cannot be used.
+    pub fn new(keys: Arc<dyn Keys>, region: String, endpoint: Option<&str>) -> Result<Self, S3Error> {
+        // A redirect would need a signature of its own.
+        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        let http = http.connect_timeout(CONNECT).read_timeout(SILENCE).build();
+        let http = http.map_err(|e| S3Error::Failed(format!("cannot set up HTTP: {}", chain(&e))))?;
+        let endpoint = endpoint.map(|url| url.trim_end_matches('/').to_owned());
+        Ok(Self(Arc::new(Inner { http, keys, region, endpoint, regions: Mutex::default() })))
+    }
+
+    /// Makes a call, and returns a successful answer before its body is read.
+    pub(crate) async fn call(&self, call: &Call<'_>) -> Result<Response, S3Error> {
+        let response = self.send(call).await?;
+        let Some(region) = self.other_region(call.place.bucket(), &response) else {
+            return self.succeeded(response).await;
+        };
+        tracing::debug!(bucket = call.place.bucket(), region, "the bucket is in another region");
+        self.regions().insert(call.place.bucket().to_owned(), region);
+        let response = self.send(call).await?;
+        self.succeeded(response).await
+    }
+
+    async fn send(&self, call: &Call<'_>) -> Result<Response, S3Error> {
+        let region = self.region_of(call.place.bucket());
+        let url = url(self.0.endpoint.as_deref(), &region, call.place, &call.query);
+        let access = self.0.keys.access().await.map_err(S3Error::NoKeys)?;
+        let method = call.method.as_str();
+        let signed = signature(&access, &region, method, &url, &call.headers, &call.body).map_err(S3Error::Refused)?;
+        let mut request = self.0.http.request(call.method.clone(), &url);
+        for (name, value) in &call.headers {
+            request = request.header(*name, value);
+        }
+        for (name, value) in signed {
+            request = request.header(name, value);
+        }
+        if call.method != Method::GET {
+            request = request.timeout(UPLOAD).body(call.body.clone());
+        }
+        let response = request.send().await.map_err(|e| S3Error::Failed(chain(&e)))?;
+        if matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST) {
+            self.refused(&access, &response).await;
+        }
+        Ok(response)
+    }
+
+    async fn refused(&self, access: &Access, response: &Response) {
+        self.0.keys.refused(access, header(response, "date").as_deref()).await;
+    }
+
+    async fn succeeded(&self, response: Response) -> Result<Response, S3Error> {
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status().as_u16();
+        let body = beginning(response).await;
+        let said = |name| text_of(&body, name).unwrap_or_default();
+        Err(S3Error::of(status, &said("Code"), &said("Message")))
+    }
+
+    /// The region of the bucket, if the answer says that it is another one than the call was for.
+    fn other_region(&self, bucket: &str, response: &Response) -> Option<String> {
+        if response.status().is_success() {
+            return None;
+        }
+        header(response, BUCKET_REGION).filter(|region| is_region(region) && *region != self.region_of(bucket))
+    }
+
+    fn region_of(&self, bucket: &str) -> String {
+        self.regions().get(bucket).unwrap_or(&self.0.region).clone()
+    }
+
+    fn regions(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.0.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn header(response: &Response, name: &str) -> Option<String> {
+    response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+/// The beginning of a body, as text.
+pub(crate) async fn beginning(mut response: Response) -> String {
+    let mut body = Vec::new();
+    while body.len() < REFUSAL_BYTES
+        && let Ok(Some(chunk)) = response.chunk().await
+    {
+        body.extend_from_slice(&chunk);
+    }
+    body.truncate(REFUSAL_BYTES);
+    String::from_utf8_lossy(&body).into_owned()
+}
+
+/// Whether this can be the name of a region. It becomes a part of a host name.
+fn is_region(text: &str) -> bool {
+    (1..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// The URL of an object. A certificate of S3 counts for a bucket without dots only; the others are named in the path.
+fn url(endpoint: Option<&str>, region: &str, place: &S3Place, query: &str) -> String {
+    let (bucket, key) = (place.bucket(), place.key());
+    let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    let object = match endpoint {
+        Some(endpoint) => format!("{endpoint}/{bucket}/{key}"),
+        None if bucket.contains('.') => format!("https://s3.{region}.{suffix}/{bucket}/{key}"),
+        None => format!("https://{bucket}.s3.{region}.{suffix}/{key}"),
+    };
+    if query.is_empty() { object } else { format!("{object}?{query}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_of_an_object() {
+        let of = |endpoint, region, place: &str, query| url(endpoint, region, &place.parse().unwrap(), query);
+        assert_eq!(of(None, "eu-west-1", "s3://logs/a/b.log", ""), "https://logs.s3.eu-west-1.amazonaws.com/a/b.log");
+        assert_eq!(of(None, "eu-west-1", "s3://my.logs/b", ""), "https://s3.eu-west-1.amazonaws.com/my.logs/b");
+        assert_eq!(of(None, "cn-north-1", "s3://logs/b", "x="), "https://logs.s3.cn-north-1.amazonaws.com.cn/b?x=");
+        assert_eq!(of(Some("http://h:1"), "r", "s3://logs/b", "x=1"), "http://h:1/logs/b?x=1");
+        assert!(is_region("eu-central-1") && !is_region("evil.example/") && !is_region(""));
+    }
+}

@@ -1,0 +1,45 @@
+//! S3, as far as outputs need it: storing a file, and reading an object or its end.
+//!
+//! Guarantees: an object is stored whole or not at all; S3 checks every byte that it is sent against a digest; the memory
+//! that a file takes does not grow with the file (see [`store::part_bytes`]); no credential is in a URL, so none is in an
+//! error text.
+//! Does not: list or delete objects, read a clock, or know where credentials come from ([`Keys`] does).
+//!
+//! Why not the SDK's client of S3: it is a crate of 300,000 lines with a dozen more behind it, and needs five calls here. What is
+//! hard about these calls is the signature, and `aws-sigv4`, which the agent has anyway, makes it.
+
+mod call;
+mod error;
+mod read;
+mod sign;
+mod store;
+mod xml;
+
+pub use call::S3;
+pub use error::S3Error;
+pub use read::{From, Object};
+pub use store::{PARTS, part_bytes};
+
+use async_trait::async_trait;
+use aws_credential_types::Credentials;
+use std::fmt::Debug;
+use std::time::SystemTime;
+
+/// Who calls, and when.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The credentials of the caller.
+    pub credentials: Credentials,
+    /// The time of the call. S3 refuses a call if this is wrong by 15 minutes.
+    pub at: SystemTime,
+}
+
+/// Where the credentials come from.
+#[async_trait]
+pub trait Keys: Debug + Send + Sync {
+    /// Credentials that count now. The error says why there are none.
+    async fn access(&self) -> Result<Access, String>;
+
+    /// S3 refused this access. `date` is the time by S3's clock, as its answer gives it.
+    async fn refused(&self, access: &Access, date: Option<&str>);
+}
