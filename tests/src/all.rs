@@ -48,4 +48,5 @@ mod store;
 mod story;
 mod turns;
 mod unreadable;
+mod webhook;
 mod world;
