@@ -66,7 +66,7 @@ MODES = {
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
         "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123", "AlarmEmail": "a@example.org",
-        "NotReadyNodesAlarm": 5,
+        "NotReadyNodesAlarm": 5, "WebhookUrl": "https://example.org/hook",
     },
 }  # fmt: skip
 
@@ -105,6 +105,8 @@ class Needs:
     retries: tuple[int, int] = (0, 60)
     key: bool = False
     urls_in_user_data: bool = False
+    # Variables that no other function has, with their values.
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 NEEDS = {
@@ -113,7 +115,12 @@ NEEDS = {
     "clean-stale-records": Needs(240, 512),
     "heartbeat-ingest": Needs(20, 256, key=True),
     "sweep-dispatch": Needs(55, 256, key=True),
-}
+    # An alarm is told once. So its message is tried again as often as Lambda can.
+    "webhook": Needs(60, 256, retries=(2, 3600), variables=(
+        ("NODEKEEPER_WEBHOOK_URL", "https://example.org/hook"),
+        ("NODEKEEPER_WEBHOOK_KEY_SECRET", f"arn:aws:secretsmanager:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:secret:WebhookKey-AbCdEf"),
+    )),
+}  # fmt: skip
 
 # The calls of DynamoDB and EC2 that each function makes. The tests record them and compare them with this file.
 CALLS = json.loads((ROOT / "infra" / "calls.json").read_text())
@@ -123,12 +130,13 @@ CALLS = json.loads((ROOT / "infra" / "calls.json").read_text())
 PEOPLE = json.loads((ROOT / "infra" / "people.json").read_text())
 READS = ("BatchGetItem", "GetItem", "Query", "Scan")
 
-# Reading the streams of new jobs and of ended allocs is Lambda's part, with the function's role.
-STREAM = {
-    f"dynamodb:{verb} {table}/stream"
-    for verb in ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
-    for table in ("allocs", "jobs")
-}
+# Reading the streams of tables is Lambda's part, with the function's role.
+STREAM_READERS = {"poll-and-scale": ("allocs", "jobs"), "webhook": ("jobs",)}
+
+
+def stream_calls(function: str) -> set[str]:
+    verbs = ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
+    return {f"dynamodb:{verb} {table}/stream" for verb in verbs for table in STREAM_READERS.get(function, ())}
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,8 @@ class Function:
     name: str
     period_s: int | None
     routes: tuple[str, ...]
+    # Whether only some clusters have it: those with a WebhookUrl.
+    optional: bool = False
 
     @property
     def logical_id(self) -> str:
@@ -169,7 +179,7 @@ class Contract:
 
     @staticmethod
     def read(document: dict[str, Any]) -> "Contract":
-        rows = [Function(f["name"], f["period_s"], tuple(f["routes"])) for f in document["functions"]]
+        rows = [Function(f["name"], f["period_s"], tuple(f["routes"]), f.get("optional", False)) for f in document["functions"]]
         return Contract(document["tables"], rows, document["metrics"])
 
     def emits(self, namespace: str, name: str, dimensions: dict[str, str]) -> bool:
@@ -180,9 +190,13 @@ class Contract:
         names = {f: n for f, n in self.metrics["names"].items() if dimensions == {"Cluster": CLUSTER, "Function": f}}
         return namespace == self.metrics["namespace"] and any(name in n for n in names.values())
 
-    def checked_functions(self) -> list[Function]:
-        """The functions whose needs are known. `check_contract` reports the others."""
-        return [f for f in self.functions if f.name in NEEDS]
+    def checked_functions(self, mode: str) -> list[Function]:
+        """The functions of a mode whose needs are known. `check_contract` reports the others."""
+        return [f for f in self.functions if f.name in NEEDS and (has_webhook(mode) or not f.optional)]
+
+
+def has_webhook(mode: str) -> bool:
+    return bool(MODES[mode].get("WebhookUrl"))
 
 
 # What a deployer may choose: the default of each parameter (none: it must be given), and its rule.
@@ -207,6 +221,7 @@ PARAMETERS = {
     "LogLevel": ("info", {"AllowedValues": ["error", "warn", "info", "debug"]}),
     "HasDashboard": ("true", {"AllowedValues": ["true", "false"]}),
     "AlarmEmail": ("", {}),
+    "WebhookUrl": ("", {"AllowedPattern": "(https://[!-~]+)?", "NoEcho": True}),
     # What CloudWatch takes, up to five years.
     "LogRetentionDays": (
         30,
@@ -215,10 +230,35 @@ PARAMETERS = {
     "ScheduleState": ("ENABLED", {"AllowedValues": ["ENABLED", "DISABLED"]}),
 }
 
-# A new job and an alloc that ends wake poll-and-scale. These are the filters of the tables' streams.
-STREAM_FILTERS = {
-    "jobs": {"eventName": ["INSERT"]},
-    "allocs": {"eventName": ["MODIFY"], "dynamodb": {"NewImage": {"client": {"S": ["complete", "failed"]}}}},
+# What a stream may pass on to a function, and how. By the function and the table.
+AT_ONCE = {
+    "BatchSize": (1000, "so that many jobs wake one run"),
+    "MaximumBatchingWindowInSeconds": (0, "so that a job is seen at once"),
+    "MaximumRecordAgeInSeconds": (60, "because a later run sees everything itself"),
+    "MaximumRetryAttempts": (0, "or a failing run blocks what comes after it"),
+    "StartingPosition": ("LATEST", "because earlier records are of no use"),
+    "ParallelizationFactor": (None, "because runs wait for each other"),
+    "BisectBatchOnFunctionError": (None, "because nothing is tried again"),
+    "FunctionResponseTypes": (None, "because the answer of a run names no records"),
+}
+UNTIL_TOLD = {
+    "BatchSize": (100, "because each change of a batch needs time for one try"),
+    "MaximumBatchingWindowInSeconds": (1, "so that an array that ends is one batch"),
+    "MaximumRecordAgeInSeconds": (7200, "twice the time after which the function gives up"),
+    "MaximumRetryAttempts": (1000, "or an end is forgotten without a word"),
+    "StartingPosition": ("LATEST", "because earlier ends were told, or nobody wanted them"),
+    "ParallelizationFactor": (10, "so that a document that is tried again holds back few jobs"),
+    "BisectBatchOnFunctionError": (True, "so that one record cannot fail the others for long"),
+    "FunctionResponseTypes": (["ReportBatchItemFailures"], "so that only what was not told is tried again"),
+}
+# A new job and an alloc that ends wake poll-and-scale.
+STREAMS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
+    ("poll-and-scale", "jobs"): ({"eventName": ["INSERT"]}, AT_ONCE),
+    ("poll-and-scale", "allocs"): (
+        {"eventName": ["MODIFY"], "dynamodb": {"NewImage": {"client": {"S": ["complete", "failed"]}}}},
+        AT_ONCE,
+    ),
+    ("webhook", "jobs"): ({"eventName": ["MODIFY"]}, UNTIL_TOLD),
 }
 
 # Who may assume a role: Lambda assumes our roles, Scheduler assumes the roles that SAM makes for schedules.
@@ -268,6 +308,7 @@ SIGNS = {
     "Orphans": Sign("orphans", "clean-stale-records", "Orphans", 300, (2, 3)),
     "FunctionsOverdue": Sign("functions-overdue", "sweep-dispatch", "FunctionsOverdue", 300, (2, 2)),
 }
+WEBHOOK_SIGN = Sign("webhook-failed", "webhook", "DeliveriesFailed", 300, (1, 1))
 
 
 # ---- Expand the template and work out its values -----------------------------------------------------------
@@ -557,7 +598,7 @@ def check_contract(contract: Contract) -> Iterator[str]:
     for function in contract.functions:
         if function.period_s is not None and (function.period_s < 60 or function.period_s % 60):
             yield f"function {function.name}: runs every {function.period_s} s, but a schedule counts whole minutes"
-        if function.period_s is None and not function.routes:
+        if function.period_s is None and not function.routes and not function.optional:
             yield f"function {function.name}: has neither a period nor a route, so nothing would ever run it"
 
 
@@ -605,7 +646,9 @@ def check_source(source: dict[str, Any], contract: Contract) -> Iterator[str]:
 def check_functions(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each function of the table has its block, with the right environment, log and schedule."""
     functions = of_type(resources, "AWS::Lambda::Function")
-    for wanted in contract.checked_functions():
+    for logical_id in sorted(k for k in resources if k.startswith("Webhook") and not has_webhook(mode)):
+        yield f"{logical_id}: must not be there in {mode} mode"
+    for wanted in contract.checked_functions(mode):
         name = wanted.name
         properties = functions.get(wanted.logical_id)
         if properties is None:
@@ -631,10 +674,11 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
         if wanted.routes:
             environment["NODEKEEPER_NODE_ROLE"] = EXPECTED[mode].node_role
         if wanted.needs.key:
-            environment["NODEKEEPER_NODE_KEY_SECRET"] = secret_arn(resources)
+            environment["NODEKEEPER_NODE_KEY_SECRET"] = secret_arn("NodeKey")
         if wanted.needs.urls_in_user_data:
             environment["NODEKEEPER_HEARTBEAT_URL"] = "FunctionUrl of HeartbeatUrl"
             environment["NODEKEEPER_SWEEP_URL"] = "FunctionUrl of SweepUrl"
+        environment |= dict(wanted.needs.variables)
         found = properties.get("Environment", {}).get("Variables", {})
         for variable in sorted(environment.keys() | found.keys()):
             if environment.get(variable) != found.get(variable):
@@ -645,20 +689,15 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
         yield from check_schedule(resources, wanted)
         invoked = of_type(resources, "AWS::Lambda::EventInvokeConfig").get(f"{wanted.logical_id}EventInvokeConfig", {})
         retries = (invoked.get("MaximumRetryAttempts"), invoked.get("MaximumEventAgeInSeconds"))
-        if wanted.every_min is not None and retries != wanted.needs.retries:
+        if not (wanted.routes and wanted.every_min is None) and retries != wanted.needs.retries:
             yield f"{wanted.logical_id}: events are tried again {retries} (times, seconds), must be {wanted.needs.retries}"
     for logical_id, properties in of_type(resources, "AWS::Logs::LogGroup").items():
         if "RetentionInDays" not in properties:
             yield f"{logical_id}: keeps its log forever; give RetentionInDays"
 
 
-def secret_arn(resources: dict[str, Any]) -> str | None:
-    names = list(of_type(resources, "AWS::SecretsManager::Secret"))
-    return (
-        f"arn:aws:secretsmanager:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:secret:{names[0]}-AbCdEf"
-        if names
-        else None
-    )
+def secret_arn(name: str) -> str:
+    return f"arn:aws:secretsmanager:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:secret:{name}-AbCdEf"
 
 
 def check_schedule(resources: dict[str, Any], wanted: Function) -> Iterator[str]:
@@ -683,8 +722,8 @@ def check_schedule(resources: dict[str, Any], wanted: Function) -> Iterator[str]
         yield f"{wanted.logical_id}: a run may still be running when the next one starts"
 
 
-def check_events(resources: dict[str, Any]) -> Iterator[str]:
-    """EC2's events and new jobs wake poll-and-scale. No other event does."""
+def check_events(resources: dict[str, Any], mode: str) -> Iterator[str]:
+    """EC2's events and new jobs wake poll-and-scale. No other event does. Changed jobs wake the webhook."""
     arn = f"arn:aws:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function:{CLUSTER}-poll-and-scale"
     wanted = {
         "EC2 Spot Instance Interruption Warning": None,
@@ -708,33 +747,26 @@ def check_events(resources: dict[str, Any]) -> Iterator[str]:
         if found[kind] != wanted[kind]:
             yield f"events: {kind}: filtered for {found[kind]}, must be filtered for {wanted[kind]}"
 
-    streams: dict[str, list[dict[str, Any]]] = {}
+    streams: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for stream in of_type(resources, "AWS::Lambda::EventSourceMapping").values():
         table = stream["EventSourceArn"].partition("/stream/")[0].rpartition(f"{CLUSTER}-")[2]
-        streams.setdefault(table, []).append(stream)
-    for table in sorted(STREAM_FILTERS.keys() ^ streams.keys()):
-        what = "must wake poll-and-scale, and does not" if table in STREAM_FILTERS else "must not wake poll-and-scale"
+        streams.setdefault((stream["FunctionName"].removeprefix(f"{CLUSTER}-"), table), []).append(stream)
+    expected = {key: wanted for key, wanted in STREAMS.items() if key[0] != "webhook" or has_webhook(mode)}
+    for function, table in sorted(expected.keys() ^ streams.keys()):
+        what = f"must wake {function}, and does not" if (function, table) in expected else f"must not wake {function}"
         yield f"events: the stream of the {table} table: {what}"
-    for table in sorted(STREAM_FILTERS.keys() & streams.keys()):
-        for stream in streams[table]:
-            yield from check_stream(table, stream)
+    for function, table in sorted(expected.keys() & streams.keys()):
+        for stream in streams[function, table]:
+            yield from check_stream(function, table, stream)
 
 
-def check_stream(table: str, stream: dict[str, Any]) -> Iterator[str]:
-    """One stream wakes poll-and-scale: at once, for what it should see, and without getting stuck."""
-    what = f"events: the stream of the {table} table"
-    if stream["FunctionName"] != f"{CLUSTER}-poll-and-scale":
-        yield f"{what}: must wake poll-and-scale"
+def check_stream(function: str, table: str, stream: dict[str, Any]) -> Iterator[str]:
+    """One stream wakes a function: for what it should see, and without getting stuck."""
+    what = f"events: the stream of the {table} table, for {function}"
+    wanted, should = STREAMS[function, table]
     filters = [json.loads(f["Pattern"]) for f in stream.get("FilterCriteria", {}).get("Filters", [])]
-    if filters != [STREAM_FILTERS[table]]:
-        yield f"{what}: must be filtered for {STREAM_FILTERS[table]}, or each write of our own would wake poll-and-scale"
-    should = {
-        "BatchSize": (1000, "so that many jobs wake one run"),
-        "MaximumBatchingWindowInSeconds": (0, "so that a job is seen at once"),
-        "MaximumRecordAgeInSeconds": (60, "because a later run sees everything itself"),
-        "MaximumRetryAttempts": (0, "or a failing run blocks what comes after it"),
-        "StartingPosition": ("LATEST", "because earlier records are of no use"),
-    }
+    if filters != [wanted]:
+        yield f"{what}: must be filtered for {wanted}, or each write of our own would wake it"
     for field, (value, why) in should.items():
         if stream.get(field) != value:
             yield f"{what}: {field} is {stream.get(field)}, must be {value}, {why}"
@@ -754,7 +786,7 @@ def check_urls(resources: dict[str, Any], contract: Contract, mode: str) -> Iter
         elif "SourceArn" not in grant:
             yield f"{logical_id}: lets {grant['Principal']} invoke on behalf of any account; give SourceArn"
     expected = []
-    for wanted in contract.checked_functions():
+    for wanted in contract.checked_functions(mode):
         if wanted.url is None:
             continue
         function = f"{CLUSTER}-{wanted.name}"
@@ -797,10 +829,10 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
                 condition = statement.get("Condition", {})
                 yield from check_grant(role, action, as_list(statement["Resource"]), condition, EXPECTED[mode])
                 granted_by_role.setdefault(role, set()).update(calls_of(action, as_list(statement["Resource"])))
-    for wanted in contract.checked_functions():
+    for wanted in contract.checked_functions(mode):
         found = granted_by_role.pop(f"{wanted.logical_id}Role", set())
-        needed = set(CALLS.get(wanted.name, [])) | (STREAM if wanted.name == "poll-and-scale" else set())
-        needed |= {"secretsmanager:GetSecretValue"} if wanted.needs.key else set()
+        needed = set(CALLS.get(wanted.name, [])) | stream_calls(wanted.name)
+        needed |= {"secretsmanager:GetSecretValue"} if wanted.needs.key or wanted.name == "webhook" else set()
         for call in sorted(found - needed):
             yield f"{wanted.logical_id}Role: {call}: the function never makes this call; take the permission away"
         for call in sorted(needed - found):
@@ -906,6 +938,9 @@ def check_grant(
         yield f"{role}: {action}: only clean-stale-records deletes rows of nodes"
     if service == "secretsmanager" and verb != "GetSecretValue" and role != "OperatorPolicy":
         yield f"{role}: {action}: only an operator changes the key"
+    secret = "WebhookKey" if role == "WebhookRole" else "NodeKey"
+    if service == "secretsmanager" and granted != [secret_arn(secret)]:
+        yield f"{role}: {action}: on {granted}, must be only {secret}"
     if action in ("ec2:TerminateInstances", "ec2:GetConsoleOutput"):
         if equals.get("aws:ResourceTag/nodekeeper:cluster") != CLUSTER:
             yield f"{role}: {action}: needs the condition aws:ResourceTag/nodekeeper:cluster = the cluster"
@@ -1019,34 +1054,31 @@ def check_bucket(resources: dict[str, Any], arn: str) -> Iterator[str]:
         yield f"AgentBucketPolicy: must be {json.dumps(only_tls)}"
 
 
-def check_secret(resources: dict[str, Any]) -> Iterator[str]:
-    """The master key is generated as 64 hex digits. The functions read it in that form."""
+def check_secret(resources: dict[str, Any], mode: str) -> Iterator[str]:
+    """The master key is generated as 64 hex digits, the webhook's as 64 digits of base64. The functions read these forms."""
+    any_digit = {"PasswordLength": 64, "ExcludePunctuation": True, "RequireEachIncludedType": False}
+    hexadecimal = {**any_digit, "ExcludeUppercase": True, "ExcludeCharacters": "ghijklmnopqrstuvwxyz"}
+    expected = {"NodeKey": (hexadecimal, "0-9a-f")} | ({"WebhookKey": (any_digit, "A-Za-z0-9")} if has_webhook(mode) else {})
     secrets = of_type(resources, "AWS::SecretsManager::Secret")
-    if len(secrets) != 1:
-        yield f"secrets: there must be one, the nodes' master key; there are {len(secrets)}"
-    for name, properties in secrets.items():
-        made = properties.get("GenerateSecretString", {})
-        should = {
-            "PasswordLength": 64,
-            "ExcludeUppercase": True,
-            "ExcludePunctuation": True,
-            "ExcludeCharacters": "ghijklmnopqrstuvwxyz",
-            "RequireEachIncludedType": False,
-        }
-        if made != should:
-            yield f"{name}: must be generated as 64 characters out of 0-9a-f"
-        if "SecretString" in properties:
+    if secrets.keys() != expected.keys():
+        yield f"secrets: there are {sorted(secrets)}, must be {sorted(expected)} in {mode} mode"
+    for name in sorted(secrets.keys() & expected.keys()):
+        should, digits = expected[name]
+        if secrets[name].get("GenerateSecretString", {}) != should:
+            yield f"{name}: must be generated as 64 characters out of {digits}"
+        if "SecretString" in secrets[name]:
             yield f"{name}: the template contains the secret; everybody who reads the template would know it"
 
 
 def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each alarm can go off, and has a receiver: on errors, throttles, refusals, silence, and what the runs found."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
-    expected = {name: sign_alarm(sign) for name, sign in SIGNS.items()}
+    signs = SIGNS | ({"WebhookFailed": WEBHOOK_SIGN} if has_webhook(mode) else {})
+    expected = {name: sign_alarm(sign) for name, sign in signs.items()}
     # Nodes boot one after the other in a growing fleet, so the most that were not ready in a period say nothing.
     threshold = MODES[mode].get("NotReadyNodesAlarm", 0)
     expected["NodesNotReady"] |= {"Statistic": "Minimum", "ComparisonOperator": "GreaterThanThreshold", "Threshold": threshold}
-    for wanted in contract.checked_functions():
+    for wanted in contract.checked_functions(mode):
         function = f"{CLUSTER}-{wanted.name}"
         expected[f"{wanted.logical_id}Errors"] = {"AlarmName": f"{function}-errors", **counts(function, "Errors", 2)}
         expected[f"{wanted.logical_id}Throttles"] = {"AlarmName": f"{function}-throttles", **counts(function, "Throttles", 2)}
@@ -1063,9 +1095,17 @@ def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> It
     if [t.get("TopicName") for t in of_type(resources, "AWS::SNS::Topic").values()] != [f"{CLUSTER}-alarms"]:
         yield f"AlarmTopic: there must be one topic, {CLUSTER}-alarms"
     email = MODES[mode].get("AlarmEmail")
-    mails = [{"TopicArn": topic, "Protocol": "email", "Endpoint": email} for topic in topics if email]
-    if list(of_type(resources, "AWS::SNS::Subscription").values()) != mails:
-        yield f"AlarmSubscription: must be {mails} in {mode} mode"
+    told = [{"TopicArn": topic, "Protocol": "email", "Endpoint": email} for topic in topics if email]
+    if has_webhook(mode):
+        webhook = f"arn:aws:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function:{CLUSTER}-webhook"
+        told += [{"TopicArn": topic, "Protocol": "lambda", "Endpoint": webhook} for topic in topics]
+        invokes = {"Action": "lambda:InvokeFunction", "Principal": "sns.amazonaws.com", "FunctionName": f"{CLUSTER}-webhook"}
+        grants = list(of_type(resources, "AWS::Lambda::Permission").values())
+        if any({**invokes, "SourceArn": topic} not in grants for topic in topics):
+            yield f"Webhook: the topic of the alarms may not invoke it in {mode} mode"
+    subscribed = list(of_type(resources, "AWS::SNS::Subscription").values())
+    if len(subscribed) != len(told) or any(subscription not in told for subscription in subscribed):
+        yield f"AlarmSubscription: must be {told} in {mode} mode"
     for name in sorted(expected.keys() | alarms.keys()):
         alarm, should = alarms.get(name, {}), expected.get(name, {})
         if alarm.get("AlarmActions") != topics:
@@ -1177,6 +1217,7 @@ def check_outputs(values: Values, template: dict[str, Any], contract: Contract) 
     should = {
         **{f.url: f"FunctionUrl of {f.url}" for f in contract.functions if f.url},
         **{f"{t['name'].capitalize()}Table": f"{CLUSTER}-{t['name']}" for t in contract.tables},
+        "WebhookKeySecret": secret_arn("WebhookKey"),
     }
     for name, value in should.items():
         if found.get(name) != value:
@@ -1201,11 +1242,11 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
             if is_kept and table.get("DeletionProtectionEnabled") != EXPECTED[mode].protected:
                 yield f"{name}: DeletionProtectionEnabled must be the parameter DeletionProtection"
         yield from check_functions(resources, contract, mode)
-        yield from check_events(resources)
+        yield from check_events(resources, mode)
         yield from check_urls(resources, contract, mode)
         yield from check_least_privilege(resources, contract, mode)
         yield from check_nodes(resources, mode)
-        yield from check_secret(resources)
+        yield from check_secret(resources, mode)
         yield from check_alarms(resources, contract, mode)
         yield from check_dashboard(resources, contract, mode)
         yield from check_outputs(values, expansion, contract)

@@ -74,6 +74,12 @@ def index(logical_id: str, *path: Any, value: Any) -> Callable[[dict[str, Any]],
     return put(logical_id, "GlobalSecondaryIndexes", 0, *path, value=value)
 
 
+def dashboard(template: dict[str, Any], old: str, new: str) -> None:
+    """Changes the text of the dashboard."""
+    body = properties("Dashboard")(template)["DashboardBody"]["Fn::Sub"]
+    body[0] = body[0].replace(old, new)
+
+
 def row(function: str, **change: Any) -> Callable[[dict[str, Any]], None]:
     """Changes a row of the table of functions."""
     return lambda c: next(f for f in c["functions"] if f["name"] == function).update(change)
@@ -192,8 +198,23 @@ MISTAKES = [
     Mistake("an alarm that a sum raises", put("StartsFail", "Statistic", value="Sum"), "StartsFail: Statistic"),
     Mistake("an alarm in every fleet that grows", put("NodesNotReady", "Statistic", value="Maximum"), "NodesNotReady: Statistic"),
     Mistake("an alarm that no deployer can set", put("NodesNotReady", "Threshold", value=0), "NodesNotReady: Threshold"),
-    Mistake("an alarm that the dashboard does not show", lambda t: properties("Dashboard")(t).update(DashboardBody={"Fn::Sub": properties("Dashboard")(t)["DashboardBody"]["Fn::Sub"].replace('"${Orphans.Arn}",', "")}), "an alarm that it does not show"),
-    Mistake("a graph of another function's metric", lambda t: properties("Dashboard")(t).update(DashboardBody={"Fn::Sub": properties("Dashboard")(t)["DashboardBody"]["Fn::Sub"].replace('"FailedStarts", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"FailedStarts", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"')}), "nothing emits nodekeeper FailedStarts"),
+    Mistake("an alarm that the dashboard does not show", lambda t: dashboard(t, '"${Orphans.Arn}",', ""), "an alarm that it does not show"),
+    Mistake("a graph of another function's metric", lambda t: dashboard(t, '"FailedStarts", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"FailedStarts", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"'), "nothing emits nodekeeper FailedStarts"),
+    Mistake("an alarm of the webhook that the dashboard does not show", lambda t: dashboard(t, "${WebhookAlarms}", ""), "an alarm that it does not show"),
+    # Webhook
+    Mistake("a webhook that nobody asked for", lambda t: t["Resources"]["Webhook"].pop("Condition"), "Webhook: must not be there in iam mode"),
+    Mistake("a log of nothing", lambda t: t["Resources"]["WebhookLog"].pop("Condition"), "WebhookLog: must not be there in iam mode"),
+    Mistake("a webhook in the clear", lambda t: t["Parameters"]["WebhookUrl"].update(AllowedPattern="(https?://[!-~]+)?"), "parameter WebhookUrl"),
+    Mistake("the webhook's URL is shown", lambda t: t["Parameters"]["WebhookUrl"].pop("NoEcho"), "parameter WebhookUrl"),
+    Mistake("one record fails its batch", put("Webhook", "Events", "ChangedJobs", "Properties", "FunctionResponseTypes"), "only what was not told is tried again"),
+    Mistake("an end is forgotten at once", put("Webhook", "Events", "ChangedJobs", "Properties", "MaximumRetryAttempts", value=0), "forgotten without a word"),
+    Mistake("new jobs call the webhook", put("Webhook", "Events", "ChangedJobs", "Properties", "FilterCriteria"), "for webhook: must be filtered"),
+    Mistake("no alarm is told", put("Webhook", "Events", "Alarms"), "AlarmSubscription: must be"),
+    Mistake("the webhook signs with the key of the nodes", statement("WebhookRole", "WebhookKey", lambda s: s.update(Resource={"Ref": "NodeKey"})), "must be only WebhookKey"),
+    Mistake("the webhook may change jobs", statement("WebhookRole", "Jobs", lambda s: s.update(Action=["dynamodb:GetItem", "dynamodb:UpdateItem"])), "dynamodb:UpdateItem jobs: the function never"),
+    Mistake("a key of the webhook that is no base64", put("WebhookKey", "GenerateSecretString", "ExcludePunctuation"), "A-Za-z0-9"),
+    Mistake("no alarm for lost documents", drop("Resources", "WebhookFailed"), "WebhookFailed"),
+    Mistake("nobody learns the key of the webhook", drop("Outputs", "WebhookKeySecret"), "output WebhookKeySecret"),
     Mistake("no output for a URL", drop("Outputs", "HeartbeatUrl"), "output HeartbeatUrl"),
     # Only a linter sees these
     Mistake("a property that does not exist", put("NodesTable", "TimeToLive", value={"Enabled": True}), "E3002"),
@@ -213,6 +234,7 @@ CONTRACT_MISTAKES = [
     Mistake("a URL without a route", row("heartbeat-ingest", period_s=60, routes=[]), "HeartbeatUrl: a URL, but no function"),
     Mistake("a function that nothing runs", row("heartbeat-ingest", routes=[]), "neither a period nor a route"),
     Mistake("a function without a block", lambda c: c["functions"].append({"name": "new-one", "period_s": 60, "routes": []}), "function new-one"),
+    Mistake("a webhook that each cluster needs", row("webhook", optional=False), "neither a period nor a route"),
     Mistake("a block without a function", lambda c: c["functions"].pop(), "the table of functions does not"),
     Mistake("a metric with an alarm that its function does not emit", lambda c: c["metrics"]["names"]["sweep-dispatch"].remove("RowsSetAside"), "HandleRowsSetAside: nothing emits"),
     Mistake("metrics in another namespace", lambda c: c["metrics"].update(namespace="other"), "BrakesHeld: nothing emits nodekeeper"),

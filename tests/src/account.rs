@@ -115,7 +115,7 @@ fn policies(stack: &Value) -> BTreeMap<String, Vec<Value>> {
             let check = root().join("infra/check.py");
             let printed = Command::new(python_tool("python"))
                 .arg(check)
-                .args(["--print-policies", "OutputS3=demo-logs/nodes"])
+                .args(["--print-policies", "OutputS3=demo-logs/nodes", "WebhookUrl=https://example.org/"])
                 .output()
                 .unwrap();
             assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));

@@ -49,4 +49,5 @@ mod store;
 mod story;
 mod turns;
 mod unreadable;
+mod webhook;
 mod world;

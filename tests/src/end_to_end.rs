@@ -42,7 +42,7 @@ fn processes_of(mark: &str) -> Vec<String> {
         .collect()
 }
 
-fn until<T>(what: &str, seconds: u64, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, seconds: u64, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(seconds);
     loop {
         if let Some(found) = look() {
@@ -54,13 +54,13 @@ fn until<T>(what: &str, seconds: u64, mut look: impl FnMut() -> Option<T>) -> T 
 }
 
 /// `nodekeeper local` in its own directory.
-struct Local {
+pub struct Local {
     process: Child,
     directory: tempfile::TempDir,
 }
 
 impl Local {
-    fn start(args: &[&str]) -> Self {
+    pub fn start(args: &[&str]) -> Self {
         Self::start_with(args, &[])
     }
 
@@ -76,7 +76,7 @@ impl Local {
         local
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
@@ -85,12 +85,12 @@ impl Local {
         text.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
     }
 
-    fn nodekeeper(&self, args: &[&str]) -> Output {
+    pub fn nodekeeper(&self, args: &[&str]) -> Output {
         Command::new(program("nodekeeper")).args(args).envs(self.env()).output().unwrap()
     }
 
     /// Sends Ctrl-C. Returns the exit code.
-    fn stop(&mut self) -> Option<i32> {
+    pub fn stop(&mut self) -> Option<i32> {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT).unwrap();
         until("the end after Ctrl-C", 30, || self.process.try_wait().unwrap()).code()
     }
@@ -103,7 +103,7 @@ impl Drop for Local {
     }
 }
 
-fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -219,7 +219,7 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
 
 #[test]
 fn a_bad_start_is_one_clear_line_and_exit_1() {
-    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch"] {
+    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch", "webhook"] {
         let start = |env: &[(&str, &str)]| {
             let output = Command::new(program(function))
                 .env_clear()
@@ -233,7 +233,11 @@ fn a_bad_start_is_one_clear_line_and_exit_1() {
         };
         assert!(start(&[]).contains("NODEKEEPER_CLUSTER is not set"));
         assert!(start(&[("NODEKEEPER_CLUSTER", "a b"), ("AWS_REGION", "x")]).contains("NODEKEEPER_CLUSTER is wrong"));
-        if function != "clean-stale-records" {
+        if function == "webhook" {
+            let said =
+                start(&[("NODEKEEPER_CLUSTER", "c"), ("AWS_REGION", "x"), ("NODEKEEPER_WEBHOOK_URL", "http://a.b/")]);
+            assert!(said.contains("NODEKEEPER_WEBHOOK_URL is wrong") && said.contains("needed to sign"), "{said}");
+        } else if function != "clean-stale-records" {
             let said = start(&[("NODEKEEPER_CLUSTER", "c"), ("AWS_REGION", "x"), ("NODEKEEPER_NODE_KEY", "short")]);
             assert!(said.contains("NODEKEEPER_NODE_KEY is wrong"), "{said}");
         }

@@ -39,6 +39,9 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:BatchGetItem jobs",
         "beside::a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node",
     ),
+    // No decision depends on the webhook, so no world has one.
+    ("webhook", "dynamodb:BatchGetItem allocs", "permitted::a_whole_life_needs_only_what_the_roles_allow"),
+    ("webhook", "dynamodb:GetItem jobs", "permitted::a_whole_life_needs_only_what_the_roles_allow"),
 ];
 
 #[test]

@@ -5,6 +5,7 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use model::ids::ClusterName;
 use model::time::Time;
+use model::webhook::{BadSigningKey, ReceiverUrl, SigningKey};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -52,6 +53,13 @@ pub struct LocalArgs {
     /// Do not run `launch.user_data` of the policy. Otherwise each machine runs it as your own user, before its agent starts
     #[arg(long)]
     pub no_user_data: bool,
+    /// Call this URL when a job has ended, and when `nodekeeper status` calls something wrong: https://, or http:// and this
+    /// machine
+    #[arg(long, value_name = "URL", conflicts_with = "functions_url")]
+    pub webhook: Option<ReceiverUrl>,
+    /// The key that the calls are signed with: whsec_ and base64 [default: random]
+    #[arg(long, value_name = "KEY", requires = "webhook", value_parser = signing_key)]
+    pub webhook_secret: Option<String>,
     /// Show everything on real jobs, check the results, and exit with 0 or 1
     #[arg(long, conflicts_with_all = ["policy", "data", "functions_url"])]
     pub demo: bool,
@@ -68,6 +76,11 @@ pub enum LocalAuth {
 
 fn first_port() -> RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(..=i64::from(ports::HIGHEST_FIRST))
+}
+
+/// The text of a key, checked.
+fn signing_key(text: &str) -> Result<String, BadSigningKey> {
+    text.parse::<SigningKey>().map(|_| text.to_owned())
 }
 
 impl LocalArgs {

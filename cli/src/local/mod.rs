@@ -1,6 +1,6 @@
 //! The whole system on one machine, without AWS: `nodekeeper local`.
 //!
-//! The same binaries that are deployed run here: the four functions run under a stand-in for
+//! The same binaries that are deployed run here: the functions run under a stand-in for
 //! Lambda ([`lambda_stand_in`]), with an embedded DynamoDB and a stand-in for EC2
 //! ([`ec2_stand_in`]). Its instances are real agent processes ([`machines`]) that run real jobs. A
 //! page shows everything live ([`page`]).
@@ -20,6 +20,7 @@
 //! | `directory`, `environment` | the working directory and its lock, the environment file |
 //! | `database`, `region`, `functions` | the embedded DynamoDB, what EC2 offers, the functions |
 //! | `wake` | the schedules of functions that run elsewhere |
+//! | `triggers`, `hook` | what AWS does with the tables' streams, and with alarms for the webhook |
 //! | [`machines`], `processes` | agents, and every process that belongs to one |
 //! | [`page`] | the page and the machines' metadata service |
 //! | `demo` | the demonstration and its checks |
@@ -33,6 +34,7 @@ mod directory;
 mod environment;
 mod error;
 mod functions;
+mod hook;
 mod isolation;
 pub mod machines;
 pub mod page;

@@ -1,4 +1,5 @@
-//! The streams of the tables jobs and allocs, which wake poll-and-scale: a new job, and an alloc that ended.
+//! The streams of the tables jobs and allocs, which wake poll-and-scale: a new job, and an alloc that ended. What has ended is
+//! also what the webhook tells of.
 //!
 //! Guarantees: a job or an end that stays for [`INTERVAL`] is noticed.
 //! Does not: read a stream. It compares the lists of waiting jobs and of live allocs, which the local tables give
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{DbError, Store};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// How often the tables are looked at.
@@ -24,8 +26,9 @@ struct Seen {
     allocs: BTreeSet<AllocId>,
 }
 
-/// Wakes poll-and-scale for each new job and each ended alloc, until the future is dropped.
-pub(super) async fn wake(store: Store, lambda: Arc<Lambda>) {
+/// Wakes poll-and-scale for each new job and each ended alloc, until the future is dropped. `ended` gets the jobs that no longer
+/// wait or run.
+pub(super) async fn wake(store: Store, lambda: Arc<Lambda>, ended: Option<UnboundedSender<BTreeSet<JobId>>>) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut before = Seen::default();
@@ -42,6 +45,11 @@ pub(super) async fn wake(store: Store, lambda: Arc<Lambda>) {
             && let Err(error) = lambda.send_event(POLL_AND_SCALE.name, &event)
         {
             tracing::debug!(%error, "poll-and-scale cannot be woken");
+        }
+        let gone: BTreeSet<JobId> = before.jobs.difference(&now.jobs).copied().collect();
+        if let Some(ended) = ended.as_ref().filter(|_| !gone.is_empty()) {
+            // The other side ends together with this.
+            drop(ended.send(gone));
         }
         before = now;
     }

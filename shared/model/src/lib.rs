@@ -11,6 +11,7 @@
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
 //! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
+//! | [`webhook`] | where the webhook calls, and what it signs with |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
 //!
 //! A transition takes the record as read, what happened and the time. It returns the new record, or says why the
@@ -52,6 +53,7 @@ pub mod stored;
 pub mod summary;
 pub mod time;
 pub mod told;
+pub mod webhook;
 pub mod wire;
 pub mod words;
 
