@@ -37,8 +37,14 @@ impl Place {
     const fn shared(self) -> Option<(&'static str, &'static str, Tone)> {
         match self {
             Self::Own(_) => None,
-            Self::Calls => Some(("calls of AWS", "single calls that are slow, fail, or show an old state", Tone::Cloud)),
-            Self::Requests => Some(("requests, small things", "lost requests, late runs, failed work", Tone::Outage)),
+            Self::Calls => {
+                Some(("calls of AWS", "single calls that are slow, fail, or show an old state", Tone::Cloud))
+            }
+            Self::Requests => Some((
+                "requests, runs, work",
+                "requests that are lost or late, runs that are late or twice, work that fails",
+                Tone::Outage,
+            )),
             Self::Handles => Some(("handles", "directories and containers that appear, stick or vanish", Tone::Crash)),
         }
     }
@@ -183,16 +189,16 @@ pub fn draw(scenario: &Scenario, outcome: &Outcome, command: &str) -> Option<Str
         }
         None => "every invariant held".to_owned(),
     };
-    let mut remarks =
-        vec!["Under a name of a fault: each tick is when it happened. A tick may stand for several.".to_owned()];
+    let mut remarks = vec![
+        "The names on the left are faults, with how often each happened. A tick stands for one or more.".to_owned(),
+    ];
     if outcome.marks.len() >= MOST_MARKS {
         remarks.push(format!("Only the first {MOST_MARKS} faults are marked."));
     }
     let picture = Picture {
         title: format!(
-            "Simulation, seed {}: at most {} nodes, {} h {}; {verdict}",
+            "Simulation, seed {}: {} h {}; {verdict}",
             scenario.seed,
-            scenario.max(),
             scenario.hours,
             if has_faults { "with faults" } else { "without faults" }
         ),

@@ -315,8 +315,7 @@ mod tests {
         let svg = drawn(line);
         assert!(svg == drawn(line), "the same seed gives the same bytes");
         for wanted in [
-            "<title id=\"title\">Simulation, seed 1: at most ",
-            " 2 h with faults; every invariant held</title>",
+            "<title id=\"title\">Simulation, seed 1: 2 h with faults; every invariant held</title>",
             &format!(">cargo run --profile simulation --bin simulate -- {line}</text>"),
             ">slot 0</text>",
             ": booting, ",

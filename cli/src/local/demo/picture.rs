@@ -25,7 +25,8 @@ pub(super) async fn write(demo: &Demo<'_>) -> Result<PathBuf, LocalError> {
         lanes: lanes(demo).await?,
         moments: Vec::new(),
         remarks: vec![
-            "The nodes are processes here: they boot in seconds, and a minute of the schedules takes a second.".to_owned(),
+            "The nodes are processes here: they boot in seconds, and a minute of the schedules takes a second."
+                .to_owned(),
         ],
     };
     let file = demo.stack.places.dir.join(FILE);
@@ -35,10 +36,12 @@ pub(super) async fn write(demo: &Demo<'_>) -> Result<PathBuf, LocalError> {
 
 /// When jobs were submitted, and how they ended.
 async fn lanes(demo: &Demo<'_>) -> Result<Vec<Lane>, LocalError> {
-    let lane = |name: &str, hint: &str, tone| Lane { name: name.to_owned(), hint: hint.to_owned(), tone, marks: vec![] };
+    let lane =
+        |name: &str, hint: &str, tone| Lane { name: name.to_owned(), hint: hint.to_owned(), tone, marks: vec![] };
     let mut submitted = lane("jobs submitted", "", Tone::People);
     let mut complete = lane("jobs complete", "", Tone::Good);
-    let mut other = lane("failed or cancelled", "failed, rejected and cancelled jobs, as the demonstration expects", Tone::Bad);
+    let mut other =
+        lane("failed or cancelled", "failed, rejected and cancelled jobs, as the demonstration expects", Tone::Bad);
     for (id, task) in &demo.jobs {
         let Some(job) = demo.store().job(*id).await? else { continue };
         submitted.marks.push((job.summary.submitted_at, task.name.clone()));

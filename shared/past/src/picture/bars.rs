@@ -210,9 +210,8 @@ impl Areas {
         let mut below = vec![0.0; parts];
         let sums = (0..parts).map(|n| self.counts.iter().filter_map(|(_, counts)| counts.get(n)).sum::<f64>());
         let most = sums.fold(1.0, f64::max).ceil();
-        let place = |n: usize, value: f64| {
-            (LEFT + (n as f64 + 0.5) * COLUMN, top + AREAS - 1.0 - value / most * (AREAS - 4.0))
-        };
+        let place =
+            |n: usize, value: f64| (LEFT + (n as f64 + 0.5) * COLUMN, top + AREAS - 1.0 - value / most * (AREAS - 4.0));
         svg.rect("track", (LEFT, top), (PLOT, AREAS), "");
         svg.label(top + 10.0, &format!("{most:.0} nodes"), "");
         svg.label(top + AREAS, "0", "");

@@ -17,7 +17,8 @@ pub(super) const LEFT: f64 = 178.0;
 const TICKS: i64 = 13;
 /// The steps that an axis of time may have, in seconds: from one second to four weeks.
 const STEPS: [i64; 20] = [
-    1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800, 604_800, 2_419_200,
+    1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800, 604_800,
+    2_419_200,
 ];
 
 /// The class of each colour: what it is for, on white and on black paper.
@@ -112,13 +113,8 @@ impl Svg {
 
     /// A text with these classes. It ends or begins at the column, or is around it, as the classes say.
     pub(super) fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {
-        let _ = writeln!(
-            self.out,
-            "<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>",
-            short(x),
-            short(y),
-            plain(text)
-        );
+        let _ =
+            writeln!(self.out, "<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>", short(x), short(y), plain(text));
     }
 
     /// The label of a row. A long one is cut off; a browser shows the hint.

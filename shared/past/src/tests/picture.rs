@@ -154,7 +154,8 @@ fn a_thousand_slots_are_counted_and_not_drawn_each() {
     let svg = picture(&many, Vec::new()).svg();
     let height = check(&svg);
     assert!(svg.len() < 150_000 && height < 1000.0, "{} bytes, {height} high", svg.len());
-    for wanted in ["1000 slots are too many for a row each", ">1000 nodes</text>", "<title>idle: at most 1000</title>"] {
+    for wanted in ["1000 slots are too many for a row each", ">1000 nodes</text>", "<title>idle: at most 1000</title>"]
+    {
         assert!(svg.contains(wanted), "{wanted}");
     }
     assert!(!svg.contains(">slot 0</text>"));
