@@ -9,6 +9,5 @@ pub mod contexts;
 pub mod hidden_env;
 pub mod local;
 pub mod no_cluster;
-mod past;
 mod view;
 pub mod web;

@@ -5,9 +5,9 @@
 
 use super::show::{self, Rows, dollars, moment, rough, several};
 use super::{Context, Outcome};
-use crate::past::{By, LONGEST, Past, Report};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use model::time::Span;
+use past::{By, LONGEST, Past, Report};
 
 /// `cost`
 #[derive(Args, Clone, Debug)]
@@ -17,13 +17,35 @@ pub struct CostArgs {
     since: Span,
     /// What each line is
     #[arg(long, value_enum, default_value_t)]
-    by: By,
+    by: Lines,
     /// Show at most so many lines, the most expensive ones
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What the lines of the report are.
+#[derive(ValueEnum, Clone, Copy, Debug, Default)]
+enum Lines {
+    /// Each job
+    Job,
+    /// All jobs with the same name together
+    #[default]
+    Name,
+    /// Each size of nodes, with its price
+    Size,
+}
+
+impl From<Lines> for By {
+    fn from(lines: Lines) -> Self {
+        match lines {
+            Lines::Job => Self::Job,
+            Lines::Name => Self::Name,
+            Lines::Size => Self::Size,
+        }
+    }
 }
 
 /// Understands `90s`, `30m`, `24h` and `7d`.
@@ -49,7 +71,7 @@ fn span(text: &str) -> Result<Span, String> {
 pub(super) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let past = Past::read(&cluster.store, args.since, now).await?;
-    let mut report = Report::of(&past, args.since, args.by);
+    let mut report = Report::of(&past, args.since, args.by.into());
     let more = report.lines.len().saturating_sub(args.limit);
     report.lines.truncate(args.limit);
     if args.json {

@@ -50,9 +50,9 @@ async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) 
     if !args.demo {
         return Ok(());
     }
-    let mut checks = shown.ok_or(LocalError::Interrupted)??;
-    checks.push(demo::Check::nothing_left(processes::of_ours().len()));
-    demo::judge(&checks, &stack.places.logs)
+    let mut shown = shown.ok_or(LocalError::Interrupted)??;
+    shown.checks.push(demo::Check::nothing_left(processes::of_ours().len()));
+    demo::judge(&shown, &stack.places.logs)
 }
 
 async fn start(args: &LocalArgs, env: &LocalEnv) -> Result<Stack, LocalError> {

@@ -4,12 +4,12 @@
 
 use super::live::{JobRow, Live, NodeRow};
 use crate::commands::{Happening, WHOLE_STORY, command_line, story_of_job};
-use crate::past::{NodeLife, Past, Segment};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::stored::S3Place;
 use model::time::Time;
 use model::{Alloc, Desired, Job, NodeRecord};
+use past::{NodeLife, Past, Segment};
 use serde::Serialize;
 use store::{DbError, Store};
 

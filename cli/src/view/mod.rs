@@ -20,10 +20,10 @@ pub(crate) use list::{Searched, Wanted, holds, words};
 pub(crate) use live::{JobRow, Live, NodeRow, Stored};
 
 use crate::local::Clock;
-use crate::past::Past;
 use cached::Cached;
 use model::cloud::Cloud;
 use model::time::Span;
+use past::Past;
 use serde_json::Value;
 use std::fmt;
 use std::sync::Arc;

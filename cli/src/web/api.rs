@@ -2,7 +2,6 @@
 //!
 //! Guarantees: an answer that cannot be given is JSON with an `error` that says what and why.
 
-use crate::past::{By, Report, Series};
 use crate::view::{JobDetail, NodeDetail, PAST, Searched, Views, Wanted, holds};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -12,6 +11,7 @@ use model::events::Event;
 use model::functions::FUNCTIONS;
 use model::ids::{JobId, Slot};
 use model::time::{Span, Time};
+use past::{By, Report, Series};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

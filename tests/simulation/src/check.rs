@@ -8,6 +8,7 @@
 //! Does not: check anything beyond the rules.
 
 mod allocs;
+mod arrays;
 mod brakes;
 pub mod cloud;
 mod demand;
@@ -120,6 +121,10 @@ struct Seen {
     drained_at: HashMap<NodeId, Time>,
     /// For each alloc that came back, since when it awaits the decision on its copies.
     back_since: BTreeMap<AllocId, Time>,
+    /// For each job of an array that is there: who placed it, and when.
+    placed: HashMap<JobId, arrays::Placed>,
+    /// The array that has far fewer jobs placed than it may although more could run, and since when.
+    array_waits: Option<(u128, Time)>,
     /// For each brake: its row before the last write, who wrote, and when.
     brakes: HashMap<String, (u64, Time, Row)>,
     /// When the tables were last restored.
@@ -317,6 +322,7 @@ impl Check {
         seen.sets.set(now, demand::wanted_by_sets(model));
         // An id whose alloc the tables do not know any more may be given a second time.
         seen.started.retain(|id| model.get(&alloc_key(*id)).is_some());
+        seen.placed.clear();
         seen.wanted.clear();
         seen.live.clear();
         seen.back_since.clear();
@@ -422,7 +428,10 @@ impl Check {
             self.brakes(caller, model, change);
             match change.table {
                 Table::Nodes => self.node(caller, model, before, after),
-                Table::Jobs => self.job(model, before, after, changes),
+                Table::Jobs => {
+                    self.job(model, before, after, changes);
+                    self.array(caller, model, before, after);
+                }
                 Table::Allocs => self.alloc(caller, model, before, after),
                 Table::Handles => self.handle(caller, model, before, after),
                 Table::Control => {

@@ -220,6 +220,8 @@ faults! {
     ControllerWants = 0.0,
     /// a job that arrives follows jobs that arrived before (`--fault`)
     JobFollows = 0.0,
+    /// a job that arrives is an array, of which only some jobs may be placed at once (`--fault`)
+    ArrayArrives = 0.0,
 }
 
 impl Fault {
@@ -236,6 +238,17 @@ impl Fault {
     pub fn meaning(self) -> &'static str {
         ROWS.get(self.index()).map_or("", |(_, meaning)| meaning)
     }
+}
+
+/// How a world is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// Keep the story's lines.
+    pub telling: bool,
+    /// Use the real (embedded) store, and compare every answer of the model with it.
+    pub real_store: bool,
+    /// Keep what a picture needs: the times of the faults, and the past that the tables tell.
+    pub drawing: bool,
 }
 
 /// A broken invariant.
@@ -263,6 +276,9 @@ pub struct Line {
 /// How many lines of a story are kept.
 const MOST_LINES: usize = 200_000;
 
+/// How many faults are kept with their times, for a picture.
+pub const MOST_MARKS: usize = 200_000;
+
 struct State {
     streams: Vec<Xoshiro256PlusPlus>,
     dice: Xoshiro256PlusPlus,
@@ -271,6 +287,7 @@ struct State {
     did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
     calls: BTreeMap<&'static str, BTreeSet<String>>,
     lines: VecDeque<Line>,
+    marks: Vec<(Time, Fault)>,
 }
 
 /// The shared parts of one world.
@@ -283,12 +300,12 @@ pub struct Core {
     /// Notified when an invariant broke.
     pub stop: Notify,
     healed_at: OnceLock<Time>,
-    telling: bool,
+    how: How,
 }
 
 impl Core {
     /// The core of a world that begins now.
-    pub fn new(scenario: Scenario, telling: bool) -> Self {
+    pub fn new(scenario: Scenario, how: How) -> Self {
         let seed = scenario.seed;
         let stream = |n: u64| Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n);
         let state = State {
@@ -299,6 +316,7 @@ impl Core {
             did: BTreeMap::new(),
             calls: BTreeMap::new(),
             lines: VecDeque::new(),
+            marks: Vec::new(),
         };
         Self {
             scenario,
@@ -307,7 +325,7 @@ impl Core {
             broken: Mutex::new(None),
             stop: Notify::new(),
             healed_at: OnceLock::new(),
-            telling,
+            how,
         }
     }
 
@@ -361,8 +379,12 @@ impl Core {
 
     /// Counts a fault that happens now.
     pub fn happened_now(&self, fault: Fault) {
-        if let Some(count) = lock(&self.state).faults.get_mut(fault.index()) {
+        let mut state = lock(&self.state);
+        if let Some(count) = state.faults.get_mut(fault.index()) {
             *count += 1;
+        }
+        if self.how.drawing && state.marks.len() < MOST_MARKS {
+            state.marks.push((self.now(), fault));
         }
     }
 
@@ -416,7 +438,7 @@ impl Core {
 
     /// Adds a line to the story, if this world tells one.
     pub fn tell(&self, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
-        if self.telling {
+        if self.how.telling {
             let line = Line { at: self.now(), who: who(), what: what() };
             let mut state = lock(&self.state);
             state.lines.push_back(line);
@@ -428,7 +450,12 @@ impl Core {
 
     /// Whether this world tells its story.
     pub const fn is_telling(&self) -> bool {
-        self.telling
+        self.how.telling
+    }
+
+    /// Whether this world is drawn.
+    pub const fn is_drawing(&self) -> bool {
+        self.how.drawing
     }
 
     /// Notes a broken invariant. Only the first one is kept.
@@ -471,6 +498,11 @@ impl Core {
         let state = lock(&self.state);
         let calls = state.calls.clone();
         Happened { faults: state.faults.clone(), counts: state.counts.clone(), did: state.did.clone(), calls }
+    }
+
+    /// The faults so far with their times, if this world is drawn.
+    pub fn marks(&self) -> Vec<(Time, Fault)> {
+        lock(&self.state).marks.clone()
     }
 
     /// The story's lines so far.

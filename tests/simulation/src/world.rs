@@ -9,10 +9,12 @@ mod controllers;
 mod operators;
 mod spoiling;
 
+pub use crate::core::How;
 pub(crate) use controllers::STEADY;
 
 use crate::check::Check;
-use crate::core::{Broken, Core, Fault, Line, START};
+use crate::core::{Broken, Core, Fault, Line, START, lock};
+use crate::database::Plain;
 use crate::ec2::{Ec2, WARNING_S};
 use crate::embedded::Embedded;
 use crate::functions::Functions;
@@ -22,7 +24,8 @@ use crate::panics;
 use crate::scenario::Scenario;
 use crate::tables::Tables;
 use model::ids::JobId;
-use model::time::Span;
+use model::time::{Span, Time};
+use past::Past;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -60,6 +63,10 @@ pub struct Outcome {
     pub without_faults: Simulated,
     /// The story, if one was told.
     pub lines: Vec<Line>,
+    /// The faults with their times, if the world is drawn.
+    pub marks: Vec<(Time, Fault)>,
+    /// What the events and records of the tables tell, if the world is drawn.
+    pub past: Option<Past>,
 }
 
 /// How much was simulated.
@@ -82,15 +89,6 @@ impl Simulated {
         let fleet = if nodes >= FLEET { 1.0 } else { 0.0 };
         self.add(Self { fleet_hours: fleet / 60.0, node_hours: nodes as f64 / 60.0 });
     }
-}
-
-/// How a world is run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct How {
-    /// Keep the story's lines.
-    pub telling: bool,
-    /// Use the real (embedded) store, and compare every answer of the model with it.
-    pub real_store: bool,
 }
 
 /// Runs a world from its beginning to its end.
@@ -162,7 +160,7 @@ impl World {
             scenario.set_chance(Fault::Restored, 0.0);
             scenario.set_chance(Fault::RowUnreadable, 0.0);
         }
-        let core = Arc::new(Core::new(scenario, how.telling));
+        let core = Arc::new(Core::new(scenario, how));
         let check = Check::new(Arc::clone(&core));
         let twin = if how.real_store {
             match Embedded::new() {
@@ -244,7 +242,19 @@ impl World {
             with_faults: lived.with_faults,
             without_faults: lived.without_faults,
             lines: self.core.lines(),
+            marks: self.core.marks(),
+            past: self.past().await,
         }
+    }
+
+    /// What the tables tell of the past, if this world is drawn. It is read from a copy without faults.
+    async fn past(&self) -> Option<Past> {
+        if !self.core.is_drawing() {
+            return None;
+        }
+        let copy = Plain::of(&lock(&self.tables.model).backup());
+        let now = self.core.now();
+        Past::read(&Store::new(Arc::new(copy)), now.since(START), now).await.ok()
     }
 
     fn count_nodes(&self, lived: &mut Lived, trouble: u32) {
@@ -267,6 +277,7 @@ impl World {
         // Not in the minutes in which operators drain nodes.
         if healthy % 10 == 5 {
             self.check.invariant_a_demand_set_is_satisfied();
+            self.check.invariant_the_limit_of_an_array_is_used();
         }
         if healthy == TICKS_TO_DRAIN {
             self.check.invariant_a_drain_ends_by_its_deadline();

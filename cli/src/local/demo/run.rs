@@ -4,13 +4,22 @@ use super::super::directory::shared_directory;
 use super::super::error::LocalError;
 use super::super::stack::Stack;
 use super::super::terminal::say;
+use super::picture;
 use super::progress::Demo;
 use super::verdict::{self, Check};
 use super::work;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Runs the demonstration and returns every check, passed or failed.
-pub(in crate::local) async fn run(stack: &Stack) -> Result<Vec<Check>, LocalError> {
+/// What came of the demonstration.
+pub(in crate::local) struct Shown {
+    /// Every check, passed or failed.
+    pub(in crate::local) checks: Vec<Check>,
+    /// Where the picture of what happened is, or why there is none.
+    picture: Result<PathBuf, LocalError>,
+}
+
+/// Runs the demonstration.
+pub(in crate::local) async fn run(stack: &Stack) -> Result<Shown, LocalError> {
     let results = stack.places.dir.join("results");
     shared_directory(&results)?;
     let prepared = results.clone();
@@ -28,14 +37,20 @@ pub(in crate::local) async fn run(stack: &Stack) -> Result<Vec<Check>, LocalErro
         demo.submit(task).await?;
     }
     let end = demo.follow(urgent).await?;
-    verdict::checks(&mut demo, end).await
+    let checks = verdict::checks(&mut demo, end).await?;
+    Ok(Shown { checks, picture: picture::write(&demo).await })
 }
 
-/// Prints every check; an error if one failed.
-pub(in crate::local) fn judge(checks: &[Check], logs: &Path) -> Result<(), LocalError> {
+/// Prints every check, and where the picture is; an error if a check failed.
+pub(in crate::local) fn judge(shown: &Shown, logs: &Path) -> Result<(), LocalError> {
+    let Shown { checks, picture } = shown;
     say("");
     for check in checks {
         say(&check.to_string());
+    }
+    match picture {
+        Ok(file) => say(&format!("\nA picture of it, for a browser: {}", file.display())),
+        Err(error) => say(&format!("\nThere is no picture: {}", model::causes::chain(error))),
     }
     let failed = checks.iter().filter(|c| !c.is_ok()).count();
     if failed > 0 {

@@ -429,6 +429,12 @@ fn fits(policy: &Policy, size: &Size, job: &Item) -> bool {
         && text(job, "market").is_none_or(|m| m == size.market.as_str())
 }
 
+/// The lowest price of a size that the job fits and that has no maximum of its own.
+pub(super) fn price_of_a_size(policy: &Policy, job: &Item) -> Option<f64> {
+    let sizes = policy.size.iter().filter(|size| size.max.is_none() && fits(policy, size, job));
+    sizes.map(|size| f64::from(size.price_per_hour)).min_by(f64::total_cmp)
+}
+
 fn has_room(policy: &Policy, job: &Item) -> bool {
     let need = |name: &str| count(job, name).unsigned_abs();
     let nodes = need("nodes").max(1);

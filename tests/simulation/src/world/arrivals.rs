@@ -3,8 +3,9 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::scenario::Arrivals;
+use model::array::{Array, ArrayLimit};
 use model::ids::JobId;
-use model::time::Span;
+use model::time::{Span, Time};
 use model::{AfterEnd, FailurePolicy, Job, JobSpec, Market, Reconcile};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -76,12 +77,32 @@ impl World {
         if core.happens(Fault::JobFollows) {
             spec.after = self.followed();
         }
-        self.send(spec).await;
+        // An array of jobs without an end would never let its later jobs begin.
+        let ends = spec.command.get(1).is_some_and(|length| length != "forever");
+        if ends && core.happens(Fault::ArrayArrives) {
+            self.submit_array(&spec).await;
+        } else {
+            self.send(spec).await;
+        }
         core.count("a job was submitted");
         if core.maybe(0.2) {
             let input = json!({"Records": [{"eventName": "INSERT"}]});
             self.functions.ring(poll_and_scale::FUNCTION, input);
         }
+    }
+
+    /// Submits an array of such jobs. At most some of them may be placed at once.
+    async fn submit_array(&self, spec: &JobSpec) {
+        let draw = |low, high| self.core.of(Fault::ArrayArrives, low, high);
+        let now = self.core.now();
+        let array = Array::new(now, draw(0, i64::MAX).unsigned_abs());
+        let jobs = u32::try_from(draw(2, 24)).unwrap_or(2);
+        let limit = [1, 2, 4, 6].get(usize::try_from(draw(0, 3)).unwrap_or(0)).copied().unwrap_or(1);
+        for n in 0..jobs {
+            let spec = JobSpec { array_limit: ArrayLimit::new(limit), ..spec.clone() };
+            self.send_as(array.job(n), spec, now).await;
+        }
+        self.core.count("an array was submitted");
     }
 
     fn next_job(&self) -> JobSpec {
@@ -203,7 +224,10 @@ impl World {
 
     async fn send(&self, spec: JobSpec) {
         let now = self.core.now();
-        let id = JobId::new(self.store.chance().ulid(now));
+        self.send_as(JobId::new(self.store.chance().ulid(now)), spec, now).await;
+    }
+
+    async fn send_as(&self, id: JobId, spec: JobSpec, now: Time) {
         let Ok(job) = Job::submit(id, spec, now) else { return };
         self.remember(id);
         for _ in 0..5 {

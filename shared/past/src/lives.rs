@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// How a node is at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Phase {
+pub enum Phase {
     /// Launched, and not ready yet.
     Booting,
     /// Ready, with allocs.
@@ -30,7 +30,8 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 5] = [Self::Working, Self::Idle, Self::Booting, Self::Silent, Self::Going];
+    /// Every phase, in the order in which people look for them.
+    pub const ALL: [Self; 5] = [Self::Working, Self::Idle, Self::Booting, Self::Silent, Self::Going];
 
     /// Its place in [`Phase::ALL`].
     pub(crate) const fn place(self) -> usize {
@@ -46,28 +47,30 @@ impl Phase {
 
 /// One life of a slot.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct NodeLife {
-    pub(crate) slot: Slot,
+#[allow(missing_docs, reason = "the names say it")]
+pub struct NodeLife {
+    pub slot: Slot,
     /// `None` if no event and no record says it.
-    pub(crate) node_id: Option<NodeId>,
-    pub(crate) size: Option<String>,
-    pub(crate) instance_type: Option<String>,
-    pub(crate) market: Option<String>,
+    pub node_id: Option<NodeId>,
+    pub size: Option<String>,
+    pub instance_type: Option<String>,
+    pub market: Option<String>,
     /// `None` if nothing says what it cost.
-    pub(crate) price: Option<Usd>,
-    pub(crate) from: Time,
+    pub price: Option<Usd>,
+    pub from: Time,
     /// `None` while it lasts.
-    pub(crate) to: Option<Time>,
+    pub to: Option<Time>,
     /// The phases and when they began, in the order of time. [`Phase::Idle`] stands for both phases of a ready node.
     phases: Vec<(Time, Phase)>,
 }
 
 /// A phase with its begin and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Segment {
-    pub(crate) phase: Phase,
-    pub(crate) from: Time,
-    pub(crate) to: Time,
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Segment {
+    pub phase: Phase,
+    pub from: Time,
+    pub to: Time,
 }
 
 impl NodeLife {
@@ -79,6 +82,11 @@ impl NodeLife {
 
     fn phase(&self) -> Phase {
         self.phases.last().map_or(Phase::Booting, |(_, phase)| *phase)
+    }
+
+    /// When it began, changed its phase, and ended.
+    pub(crate) fn moments(&self) -> impl Iterator<Item = Time> {
+        [self.from].into_iter().chain(self.phases.iter().map(|(at, _)| *at)).chain(self.to)
     }
 
     fn becomes(&mut self, phase: Phase, at: Time) {
@@ -107,7 +115,7 @@ impl NodeLife {
     }
 
     /// The phases between two moments, in the order of time.
-    pub(crate) fn segments(&self, uses: &[Use], from: Time, to: Time) -> Vec<Segment> {
+    pub fn segments(&self, uses: &[Use], from: Time, to: Time) -> Vec<Segment> {
         let (begin, end) = (self.from.max(from), self.to.unwrap_or(to).min(to));
         let busy = union(uses);
         let mut segments = Vec::new();
@@ -125,7 +133,7 @@ impl NodeLife {
 }
 
 /// The times in which at least one of these allocs was on the node.
-fn union(uses: &[Use]) -> Vec<(Time, Time)> {
+pub(crate) fn union(uses: &[Use]) -> Vec<(Time, Time)> {
     let mut spans: Vec<(Time, Time)> = uses.iter().map(|u| (u.from, u.to)).collect();
     spans.sort_unstable();
     let mut union: Vec<(Time, Time)> = Vec::new();

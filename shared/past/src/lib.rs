@@ -2,8 +2,8 @@
 //! who used it, and how many jobs waited.
 //!
 //! Flow: `told` keeps of each event what matters, `lives` makes the lives of the nodes of it, `series` counts over time,
-//! `cost` reckons who used the nodes for how much.
-//! Guarantees: memory is bounded ([`MOST`]), whatever the table holds, and what was left out is counted. What is still
+//! `cost` reckons who used the nodes for how much, `picture` draws all of it.
+//! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. What is still
 //! going on comes from the records, so a lost event is mended as far as a record knows better.
 //! Does not: go back further than events are kept (`history.events_days`), or know a bill: prices are those of the
 //! policy at the launch.
@@ -11,13 +11,16 @@
 mod charge;
 mod cost;
 mod lives;
+mod picture;
 mod series;
 mod told;
 
-pub(crate) use charge::Charge;
-pub(crate) use cost::{By, Report};
-pub(crate) use lives::{NodeLife, Phase, Segment};
-pub(crate) use series::Series;
+pub use cost::{By, Line, Report};
+pub use lives::{NodeLife, Phase, Segment};
+pub use picture::{Lane, Picture, Tone};
+pub use series::Series;
+
+use charge::Charge;
 
 use model::control::Control;
 use model::events::Event;
@@ -30,53 +33,55 @@ use store::{DbError, Store};
 use told::Told;
 
 /// The most steps of nodes, uses of nodes and changes of the queue that are kept, each.
-pub(crate) const MOST: usize = 300_000;
+const MOST: usize = 300_000;
 /// The longest past that can be asked for. Events are rarely kept longer.
-pub(crate) const LONGEST: Span = Span::from_s(90 * 86_400);
+pub const LONGEST: Span = Span::from_s(90 * 86_400);
 
 /// An alloc's time on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Use {
-    pub(crate) alloc_id: AllocId,
-    pub(crate) node_id: NodeId,
-    pub(crate) vcpus: u32,
-    pub(crate) from: Time,
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Use {
+    pub alloc_id: AllocId,
+    pub node_id: NodeId,
+    pub vcpus: u32,
+    pub from: Time,
     /// The end, or now if the alloc is live.
-    pub(crate) to: Time,
+    pub to: Time,
 }
 
 /// What happened in a span of time.
 #[derive(Clone, Debug)]
-pub(crate) struct Past {
-    pub(crate) from: Time,
-    pub(crate) to: Time,
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Past {
+    pub from: Time,
+    pub to: Time,
     /// In the order of the slots and of time.
-    pub(crate) lives: Vec<NodeLife>,
+    pub lives: Vec<NodeLife>,
     /// By node.
-    pub(crate) uses: BTreeMap<NodeId, Vec<Use>>,
+    pub uses: BTreeMap<NodeId, Vec<Use>>,
     /// When jobs waited in the queue.
-    pub(crate) waits: Vec<(Time, Time)>,
+    pub waits: Vec<(Time, Time)>,
     /// The names of the jobs that used nodes.
-    pub(crate) names: BTreeMap<JobId, String>,
+    pub names: BTreeMap<JobId, String>,
     /// The newest events, the newest first.
-    pub(crate) latest: Vec<Event>,
+    pub latest: Vec<Event>,
     /// How many events did not fit into memory.
-    pub(crate) left_out: usize,
+    pub left_out: usize,
 }
 
 /// The present, as the records have it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Present {
-    pub(crate) nodes: Vec<NodeRecord>,
-    pub(crate) allocs: Vec<AllocSummary>,
+struct Present {
+    nodes: Vec<NodeRecord>,
+    allocs: Vec<AllocSummary>,
     /// The jobs that have not ended.
-    pub(crate) jobs: Vec<JobSummary>,
+    jobs: Vec<JobSummary>,
     /// The prices of the policy, by size.
-    pub(crate) prices: BTreeMap<String, Usd>,
+    prices: BTreeMap<String, Usd>,
 }
 
 impl Present {
-    pub(crate) async fn read(store: &Store) -> Result<Self, DbError> {
+    async fn read(store: &Store) -> Result<Self, DbError> {
         let nodes = store.nodes_listed(1).await?.rows;
         let allocs = store.live_allocs_listed(1).await?.rows;
         let waiting = store.waiting(None, MOST).await?.jobs;
@@ -93,7 +98,7 @@ fn prices(control: &Control) -> BTreeMap<String, Usd> {
 
 impl Past {
     /// Reads the last `span` before now. Reads every event that is stored.
-    pub(crate) async fn read(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
+    pub async fn read(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
         let mut told = Told::since(now - span.min(LONGEST));
         store.each_event(|event| told.take(event)).await?;
         // The records are read after the events, so that they know everything that the events told.
@@ -132,12 +137,12 @@ impl Past {
     }
 
     /// What an alloc's node was used for.
-    pub(crate) fn uses_of(&self, life: &NodeLife) -> &[Use] {
+    pub fn uses_of(&self, life: &NodeLife) -> &[Use] {
         life.node_id.and_then(|id| self.uses.get(&id)).map_or(&[], Vec::as_slice)
     }
 
     /// The same past, of the last `span` only.
-    pub(crate) fn since(&self, span: Span) -> Time {
+    pub fn since(&self, span: Span) -> Time {
         (self.to - span).max(self.from)
     }
 }

@@ -8,7 +8,6 @@
 
 use super::series::total;
 use super::{Charge, NodeLife, Past, Use};
-use clap::ValueEnum;
 use model::ids::JobId;
 use model::money::Usd;
 use model::time::{Span, Time};
@@ -20,64 +19,66 @@ use std::collections::{BTreeMap, BTreeSet};
 const NAMELESS: &str = "(no name)";
 
 /// What the lines of a report are.
-#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum By {
-    /// Each job
+pub enum By {
+    /// Each job.
     Job,
-    /// All jobs with the same name together
+    /// All jobs with the same name together.
     #[default]
     Name,
-    /// Each size of nodes, with its price
+    /// Each size of nodes, with its price.
     Size,
 }
 
 /// One line of a report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Line {
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Line {
     /// The id of a job, the name of jobs, or the size of nodes.
-    pub(crate) what: String,
+    pub what: String,
     /// The name of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) market: Option<String>,
+    pub market: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) price_per_hour: Option<Usd>,
+    pub price_per_hour: Option<Usd>,
     /// How many jobs, or nodes.
-    pub(crate) count: usize,
+    pub count: usize,
     /// When the first of it began, as far as it lies in the time of the report.
-    pub(crate) from: Time,
+    pub from: Time,
     /// When the last of it ended, or now.
-    pub(crate) to: Time,
+    pub to: Time,
     /// The node time that counts for it, in seconds.
-    pub(crate) node_s: i64,
-    pub(crate) usd: Usd,
+    pub node_s: i64,
+    pub usd: Usd,
 }
 
 /// What the nodes of a time cost, and for whom.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Report {
-    pub(crate) since: Time,
-    pub(crate) until: Time,
-    pub(crate) by: By,
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Report {
+    pub since: Time,
+    pub until: Time,
+    pub by: By,
     /// The most expensive first.
-    pub(crate) lines: Vec<Line>,
+    pub lines: Vec<Line>,
     /// What nodes cost while no alloc was on them. Part of the total.
-    pub(crate) without_work_usd: Usd,
-    pub(crate) without_work_node_s: i64,
-    pub(crate) nodes: usize,
-    pub(crate) node_s: i64,
-    pub(crate) total_usd: Usd,
+    pub without_work_usd: Usd,
+    pub without_work_node_s: i64,
+    pub nodes: usize,
+    pub node_s: i64,
+    pub total_usd: Usd,
     /// Nodes whose price is not known. They count nothing.
-    pub(crate) unpriced_nodes: usize,
+    pub unpriced_nodes: usize,
     /// Events that did not fit into memory. If there are any, the true sums are higher.
-    pub(crate) left_out: usize,
-    pub(crate) estimate: &'static str,
+    pub left_out: usize,
+    pub estimate: &'static str,
 }
 
 /// What every report says of itself.
-pub(crate) const ESTIMATE: &str = "an estimate from the list prices in the policy, not a bill";
+const ESTIMATE: &str = "an estimate from the list prices in the policy, not a bill";
 
 /// The sums of a line.
 #[derive(Clone, Debug, Default)]
@@ -100,7 +101,7 @@ impl Sum {
 
 impl Report {
     /// The report of the last `span` of a past.
-    pub(crate) fn of(past: &Past, span: Span, by: By) -> Self {
+    pub fn of(past: &Past, span: Span, by: By) -> Self {
         let (since, until) = (past.since(span), past.to);
         let mut jobs: BTreeMap<JobId, Sum> = BTreeMap::new();
         let mut sizes: BTreeMap<(String, String, Option<Usd>), Sum> = BTreeMap::new();

@@ -7,30 +7,30 @@ use model::time::{Span, Time};
 use serde::Serialize;
 
 /// The most parts that a time is divided into.
-pub(crate) const MOST_PARTS: usize = 500;
+const MOST_PARTS: usize = 500;
 
 /// Values for equal parts of a time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Series {
-    pub(crate) from: Time,
-    pub(crate) to: Time,
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Series {
+    pub from: Time,
+    pub to: Time,
     /// The length of a part.
-    pub(crate) part_ms: i64,
+    pub part_ms: i64,
     /// The mean number of nodes in each phase, in the order of [`Phase::ALL`]; then by part.
-    pub(crate) nodes: Vec<(Phase, Vec<f64>)>,
+    pub nodes: Vec<(Phase, Vec<f64>)>,
     /// The mean number of jobs that waited.
-    pub(crate) waiting: Vec<f64>,
+    pub waiting: Vec<f64>,
     /// What the nodes cost in an hour, in dollars.
-    pub(crate) usd_per_hour: Vec<f64>,
+    pub usd_per_hour: Vec<f64>,
 }
 
 impl Series {
     /// The last `span` of a past, in so many parts.
-    pub(crate) fn of(past: &Past, span: Span, parts: usize) -> Self {
+    pub fn of(past: &Past, span: Span, parts: usize) -> Self {
         let parts = parts.clamp(1, MOST_PARTS);
         let from = past.since(span);
-        let part_ms = (past.to.since(from).as_ms() / i64::try_from(parts).unwrap_or(1)).max(1);
-        let grid = Grid { from, part_ms, parts };
+        let grid = Grid::over(from, past.to, parts);
         let mut nodes: Vec<(Phase, Vec<f64>)> = Phase::ALL.map(|phase| (phase, vec![0.0; parts])).into();
         let (mut waiting, mut usd_per_hour) = (vec![0.0; parts], vec![0.0; parts]);
         for life in &past.lives {
@@ -46,20 +46,26 @@ impl Series {
             }
         }
         past.waits.iter().for_each(|(begin, end)| grid.add(&mut waiting, *begin, *end, 1.0));
-        Self { from, to: past.to, part_ms, nodes, waiting, usd_per_hour }
+        Self { from, to: past.to, part_ms: grid.part_ms, nodes, waiting, usd_per_hour }
     }
 }
 
 /// Equal parts of a time.
-struct Grid {
+pub(crate) struct Grid {
     from: Time,
     part_ms: i64,
     parts: usize,
 }
 
 impl Grid {
+    /// So many parts of the time between two moments.
+    pub(crate) fn over(from: Time, to: Time, parts: usize) -> Self {
+        let part_ms = (to.since(from).as_ms() / i64::try_from(parts).unwrap_or(1).max(1)).max(1);
+        Self { from, part_ms, parts }
+    }
+
     /// Adds `value` to each part, by the share of the part that lies between the two moments.
-    fn add(&self, values: &mut [f64], begin: Time, end: Time, value: f64) {
+    pub(crate) fn add(&self, values: &mut [f64], begin: Time, end: Time, value: f64) {
         let (begin, end) = (begin.since(self.from).as_ms().max(0), end.since(self.from).as_ms());
         let first = usize::try_from(begin / self.part_ms).unwrap_or(usize::MAX);
         for (n, part) in values.iter_mut().enumerate().take(self.parts).skip(first) {
