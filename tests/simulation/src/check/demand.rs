@@ -1,6 +1,7 @@
 //! The invariants of launches for work, and of rejected jobs.
 
 use super::brakes::MOVED;
+use super::jobs::is_held;
 use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
@@ -84,7 +85,7 @@ impl Check {
         if !settled {
             return;
         }
-        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued"));
+        let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
         let waits = first.filter(|r| super::jobs::job_id(r) == Some(job));
         if let (Some(job), Some("ready")) = (waits, text(before, "status")) {
@@ -280,7 +281,7 @@ impl Check {
                 && !self.forgets(time(row, "assigned_at"))
         };
         let busy: Vec<_> = model.rows(Table::Nodes).filter(serves).map(|r| text(r, "node_id")).collect();
-        let waits = |row: &&Row| super::is_true(row, "demand") && text(row, "state") == Some("queued");
+        let waits = |row: &&Row| super::is_true(row, "demand") && text(row, "state") == Some("queued") && !is_held(row);
         let waiting: i64 = model.rows(Table::Jobs).filter(waits).map(|row| count(row, "nodes").max(1)).sum();
         // Sets take busy nodes first.
         let sets = lock(&self.seen).sets.since(now - INDEX);
