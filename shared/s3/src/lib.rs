@@ -1,7 +1,7 @@
 //! S3, as far as outputs need it: storing a file, and reading an object or its end.
 //!
 //! Guarantees: an object is stored whole or not at all; S3 checks every byte that it is sent against a digest; the memory
-//! that a file takes does not grow with the file (see [`store::part_bytes`]); no credential is in a URL, so none is in an
+//! that a file takes does not grow with the file (see [`part_bytes`]); no credential is in a URL, so none is in an
 //! error text.
 //! Does not: list or delete objects, read a clock, or know where credentials come from ([`Keys`] does).
 //!

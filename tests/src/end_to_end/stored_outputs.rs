@@ -2,6 +2,8 @@
 
 use super::{Local, json as as_json, text, until};
 use crate::second_opinions::{Emulator, free_port};
+use crate::world::{credentials, s3_client};
+use model::stored::S3Place;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -19,17 +21,25 @@ fn start(s3: &str) -> Local {
     local
 }
 
-/// Calls S3 without a signature, which moto does not ask for.
-fn call(method: reqwest::Method, url: &str) -> Option<Vec<u8>> {
+/// Makes the bucket, without a signature: moto does not ask for one.
+fn make_bucket(s3: &str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let answer = reqwest::Client::new().request(method, url).send().await.ok()?.error_for_status().ok()?;
-        Some(answer.bytes().await.unwrap().to_vec())
-    })
+    let made = runtime.block_on(async { reqwest::Client::new().put(format!("{s3}/{BUCKET}")).send().await.unwrap() });
+    assert!(made.status().is_success(), "{}", made.status());
 }
 
-fn make_bucket(s3: &str) {
-    assert!(call(reqwest::Method::PUT, &format!("{s3}/{BUCKET}")).is_some());
+/// The stored output of the job's only alloc; `None` if it is not there.
+fn stored(s3: &str, job: &str) -> Option<Vec<u8>> {
+    let place: S3Place = format!("s3://{BUCKET}/out/local/{job}/0-0.log").parse().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut object = s3_client(s3, "us-east-1", credentials()).open(&place, s3::From::Byte(0)).await.ok()?;
+        let mut all = Vec::new();
+        while let Some(bytes) = object.chunk().await.unwrap() {
+            all.extend(bytes);
+        }
+        Some(all)
+    })
 }
 
 fn numbers(to: u32) -> Vec<u8> {
@@ -59,8 +69,7 @@ fn the_whole_output_is_in_s3_and_is_read_there() {
     let local = start(&moto.url);
     // 14 MB: two parts.
     let (job, printed) = (print_numbers(&local, 2_000_000), numbers(2_000_000));
-    let object = format!("{}/{BUCKET}/out/local/{job}/0-0.log", moto.url);
-    let stored = until("the object", 60, || call(reqwest::Method::GET, &object));
+    let stored = until("the object", 60, || stored(&moto.url, &job));
     assert!(stored == printed, "{} bytes", stored.len());
     until_destroyed(&local, &job);
     let logs = local.nodekeeper(&["logs", &job]);
@@ -95,7 +104,6 @@ fn while_s3_is_away_jobs_end_in_time_and_their_output_comes_later() {
     assert!(logs.stdout == numbers(100_000), "{}", String::from_utf8_lossy(&logs.stderr));
     let moto = Emulator::moto_at(port);
     make_bucket(&moto.url);
-    let object = format!("{url}/{BUCKET}/out/local/{job}/0-0.log");
-    let stored = until("the object", 90, || call(reqwest::Method::GET, &object));
+    let stored = until("the object", 90, || stored(&url, &job));
     assert!(stored == numbers(100_000), "{} bytes", stored.len());
 }
