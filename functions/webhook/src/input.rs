@@ -143,7 +143,7 @@ mod tests {
             reason: "Threshold Crossed".into(),
             changed_at: Time::from_ms(1_800_000_000_250),
         };
-        assert_eq!(news(&|_| ()), [should.clone()]);
+        assert_eq!(news(&|_| ()), std::slice::from_ref(&should));
         let states = |old: &'static str, new: &'static str| {
             let set = move |m: &mut Value| (m["OldStateValue"], m["NewStateValue"]) = (old.into(), new.into());
             news(&set).first().map(|alarm| alarm.raised)
