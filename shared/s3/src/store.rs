@@ -150,7 +150,7 @@ mod tests {
         assert_eq!([0, 1, 9 << 20, 70 << 30].map(part_bytes), [8 << 20; 4]);
         for size in [100 << 30, (5 << 40) - 1, 5 << 40] {
             let part = part_bytes(size);
-            assert!(size.div_ceil(part) <= PARTS && part % MIB == 0 && part < (5 << 30), "{size}: {part}");
+            assert!(size.div_ceil(part) <= PARTS && part.is_multiple_of(MIB) && part < (5 << 30), "{size}: {part}");
         }
         assert_eq!(part_bytes(100 << 30), 11 << 20);
     }
