@@ -35,7 +35,8 @@ pub(super) async fn print(
     lines: Option<usize>,
 ) -> anyhow::Result<Stored> {
     let begin = lines.map_or(From::Byte(from), |lines| From::Last(lines_bytes(lines)));
-    let mut object = match cluster.outputs.open(place, begin).await {
+    let mut again = AGAIN;
+    let mut object = match open(cluster, place, begin, &mut again).await {
         Ok(object) => object,
         Err(error) => return Ok(Stored::Not(said(&error, place))),
     };
@@ -46,7 +47,7 @@ pub(super) async fn print(
         };
         return printer.print(context, last_lines(&end, lines)).map(|()| Stored::Printed);
     }
-    let (mut at, mut again) = (object.offset, AGAIN);
+    let mut at = object.offset;
     loop {
         match object.chunk().await {
             Ok(None) => return Ok(Stored::Printed),
@@ -58,12 +59,23 @@ pub(super) async fn print(
             Err(_) => {
                 again -= 1;
                 tokio::time::sleep(WAIT).await;
-                match cluster.outputs.open(place, From::Byte(at)).await {
+                match open(cluster, place, From::Byte(at), &mut again).await {
                     Ok(rest) => object = rest,
                     Err(error) => return Ok(Stored::Cut(at, said(&error, place))),
                 }
             }
         }
+    }
+}
+
+/// Opens an object. A call without an answer is made again, as often as `again` allows.
+async fn open(cluster: &Cluster, place: &S3Place, from: From, again: &mut u32) -> Result<Object, S3Error> {
+    loop {
+        match cluster.outputs.open(place, from).await {
+            Err(S3Error::Failed(_)) if *again > 0 => *again -= 1,
+            opened => return opened,
+        }
+        tokio::time::sleep(WAIT).await;
     }
 }
 

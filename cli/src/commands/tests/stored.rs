@@ -9,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
+use futures::StreamExt;
 use std::time::{Duration, SystemTime};
 
 /// S3 as an operator sees it, with the bucket `logs`.
@@ -89,8 +90,13 @@ async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, headers: Head
     }
     s3.breaks -= 1;
     part.truncate(part.len() / 2);
-    let pieces = [Ok(Bytes::from(part)), Err(std::io::Error::other("broken"))];
-    response.body(Body::from_stream(futures::stream::iter(pieces))).unwrap()
+    let broken = async {
+        // What was written so far is sent while the body has nothing.
+        tokio::task::yield_now().await;
+        Err(std::io::Error::other("broken"))
+    };
+    let pieces = futures::stream::iter([Ok(Bytes::from(part))]).chain(futures::stream::once(broken));
+    response.body(Body::from_stream(pieces)).unwrap()
 }
 
 const KEY: &str = "lab/1/0-0.log";
