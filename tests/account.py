@@ -45,7 +45,8 @@ def make_stack(ministack, moto, cluster):
     data = {"ImageId": "ami-12c6146b", "IamInstanceProfile": {"Arn": profile}, "SecurityGroupIds": [group]}
     template = ec2.create_launch_template(LaunchTemplateName=f"{cluster}-node", LaunchTemplateData=data)
     place = {"LocationConstraint": REGION}
-    client("s3", ministack).create_bucket(Bucket=f"{cluster}-logs", CreateBucketConfiguration=place)
+    for bucket in [f"{cluster}-logs", "other-logs"]:
+        client("s3", ministack).create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
     secret = client("secretsmanager", ministack).create_secret(Name=f"{cluster}-key", SecretString="5a" * 32)
     return {
         "template": template["LaunchTemplate"]["LaunchTemplateId"],

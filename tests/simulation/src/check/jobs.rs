@@ -247,6 +247,8 @@ impl Check {
         let model = lock(model);
         let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
+        // A job may wait for its array. See `invariant_the_limit_of_an_array_is_used`.
+        let first = first.filter(|row| !row.contains_key("array_limit"));
         let Some((first, id)) = first.and_then(|row| Some((row, job_id(row)?))) else { return };
         let now = self.core.now();
         let mut seen = lock(&self.seen);

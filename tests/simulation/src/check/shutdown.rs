@@ -290,7 +290,9 @@ impl Check {
             return;
         }
         let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
-        let Some(first) = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned)) else { return };
+        let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
+        // A job that waits for its array reserves nothing.
+        let Some(first) = first.filter(|row| !row.contains_key("array_limit")) else { return };
         let kind = |row: &Item, name: &str| text(first, name).is_none_or(|wanted| text(row, name) == Some(wanted));
         let memory = |row: &Item| (count(row, "memory_mib") as f64 * policy.nodes.memory_usable).floor() as i64;
         let fits = |row: &Item| {
