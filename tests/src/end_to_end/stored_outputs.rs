@@ -14,6 +14,8 @@ fn start(s3: &str) -> Local {
     let local = Local::start_with(&["--tick-s", "1"], &[("AWS_ENDPOINT_URL_S3", s3)]);
     let mut policy = as_json(&local, &["policy", "show", "--json"]);
     policy["output"] = json!({"s3": format!("s3://{BUCKET}/out")});
+    // What an instance has not stored when it ends is lost. The instances of these tests stay.
+    policy["idle"]["timeout_s"] = json!(600);
     let file = local.path().join("policy.json");
     std::fs::write(&file, policy.to_string()).unwrap();
     let set = local.nodekeeper(&["policy", "set", file.to_str().unwrap()]);
@@ -104,6 +106,6 @@ fn while_s3_is_away_jobs_end_in_time_and_their_output_comes_later() {
     assert!(logs.stdout == numbers(100_000), "{}", String::from_utf8_lossy(&logs.stderr));
     let moto = Emulator::moto_at(port);
     make_bucket(&moto.url);
-    let stored = until("the object", 90, || stored(&url, &job));
+    let stored = until("the object", 180, || stored(&url, &job));
     assert!(stored == numbers(100_000), "{} bytes", stored.len());
 }
