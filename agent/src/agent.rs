@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// How long the end of the agent may wait for output that is being stored. A service manager waits longer than that.
+/// How long an agent that was told to end goes on storing outputs. Service managers wait longer before they kill it.
 const LAST_UPLOADS: Duration = Duration::from_secs(20);
 
 /// Why the agent cannot start.

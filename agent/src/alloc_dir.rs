@@ -139,7 +139,7 @@ impl AllocDir {
         self.0.join("stored").exists()
     }
 
-    /// Writes down that the output needs no storing any more. A directory that was destroyed meanwhile is none of our concern.
+    /// Writes down that the output needs no storing any more. If the directory was destroyed meanwhile, there is nothing to write.
     pub fn note_stored(&self) -> io::Result<()> {
         absent_is_fine(atomic_file::create_once(&self.0.join("stored"), b"").map(drop))
     }
@@ -263,21 +263,12 @@ pub fn is_cache_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::testing::{node_id, order};
+    use crate::protocol::testing::{self, order};
 
     #[test]
     fn an_alloc_that_an_earlier_boot_did_not_start_is_started_in_this_one() {
         let allocs = tempfile::tempdir().unwrap();
-        let task = |boot_id: &str| AllocTask {
-            node_id: node_id(),
-            order: order(0, 1),
-            runtime: RuntimeKind::default(),
-            job_user: None,
-            isolation: None,
-            unisolated: true,
-            boot_id: boot_id.to_owned(),
-            caches: Vec::new(),
-        };
+        let task = |boot_id: &str| AllocTask { boot_id: boot_id.to_owned(), ..testing::task(order(0, 1)) };
         let dir = AllocDir::of(allocs.path(), task("").order.alloc_id);
         let boot_of_task = || dir.task().unwrap().unwrap().boot_id;
         dir.create(&task("boot-1")).unwrap();

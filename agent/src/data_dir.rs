@@ -187,23 +187,12 @@ impl DataDir {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc_dir::{AllocTask, ExitRecord, StartRecord};
-    use crate::protocol::testing::{alloc_id, node_id, order};
-    use crate::runtime::RuntimeKind;
+    use crate::alloc_dir::{ExitRecord, StartRecord};
+    use crate::protocol::testing::{alloc_id, node_id, order, task};
 
     fn add_alloc(data: &DataDir, copy: u32, exit: Option<ExitRecord>) {
-        let task = AllocTask {
-            node_id: node_id(),
-            order: order(copy, 1),
-            runtime: RuntimeKind::default(),
-            job_user: None,
-            isolation: None,
-            unisolated: true,
-            boot_id: "boot-1".into(),
-            caches: Vec::new(),
-        };
         let dir = AllocDir::of(&data.allocs(), alloc_id(copy));
-        dir.create(&task).unwrap();
+        dir.create(&task(order(copy, 1))).unwrap();
         assert!(dir.claim(&StartRecord { pid: 1, start_ticks: 1, boot_id: "boot-1".into() }).unwrap());
         if let Some(exit) = exit {
             dir.write_exit_record(&exit).unwrap();

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 /// How long before their end credentials are fetched again. EC2 has new ones at least five minutes before.
 const REFRESH: SignedDuration = SignedDuration::from_mins(4);
 
-/// A difference of clocks that is not worth a correction.
+/// A smaller difference of the clocks is not corrected.
 const SMALL_SKEW_S: i64 = 30;
 
 /// The credentials of one instance's role, and AWS's time.
@@ -48,7 +48,7 @@ impl RoleKeys {
                 *cached = Some(new.clone());
                 Ok(new)
             }
-            // Without an answer the old ones serve to their end.
+            // If the service does not answer, the old credentials are used until they end.
             (Err(_), Some(old)) if left(old) > SignedDuration::ZERO => Ok(old.clone()),
             (Err(error), _) => Err(error),
         }

@@ -133,7 +133,7 @@ impl Unsent {
 
     /// Notes that the output of this alloc needs no storing any more.
     pub fn settled(&self, id: AllocId) -> io::Result<()> {
-        // The directory first: it may be destroyed between the two steps.
+        // The directory comes first, because the sweep may destroy it between the two steps.
         let noted = AllocDir::of(&self.allocs, id).note_stored();
         self.remove(id)?;
         noted
@@ -186,8 +186,7 @@ fn allocs_in(dir: &Path) -> io::Result<Vec<AllocId>> {
 mod tests {
     use super::*;
     use crate::alloc_dir::{AllocTask, ExitRecord};
-    use crate::protocol::testing::{alloc_id, node_id, order};
-    use crate::runtime::RuntimeKind;
+    use crate::protocol::testing::{alloc_id, node_id, order, task};
     use std::os::unix::fs::symlink;
 
     struct Disk {
@@ -209,16 +208,8 @@ mod tests {
 
         fn alloc_of(&self, n: u32, output: &str, node_id: NodeId, output_s3: Option<S3Place>) -> AllocDir {
             let dir = AllocDir::of(&self.root.path().join("allocs"), alloc_id(n));
-            let task = AllocTask {
-                node_id,
-                order: model::wire::AllocOrder { output_s3, ..order(n, 1) },
-                runtime: RuntimeKind::default(),
-                job_user: None,
-                isolation: None,
-                unisolated: true,
-                boot_id: "boot-1".into(),
-                caches: Vec::new(),
-            };
+            let order = model::wire::AllocOrder { output_s3, ..order(n, 1) };
+            let task = AllocTask { node_id, ..task(order) };
             dir.create(&task).unwrap();
             fs::write(dir.output(), output).unwrap();
             dir

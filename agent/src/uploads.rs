@@ -52,7 +52,7 @@ impl Uploads {
 struct Uploader {
     unsent: Unsent,
     access: S3Access,
-    /// What was stored, although the disk may not say so: it may be full.
+    /// The outputs that this process has stored. The disk may not say so, because a full disk takes no note.
     settled: BTreeSet<AllocId>,
 }
 

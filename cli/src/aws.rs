@@ -46,7 +46,7 @@ pub async fn config(profile: Option<&str>, told: &Settings) -> anyhow::Result<Sd
     Ok(loader(told).credentials_provider(cli).load().await)
 }
 
-/// S3 with the credentials and in the region of this configuration. `endpoint` is the value of AWS_ENDPOINT_URL_S3.
+/// A client of S3 with the credentials and the region of this configuration. `endpoint` is the value of AWS_ENDPOINT_URL_S3.
 pub fn s3(config: &SdkConfig, endpoint: Option<&str>, clock: fn() -> SystemTime) -> anyhow::Result<S3> {
     let region = config.region().context("no region is set")?.to_string();
     let keys = SdkKeys { provider: config.credentials_provider(), clock };

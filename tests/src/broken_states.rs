@@ -213,7 +213,7 @@ async fn case(states: &[&State]) -> String {
         let rows = town.rows().await;
         let is_its = |key: &&String| rows.get(*key) != broken.get(*key);
         let changed: BTreeSet<String> = rows.keys().chain(broken.keys()).filter(is_its).cloned().collect();
-        // Where the row is put anew, nothing of the first state is left.
+        // The second state has replaced a row of the first one, so the first state is gone.
         if edits.iter().any(|edit| matches!(edit, Put(..) | Delete(..))) && !keys.is_disjoint(&changed) {
             return format!("| {name} | not possible together | |");
         }

@@ -1,6 +1,8 @@
 //! Values that the tests of several modules start from.
 
+use crate::alloc_dir::AllocTask;
 use crate::protocol::durable::Durable;
+use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, JobId, NodeId};
 use model::wire::AllocOrder;
 use model::{ClientStatus, Desired};
@@ -16,6 +18,20 @@ pub(crate) fn durable() -> Durable {
 
 pub(crate) fn alloc_id(copy: u32) -> AllocId {
     AllocId { job_id: JobId::new(ulid::Ulid::from_parts(1, 1)), member: 0, copy }
+}
+
+/// The task of this order, as a process.
+pub(crate) fn task(order: AllocOrder) -> AllocTask {
+    AllocTask {
+        node_id: node_id(),
+        order,
+        runtime: RuntimeKind::default(),
+        job_user: None,
+        isolation: None,
+        unisolated: true,
+        boot_id: "boot-1".into(),
+        caches: Vec::new(),
+    }
 }
 
 pub(crate) fn order(copy: u32, placed_seq: u64) -> AllocOrder {

@@ -20,7 +20,7 @@ use store::{DbError, WriteError};
 pub(super) const POLL: Duration = Duration::from_millis(500);
 /// The stream ends after this many failed looks in a row.
 const FAILED_LOOKS: u32 = 5;
-/// How many bytes are read for each line that is wanted. Longer lines make fewer lines.
+/// How many bytes are read for each line that is wanted. If lines are longer, fewer lines are printed.
 const BYTES_A_LINE: u64 = 400;
 /// The most bytes that are read for a number of lines.
 const MAX_LINES_BYTES: u64 = 64 << 20;
@@ -50,7 +50,7 @@ pub(super) struct OutputStream<'a> {
     done: BTreeSet<AllocId>,
     /// The alloc whose node could not be asked, and when it is asked again.
     unasked: Option<(AllocId, Time)>,
-    /// Why the output that was asked for last is not read from where it should be stored.
+    /// Why the last output was not read from the place where it should be stored.
     not_stored: Option<String>,
     printer: Printer,
     failed_looks: u32,

@@ -91,7 +91,7 @@ async fn whole(object: &mut Object) -> Result<Vec<u8>, S3Error> {
 fn said(error: &S3Error, place: &S3Place) -> String {
     match error {
         S3Error::Absent => format!("{place} is not there: its node stores it after the end, and has not done so yet"),
-        // S3 tells somebody who may not list a bucket nothing else about an object that is not there.
+        // S3 gives this answer for an object that is not there, if the caller may not list the bucket.
         S3Error::Denied(why) => format!(
             "{place} is not there yet, or your permissions do not allow it (s3:GetObject on it, and s3:ListBucket to tell \
              the two apart): {why}"

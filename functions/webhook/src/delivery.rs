@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an end that nobody takes is given up after [`PATIENCE`], and one that only this receiver never takes after
 //! [`PATIENCE_BESIDE_OTHERS`]; each document that is lost is counted, and so is each that is late by more than [`LATE`].
-//! Does not: promise that a document is sent only once. What a process remembers spares repetitions, and is lost with it.
+//! Does not: promise that a document is sent only once. A process remembers what it sent, to avoid repetitions, and forgets it when it ends.
 
 use crate::receiver::Answer;
 use model::time::{Span, Time};
@@ -28,7 +28,7 @@ pub enum Outcome {
     Lost(String),
     /// It has to be sent again, for this reason. `late` counts as failed.
     Again {
-        /// Why it was not delivered.
+        /// Why the receiver does not have the document.
         why: String,
         /// Whether it is late.
         late: bool,

@@ -75,7 +75,7 @@ fn alarm(record: &Value, cluster: &ClusterName) -> Option<Alarm> {
         }
     };
     let name = message.alarm_name.strip_prefix(cluster.as_str())?.strip_prefix('-')?;
-    // It cannot tell that it cannot tell. Each try would fail, and be counted, and keep the alarm on.
+    // The webhook does not tell its own alarms: each try would fail, count as failed, and keep the alarm on.
     if name.starts_with("webhook-") {
         return None;
     }

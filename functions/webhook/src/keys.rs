@@ -1,7 +1,7 @@
 //! The keys of the signatures, read again while the process runs.
 //!
 //! Guarantees: after a change of the secret every process signs with the new key within [`MAX_AGE`]; it signs with the key
-//! before it too, so that a receiver can change over when it likes. A secret that cannot be read leaves the keys as they
+//! before it too, so that the receiver can take the new key at any time later. A secret that cannot be read leaves the keys as they
 //! are.
 //! Does not: make or store keys.
 
@@ -46,7 +46,7 @@ impl Keys {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let old = now.since(known.0) >= MAX_AGE;
             if old {
-                // Before the call, so that other events do not read too.
+                // The time is noted before the call, so that events at the same time do not read the secret too.
                 known.0 = now;
             }
             (self.secret.as_ref().filter(|_| old), known.1.clone())

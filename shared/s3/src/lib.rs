@@ -5,8 +5,8 @@
 //! error text.
 //! Does not: list or delete objects, read a clock, or know where credentials come from ([`Keys`] does).
 //!
-//! Why not the SDK's client of S3: it is a crate of 300,000 lines with a dozen more behind it, and needs five calls here. What is
-//! hard about these calls is the signature, and `aws-sigv4`, which the agent has anyway, makes it.
+//! Why not the SDK's client of S3: it has 300,000 lines and brings a dozen crates, and five calls are needed here. The hard part
+//! of these calls is the signature. The crate `aws-sigv4` makes it, and the agent needs that crate anyway.
 
 mod call;
 mod error;

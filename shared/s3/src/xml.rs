@@ -1,4 +1,4 @@
-//! The little XML that S3's answers and one request have.
+//! XML, as far as answers of S3 and one request need it.
 
 use quick_xml::Reader;
 use quick_xml::escape::{escape, unescape};

@@ -14,6 +14,7 @@ mod conditions;
 mod db;
 mod de;
 mod dynamo;
+mod handles;
 mod listed;
 mod queue;
 mod rows;

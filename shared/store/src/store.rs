@@ -8,10 +8,10 @@
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError};
 use crate::listed::{Listed, Unreadable};
 use crate::rows::{
-    self, Readable, Record, alloc_key, change, control_key, from_row, handle_key, is_indexed, job_key, n, node_key,
-    piece_key, s, to_json,
+    self, Readable, Record, alloc_key, change, control_key, from_row, is_indexed, job_key, n, node_key, piece_key, s,
+    to_json,
 };
-use crate::tables::{DUE, Index, LIVE, Table};
+use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::try_join_all;
@@ -24,24 +24,11 @@ use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::output::Piece;
 use model::time::{Span, Time};
 use model::wire::ReportCounter;
-use model::{Alloc, AllocSummary, Handle, Job, MAX_NODES, NodeRecord, Version};
+use model::{Alloc, AllocSummary, Job, MAX_NODES, NodeRecord, Version};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The most handles that one run of sweep-dispatch looks at. To read more takes so long that the run's decisions would be too
-/// old to be carried out, and then no run would ever make the number less.
-const MOST_DUE: usize = 20_000;
-
-/// The keys of handles that are due.
-struct DueKeys {
-    keys: Vec<Key>,
-    /// When the first of them was due.
-    oldest_at: Option<Time>,
-    /// Whether more are due.
-    more: bool,
-}
 
 /// How many copies of a job's members are looked for: more than any job keeps rows of.
 const COPIES: u32 = 1000;
@@ -146,7 +133,7 @@ impl Store {
     }
 
     /// These rows, each once: DynamoDB refuses a batch that names one twice.
-    async fn get_each(&self, keys: impl IntoIterator<Item = Key>) -> Result<Vec<Row>, DbError> {
+    pub(crate) async fn get_each(&self, keys: impl IntoIterator<Item = Key>) -> Result<Vec<Row>, DbError> {
         let text = |value: &AttributeValue| match value {
             AttributeValue::S(text) | AttributeValue::N(text) => text.clone(),
             _ => String::new(),
@@ -157,7 +144,7 @@ impl Store {
         self.db.get_many(&keys).await
     }
 
-    async fn read<R: Readable>(&self, key: &Key) -> Result<Option<R>, DbError> {
+    pub(crate) async fn read<R: Readable>(&self, key: &Key) -> Result<Option<R>, DbError> {
         self.db.get(key).await?.map(|item| from_row(key.table, &item)).transpose()
     }
 
@@ -249,111 +236,6 @@ impl Store {
         let mut listed = self.allocs_listed(ids).await?;
         listed.rows.sort_by_key(|a| (a.id().copy, a.id().member));
         Ok(listed)
-    }
-
-    /// Every handle of a node, read consistently.
-    pub async fn handles_of(&self, node: NodeId) -> Result<Listed<Handle>, DbError> {
-        self.query(&Query {
-            table: Table::Handles,
-            index: None,
-            hash: s(node),
-            range_at_most: None,
-            newest_first: false,
-            limit: None,
-        })
-        .await
-    }
-
-    /// At most `most` handles of a node whose names are behind `after` and at most `up_to`, in the order of their names.
-    /// Read consistently. The second value is the last name that was read, if there may be more.
-    pub async fn handles_between(
-        &self,
-        node: NodeId,
-        after: Option<&str>,
-        up_to: Option<&str>,
-        most: usize,
-    ) -> Result<(Listed<Handle>, Option<String>), DbError> {
-        let query = Query {
-            table: Table::Handles,
-            index: None,
-            hash: s(node),
-            range_at_most: up_to.map(s),
-            newest_first: false,
-            limit: None,
-        };
-        let (mut listed, mut count) = (Listed::default(), 0);
-        // A list may begin behind a row that does not exist.
-        let mut from = after.map(|after| PageKey::from([("node_id".into(), s(node)), ("handle".into(), s(after))]));
-        loop {
-            let page = self.db.query(&query, from).await?;
-            count += page.items.len();
-            page.items.iter().for_each(|row| listed.add(Table::Handles, row));
-            let last = page.items.last().and_then(|row| row.get("handle")?.as_s().ok().cloned());
-            from = page.next;
-            match (&from, last) {
-                (None, _) => return Ok((listed, None)),
-                (Some(_), Some(last)) if count >= most => return Ok((listed, Some(last))),
-                (Some(_), _) => {}
-            }
-        }
-    }
-
-    /// One handle, read consistently.
-    pub async fn handle(&self, node: NodeId, handle: &str) -> Result<Option<Handle>, DbError> {
-        self.read(&handle_key(node, handle)).await
-    }
-
-    /// The handles that are due, those that wait longest first, and not more than one run can decide about. The index names
-    /// them, and then each row is read consistently.
-    ///
-    /// If more are due, every second run begins at another place. Otherwise rows that nobody can change now (those of a node
-    /// whose record was set aside, for example) would hide the others for ever.
-    pub async fn handles_due(&self, now: Time) -> Result<Listed<Handle>, DbError> {
-        let first = self.keys_due(now, None).await?;
-        let keys = match (&first.oldest_at, first.more) {
-            (Some(oldest), true) if self.chance.between(0.0, 1.0) < 0.5 => {
-                let span = now.since(*oldest).as_ms().max(0) as f64;
-                let from = *oldest + Span::from_ms(self.chance.between(0.0, span) as i64);
-                self.keys_due(now, Some(from)).await?.keys
-            }
-            _ => first.keys,
-        };
-        Ok(Listed::of(Table::Handles, &self.get_each(keys).await?))
-    }
-
-    /// The keys of the handles that are due, from this time on.
-    async fn keys_due(&self, now: Time, from: Option<Time>) -> Result<DueKeys, DbError> {
-        let query = Query {
-            table: Table::Handles,
-            index: Some(DUE),
-            hash: s("due"),
-            range_at_most: Some(n(now.as_ms())),
-            newest_first: false,
-            limit: None,
-        };
-        let mut found = DueKeys { keys: Vec::new(), oldest_at: None, more: false };
-        // A list may begin behind a row that does not exist.
-        let mut from = from.map(|at| {
-            let place = [("due", s("due")), ("due_at", n(at.as_ms())), ("node_id", s("0")), ("handle", s("0"))];
-            PageKey::from(place.map(|(name, value)| (name.to_owned(), value)))
-        });
-        loop {
-            let page = self.db.query(&query, from).await?;
-            for item in &page.items {
-                if let (Some(hash), Some(range)) = (item.get("node_id"), item.get("handle")) {
-                    found.keys.push(Key { table: Table::Handles, hash: hash.clone(), range: Some(range.clone()) });
-                }
-                let at = item.get("due_at").and_then(|at| at.as_n().ok()?.parse().ok()).map(Time::from_ms);
-                found.oldest_at = found.oldest_at.or(at);
-            }
-            from = page.next;
-            if from.is_none() || found.keys.len() >= MOST_DUE {
-                break;
-            }
-        }
-        found.more = from.is_some() || found.keys.len() > MOST_DUE;
-        found.keys.truncate(MOST_DUE);
-        Ok(found)
     }
 
     /// The whole control table, read consistently.

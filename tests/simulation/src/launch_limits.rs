@@ -19,7 +19,7 @@ pub struct LaunchLimits {
 }
 
 impl LaunchLimits {
-    /// Counts a call for this many instances. False if EC2 refuses the call for now.
+    /// Counts a call for this many instances. False if EC2 refuses the call at this moment.
     pub fn allow(&mut self, instances: usize, now: Time) -> bool {
         self.requests.take(1, REQUESTS, now) && self.instances.take(instances, INSTANCES, now)
     }

@@ -10,7 +10,7 @@ use super::verdict::{self, Check};
 use super::work;
 use std::path::{Path, PathBuf};
 
-/// What came of the demonstration.
+/// The result of the demonstration.
 pub(in crate::local) struct Shown {
     /// Every check, passed or failed.
     pub(in crate::local) checks: Vec<Check>,

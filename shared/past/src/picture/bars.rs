@@ -67,7 +67,7 @@ impl Bars {
         if count(&exact) <= MOST_PIECES {
             return Self::Rows { rows: exact, thinned: None };
         }
-        // Twice as long pieces each time. In the end each row is one piece.
+        // Each turn doubles the length of a piece, so the loop ends: at last a row is one piece.
         let mut part_ms = (to.since(from).as_ms() / 512).max(1);
         loop {
             let rows: Vec<Row> = exact.iter().map(|row| row.thinned(from, to, part_ms)).collect();

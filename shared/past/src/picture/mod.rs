@@ -141,7 +141,7 @@ impl Picture<'_> {
         let all = lives.chain(waits).chain(uses).chain(marks).chain(moments);
         let (first, last) = all.fold((past.to, past.from), |(first, last), at| (first.min(at), last.max(at)));
         let (from, to) = (first.max(past.from), last.min(past.to));
-        // A little room, so that the last thing is seen. And never nothing at all.
+        // The axis ends a little after the last moment, so that this moment is visible. It shows at least one second.
         let room = Span::from_ms(to.since(from).as_ms() / 50);
         (from, to.max(from + Span::from_s(1)) + room)
     }

@@ -25,7 +25,7 @@ fn followed(row: &Item) -> Vec<(JobId, bool)> {
     after.iter().filter_map(|(id, how)| Some((id.parse().ok()?, end(how)))).collect()
 }
 
-/// What a followed job without a row counts as, once its follower is so old.
+/// When a follower is so old, a followed job without a row counts as ended.
 const ABSENT: Span = Span::from_s(600);
 
 impl Check {
