@@ -3,9 +3,10 @@
 use crate::raw::{Raw, item, s};
 use crate::world::{World, quick_policy};
 use model::ids::JobId;
-use model::{Job, JobState};
+use model::{AfterEnd, Job, JobSpec, JobState};
+use runtime::observation::Observation;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 async fn world() -> World {
     let mut policy = quick_policy();
@@ -147,4 +148,41 @@ async fn a_long_list_of_jobs_that_follow_others_is_looked_at_part_by_part() {
         }
     }
     panic!("the last job was not looked at");
+}
+
+/// The rows of followed jobs are read too, and a job may follow a hundred others.
+#[tokio::test]
+async fn a_run_reads_a_bounded_number_of_followed_jobs() {
+    let world = world().await;
+    let mut unread = BTreeSet::new();
+    for _ in 0..30 {
+        let ids: Vec<JobId> = (0..100).map(|_| JobId::new(world.look.chance().ulid(world.now()))).collect();
+        let after = ids.iter().map(|id| (*id, AfterEnd::Any)).collect();
+        world.submit(JobSpec { after, ..crate::world::job(&["work"]) }).await;
+        unread.extend(ids);
+    }
+    for run in 1..=2 {
+        let seen = Observation::read(&world.look, &*world.cloud, world.now()).await.unwrap();
+        assert!(seen.ends.len() <= 2000, "run {run} read {} rows", seen.ends.len());
+        unread.retain(|id| !seen.ends.contains_key(id));
+        // The run reads the same, and moves the place on.
+        world.poll().await.unwrap();
+    }
+    assert_eq!(unread.len(), 0, "the next run reads what the first one left");
+}
+
+#[tokio::test]
+async fn a_job_that_follows_others_is_not_placed_although_the_index_shows_it_in_the_queue() {
+    let mut world = world().await;
+    let first = submit(&world, &["--", "forever"]).await[0];
+    let last = submit(&world, &["--after", &first.to_string(), "--", "work"]).await[0];
+    let (raw, key) = (Raw::of(&world), item(&[("job_id", s(last))]));
+    let mut row = raw.get("jobs", &key).await.unwrap();
+    let sound = row.insert("queue".into(), s("queued#1"));
+    raw.put("jobs", &row).await;
+    for _ in 0..20 {
+        world.step().await;
+        assert_eq!(jobs(&world).await[&last].summary.state, JobState::Queued);
+    }
+    assert_eq!(raw.get("jobs", &key).await.unwrap().get("queue"), sound.as_ref(), "the index is right again");
 }

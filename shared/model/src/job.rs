@@ -288,6 +288,7 @@ impl Job {
 mod tests {
     use super::*;
     use crate::fixtures::{self, at};
+    use crate::words::AfterEnd;
 
     const KEEP: Span = Span::from_s(7 * 86_400);
 
@@ -338,6 +339,17 @@ mod tests {
         copy.desired = Desired::Stop;
         let ended = job.after_end(&allocs[0], ClientStatus::Lost, &[copy], JobSet::Leaves, KEEP, at(5));
         assert_eq!(ended.summary.state, JobState::Failed);
+    }
+
+    #[test]
+    fn a_placed_job_follows_no_other() {
+        let after = [(fixtures::job_id(7), AfterEnd::Success)].into();
+        let spec = JobSpec { command: vec!["true".into()], after, ..JobSpec::default() };
+        let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+        let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+        assert!(job.summary.follows());
+        // Its alloc may be lost later. It then waits for a node, and for nothing else.
+        assert!(!job.with_placed(&[id]).unwrap().summary.follows());
     }
 
     fn demand(timeout_s: u64) -> (Job, AllocSummary) {

@@ -22,7 +22,7 @@ use model::events::Event;
 use model::functions::{self, POLL_AND_SCALE};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::output::Piece;
-use model::time::{Span, Time};
+use model::time::Time;
 use model::wire::ReportCounter;
 use model::{Alloc, AllocSummary, Job, MAX_NODES, NodeRecord, Version};
 use serde_json::Value;
