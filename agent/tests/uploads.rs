@@ -147,6 +147,7 @@ async fn an_output_of_many_parts_is_stored_whole_and_once() {
     // 19 MB are three parts of 8 MiB, and two of them were refused first.
     let calls = bucket.with(|s3| std::mem::take(&mut s3.calls));
     assert_eq!(calls.iter().filter(|call| *call == "PUT partNumber&uploadId").count(), 3 + 2, "{calls:?}");
+    assert_eq!(calls.iter().filter(|call| *call == "POST uploads").count(), 1, "the upload went on: {calls:?}");
     // Another agent does not store it again.
     node.kill_agent();
     node.with(|p| p.order(vec![stored(3, "echo later")]));
@@ -160,9 +161,10 @@ async fn while_s3_is_away_ends_are_reported_and_the_next_agent_stores_what_has_n
     // Nobody listens here now.
     let at = std::net::TcpListener::bind(any_port()).unwrap().local_addr().unwrap();
     let mut node = node(at).await;
-    node.with(|p| p.order(vec![stored(0, "seq 1 100000")]));
+    node.with(|p| p.order(vec![stored(0, "seq 1 1500000"), stored(1, "echo small")]));
     node.start(&[]);
     assert_eq!(node.end_of(0).await.client, ClientStatus::Complete);
+    node.end_of(1).await;
     node.with(|p| p.destroy = vec![alloc_id(0).to_string()]);
     node.until("it is destroyed", |w| (!w.alloc_dir(0).exists()).then_some(())).await;
     node.beats(3).await;
@@ -174,7 +176,9 @@ async fn while_s3_is_away_ends_are_reported_and_the_next_agent_stores_what_has_n
     bucket.serve(at).await;
     node.start(&[]);
     node.until("it is stored", |_| bucket.object(0)).await;
-    assert!(bucket.object(0).unwrap() == numbers(100_000));
+    assert!(bucket.object(0).unwrap() == numbers(1_500_000));
+    // The large one has two parts. It does not keep the small one waiting.
+    assert_eq!(bucket.with(|s3| s3.calls[..2].to_vec()), ["PUT ", "POST uploads"]);
     node.until("nothing is left", |_| std::fs::read_dir(&unsent).unwrap().next().is_none().then_some(())).await;
 }
 

@@ -91,7 +91,8 @@ async fn a_job_waits_while_the_row_of_one_that_it_follows_cannot_be_read_and_goe
     let mut row = raw.get("jobs", &key).await.unwrap();
     let sound = row.insert("failed_count".into(), s("many"));
     raw.put("jobs", &row).await;
-    for _ in 0..20 {
+    // Longer than a run waits for a job without a row.
+    for _ in 0..140 {
         world.step().await;
     }
     let state = async |world: &World| world.look.job(last).await.unwrap().unwrap().summary.state;
@@ -177,12 +178,15 @@ async fn a_job_that_follows_others_is_not_placed_although_the_index_shows_it_in_
     let first = submit(&world, &["--", "forever"]).await[0];
     let last = submit(&world, &["--after", &first.to_string(), "--", "work"]).await[0];
     let (raw, key) = (Raw::of(&world), item(&[("job_id", s(last))]));
-    let mut row = raw.get("jobs", &key).await.unwrap();
-    let sound = row.insert("queue".into(), s("queued#1"));
-    raw.put("jobs", &row).await;
-    for _ in 0..20 {
-        world.step().await;
-        assert_eq!(jobs(&world).await[&last].summary.state, JobState::Queued);
+    // A program that puts jobs itself writes the first value.
+    for queue in ["queued", "queued#1"] {
+        let mut row = raw.get("jobs", &key).await.unwrap();
+        let sound = row.insert("queue".into(), s(queue));
+        raw.put("jobs", &row).await;
+        for _ in 0..20 {
+            world.step().await;
+            assert_eq!(jobs(&world).await[&last].summary.state, JobState::Queued);
+        }
+        assert_eq!(raw.get("jobs", &key).await.unwrap().get("queue"), sound.as_ref(), "after {queue}");
     }
-    assert_eq!(raw.get("jobs", &key).await.unwrap().get("queue"), sound.as_ref(), "the index is right again");
 }

@@ -342,14 +342,16 @@ mod tests {
     }
 
     #[test]
-    fn a_placed_job_follows_no_other() {
+    fn a_job_that_was_placed_does_not_wait_for_the_others_again() {
         let after = [(fixtures::job_id(7), AfterEnd::Success)].into();
         let spec = JobSpec { command: vec!["true".into()], after, ..JobSpec::default() };
         let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
         let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
-        assert!(job.summary.follows());
-        // Its alloc may be lost later. It then waits for a node, and for nothing else.
-        assert!(!job.with_placed(&[id]).unwrap().summary.follows());
+        let alloc = crate::alloc::Alloc::place(id, &job, &fixtures::ready(0), at(1)).unwrap().summary;
+        let placed = job.with_placed(&[id]).unwrap();
+        let again = placed.after_end(&alloc, ClientStatus::Lost, &[], JobSet::Leaves, KEEP, at(5));
+        assert_eq!(again.summary.state, JobState::Queued);
+        assert!(job.summary.follows() && !again.summary.follows());
     }
 
     fn demand(timeout_s: u64) -> (Job, AllocSummary) {

@@ -23,6 +23,8 @@ struct Objects {
     asked: Vec<String>,
     /// How many of the next answers break off in their middle.
     breaks: u32,
+    /// How many of the next calls are refused for a passing reason.
+    busy: u32,
     denies: bool,
 }
 
@@ -71,6 +73,10 @@ async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, headers: Head
     };
     if s3.denies {
         return refused(403, "AccessDenied");
+    }
+    if s3.busy > 0 {
+        s3.busy -= 1;
+        return refused(503, "SlowDown");
     }
     let Some(all) = s3.objects.get(&key).cloned() else { return refused(404, "NoSuchKey") };
     let from = match range.strip_prefix("bytes=").and_then(|range| range.split_once('-')) {
@@ -145,6 +151,10 @@ async fn a_connection_that_breaks_is_replaced_where_it_broke_and_not_for_ever() 
         asked,
         [String::new(), format!("bytes={}-", all / 2), format!("bytes={}-", all / 2 + all.div_ceil(2) / 2)]
     );
+    // Also where there was no answer yet.
+    s3.0.lock().unwrap().busy = 2;
+    let said = world.run(&["logs", &id(1)]).await;
+    assert!(said.out == long(), "{} {}", said.out.len(), said.err);
     s3.0.lock().unwrap().breaks = 9;
     let said = world.run(&["logs", &id(1)]).await;
     assert!(long().starts_with(&said.out) && said.out.len() > all / 2, "{}", said.out.len());
