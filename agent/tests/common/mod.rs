@@ -21,6 +21,7 @@ use nodekeeper_agent::isolation::cgroup;
 use nodekeeper_agent::process_table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -236,6 +237,21 @@ impl ControlPlane {
     }
 }
 
+/// A directory that users of jobs may enter, and in whose place they see no other one, as they do in that of /tmp. The
+/// project itself may be in /tmp, or in a home directory that is closed to others.
+fn open_dir() -> &'static std::path::Path {
+    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let is_temporary = target.starts_with("/tmp") || target.starts_with("/var/tmp");
+    let is_closed = |dir: &std::path::Path| dir.metadata().unwrap().mode() & 0o001 == 0;
+    // Only root has jobs of other users.
+    let is_root = nix::unistd::geteuid().is_root();
+    if is_root && (is_temporary || target.ancestors().any(is_closed)) {
+        std::path::Path::new("/var/lib")
+    } else {
+        target
+    }
+}
+
 /// One node: its disk, its agent, and its control plane.
 pub struct TestNode {
     pub dir: tempfile::TempDir,
@@ -254,8 +270,7 @@ impl TestNode {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
-        // Not in /tmp, which a job sees another one of. Users of jobs may enter it.
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let dir = tempfile::Builder::new().prefix("nodekeeper-test-").tempdir_in(open_dir()).unwrap();
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let file =
             json!({"cluster": "test", "node_id": NODE_ID, "token": TOKEN, "heartbeat_url": url, "sweep_url": url});
