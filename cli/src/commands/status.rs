@@ -285,7 +285,8 @@ fn next_run(next: &Result<Next, ObserveError>) -> Vec<Check> {
         // The check of the policy says the same, and what to do about it.
         Err(ObserveError::Policy(_)) => return Vec::new(),
         Err(e) => {
-            let to_do = "check the credentials and the connection of this command; the functions have their own";
+            let to_do = "if EC2 limits the calls, try again in a minute; else check the credentials and the connection of this \
+                         command (the functions have their own)";
             return vec![Check::new(
                 "plan",
                 Level::Wrong,
