@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the report of an end and the heartbeats never wait for an upload; an output that cannot be stored now is tried
 //! again, also by the next agent, until it is stored or dropped (see `unsent`); small outputs come first, so that one large
-//! output does not delay the others; one part of one output is in memory at a time.
+//! output does not delay the others; an output that S3 refuses keeps no other one back; one part of one output is in memory at a time.
 //! Does not: store the output of a command that still runs. What the command prints after its end is not waited for.
 
 use crate::backoff::{self, History};
@@ -34,7 +34,7 @@ impl Uploads {
     /// Starts the loop.
     pub fn start(state: Arc<NodeState>, unsent: Unsent, access: S3Access) -> Self {
         let (ending, told) = watch::channel(false);
-        let uploader = Uploader { unsent, access, settled: BTreeSet::new() };
+        let uploader = Uploader { unsent, access, settled: BTreeSet::new(), refused: BTreeSet::new() };
         Self { task: tokio::spawn(uploader.run(state, told)), ending }
     }
 
@@ -54,6 +54,8 @@ struct Uploader {
     access: S3Access,
     /// The outputs that this process has stored. The disk may not say so, because a full disk takes no note.
     settled: BTreeSet<AllocId>,
+    /// The outputs that S3 refused in the last round. The others come first.
+    refused: BTreeSet<AllocId>,
 }
 
 impl Uploader {
@@ -87,14 +89,16 @@ impl Uploader {
         }
     }
 
-    /// Stores what waits now. After a failure, the rest for the same bucket waits for the next round.
+    /// Stores what waits now. If S3 does not answer or there are no credentials, the rest for the same bucket waits for the
+    /// next round. A refusal counts for one output only: the role may write at other places of the bucket.
     async fn round(&mut self) -> Result<(), Unfinished> {
         let unsent = self.unsent.clone();
         let waiting = blocking(move || unsent.waiting()).await;
         let mut waiting = waiting.map_err(|error| Unfinished { left: 0, error: S3Error::File(error.to_string()) })?;
         self.settled.retain(|id| waiting.iter().any(|w| w.alloc_id == *id));
         waiting.retain(|w| !self.settled.contains(&w.alloc_id));
-        waiting.sort_by_key(|w| w.size);
+        let refused = std::mem::take(&mut self.refused);
+        waiting.sort_by_key(|w| (refused.contains(&w.alloc_id), w.size));
         let (mut closed, mut left, mut failed) = (BTreeSet::new(), 0, None);
         for output in waiting {
             let bucket = output.place.bucket().to_owned();
@@ -106,8 +110,9 @@ impl Uploader {
                 Ok(()) => self.settle(output.alloc_id).await,
                 Err(error) => {
                     left += 1;
-                    if !matches!(error, S3Error::File(_)) {
-                        closed.insert(bucket);
+                    match error {
+                        S3Error::Failed(_) | S3Error::NoKeys(_) => _ = closed.insert(bucket),
+                        _ => _ = self.refused.insert(output.alloc_id),
                     }
                     failed = Some(error);
                 }

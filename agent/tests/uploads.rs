@@ -31,6 +31,10 @@ struct Inside {
     calls: Vec<String>,
     /// So many parts are refused for a passing reason.
     busy: u32,
+    /// So many uploads get an answer to their end that breaks off before the result.
+    unsaid: u32,
+    /// What may not be stored.
+    denied: Option<String>,
 }
 
 impl Bucket {
@@ -66,6 +70,9 @@ async fn call(
     let names: Vec<&str> = query.keys().map(String::as_str).collect();
     s3.calls.push(format!("{method} {}", names.join("&")));
     let upload = query.get("uploadId").cloned();
+    if s3.denied.as_ref() == Some(&key) {
+        return StatusCode::FORBIDDEN.into_response();
+    }
     match (method.as_str(), names.as_slice()) {
         ("PUT", []) => _ = s3.objects.insert(key, body.to_vec()),
         ("POST", ["uploads"]) => {
@@ -89,6 +96,10 @@ async fn call(
             assert_eq!((*first, *last as usize), (1, parts.len()), "no part is missing");
             let named = String::from_utf8_lossy(&body).matches("<PartNumber>").count();
             assert_eq!(named, parts.len());
+            if s3.unsaid > 0 {
+                s3.unsaid -= 1;
+                return "   ".into_response();
+            }
             s3.objects.insert(key, parts.into_values().flatten().collect());
             return "<R><ETag>x</ETag></R>".into_response();
         }
@@ -154,6 +165,30 @@ async fn an_output_of_many_parts_is_stored_whole_and_once() {
     node.start(&[]);
     node.until("a later output is stored", |_| bucket.object(3)).await;
     assert_eq!(bucket.with(|s3| s3.calls.clone()), ["PUT "]);
+}
+
+#[tokio::test]
+async fn an_upload_whose_end_is_not_said_is_made_again() {
+    let bucket = Bucket::default();
+    let mut node = node(bucket.serve(any_port()).await).await;
+    bucket.with(|s3| s3.unsaid = 1);
+    node.with(|p| p.order(vec![stored(0, "seq 1 1500000")]));
+    node.start(&[]);
+    node.until("the output is stored", |_| bucket.object(0)).await;
+    assert!(bucket.object(0).unwrap() == numbers(1_500_000));
+    assert_eq!(bucket.with(|s3| s3.calls.iter().filter(|call| *call == "POST uploads").count()), 2);
+}
+
+#[tokio::test]
+async fn an_output_that_s3_refuses_keeps_no_other_one_back() {
+    let bucket = Bucket::default();
+    let mut node = node(bucket.serve(any_port()).await).await;
+    bucket.with(|s3| s3.denied = Some(key(0)));
+    node.with(|p| p.order(vec![stored(0, "true"), stored(1, "echo larger")]));
+    node.start(&[]);
+    node.until("the other output is stored", |_| bucket.object(1)).await;
+    bucket.with(|s3| s3.denied = None);
+    node.until("it is stored when it may be", |_| bucket.object(0)).await;
 }
 
 #[tokio::test]

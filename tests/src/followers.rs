@@ -173,6 +173,18 @@ async fn a_run_reads_a_bounded_number_of_followed_jobs() {
 }
 
 #[tokio::test]
+async fn jobs_that_follow_the_same_jobs_are_all_looked_at_in_one_run() {
+    let world = world().await;
+    let new_id = || JobId::new(world.look.chance().ulid(world.now()));
+    let after: BTreeMap<JobId, AfterEnd> = (0..100).map(|_| (new_id(), AfterEnd::Any)).collect();
+    for _ in 0..50 {
+        world.submit(JobSpec { after: after.clone(), ..crate::world::job(&["work"]) }).await;
+    }
+    let seen = Observation::read(&world.look, &*world.cloud, world.now()).await.unwrap();
+    assert_eq!((seen.jobs.len(), seen.ends.len()), (50, 100));
+}
+
+#[tokio::test]
 async fn a_job_that_follows_others_is_not_placed_although_the_index_shows_it_in_the_queue() {
     let mut world = world().await;
     let first = submit(&world, &["--", "forever"]).await[0];

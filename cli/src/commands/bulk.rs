@@ -35,8 +35,11 @@ pub(super) struct Written {
     pub(super) error: Option<WriteError>,
 }
 
-/// Writes these jobs. `may_exist` says that some of them may have been written before.
+/// Writes these jobs. A job may follow only jobs before it. `may_exist` says that some of them may have been written before.
 pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool, keep: Retention, now: Time) -> Written {
+    // A job that follows another one of these is never in without it, also if this is broken off.
+    let ids: BTreeSet<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
+    let in_order = jobs.iter().any(|job| job.summary.after.keys().any(|id| ids.contains(id)));
     // After a failure, nothing more is begun.
     let failed = AtomicBool::new(false);
     let mut bar = Bar::new("submitting", jobs.len());
@@ -51,7 +54,7 @@ pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool, keep
             (some, Some(result))
         }
     });
-    let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
+    let mut writes = stream::iter(writes).buffer_unordered(if in_order { 1 } else { AT_ONCE });
     let mut all = Written::default();
     let mut unclear = Vec::new();
     while let Some((some, result)) = writes.next().await {

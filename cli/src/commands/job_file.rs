@@ -2,7 +2,7 @@
 //!
 //! Guarantees: nothing is written before every line is understood, and all mistakes are told at once; the same file given
 //! again writes only what is missing, because the ids follow from its content and from the time at which it was first
-//! given; what is in and what is not is told by lines.
+//! given; it then follows the same jobs outside of it as before; what is in and what is not is told by lines.
 //! Does not: remember a file longer than events are kept (`history.events_days`).
 //!
 //! The memory of a file are two events with the subject `submission#…`: that it was begun, and that all of it is in.
@@ -21,6 +21,7 @@ use model::events::Event;
 use model::ids::{JobId, Ulid};
 use model::time::Time;
 use model::{ActionName, AfterEnd, Job, JobSpec};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,16 +65,24 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     let mistakes = lines.iter().zip(checked).filter_map(|(line, job)| Some((line.number, job.err()?.0.join("; "))));
     refuse(&shown, mistakes.collect())?;
     let cluster = context.cluster().await?;
-    let mut finder = Finder::new(&cluster);
-    let after = followed::of_options(&cluster, &mut finder, &args.job).await?;
-    let defaults = JobSpec { after, ..defaults };
-    let others = others(&cluster, &mut finder, &lines, &shown).await?;
-    let digest = digest(&bytes, &defaults, args.again)?;
+    let digest = digest(&bytes, &defaults, args)?;
     let keep = retention(&cluster).await?;
-    let submission = begin(&cluster, &digest.1, lines.len(), keep, now).await?;
+    let mut submission = match known(&cluster, &digest.1).await? {
+        Some(submission) => submission,
+        None => {
+            let outside = Outside::find(&cluster, args, &lines, &shown).await?;
+            begin(&cluster, &digest.1, lines.len(), outside, keep, now).await?
+        }
+    };
+    let outside = match submission.outside.take() {
+        Some(outside) => outside,
+        None if submission.is_complete => Outside::default(),
+        None => Outside::find(&cluster, args, &lines, &shown).await?,
+    };
+    let defaults = JobSpec { after: outside.of_options, ..defaults };
     let array = Array::new(submission.begun_at, digest.0);
     let jobs: Vec<Job> = (0_u32..)
-        .zip(specs(&lines, &defaults, &others, array))
+        .zip(specs(&lines, &defaults, &outside.of_lines, array))
         .map(|(n, spec)| Job::submit(array.job(n), spec, now))
         .collect::<Result<_, _>>()
         .map_err(|e| Usage(e.to_string()))?;
@@ -112,12 +121,16 @@ fn read(context: &mut Context<'_>, file: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// What makes the ids, and the name of the submission. The same content with the same options gives the same.
-fn digest(bytes: &[u8], defaults: &JobSpec, again: bool) -> anyhow::Result<(u64, String)> {
+fn digest(bytes: &[u8], defaults: &JobSpec, args: &SubmitArgs) -> anyhow::Result<(u64, String)> {
     let mut hash = Sha256::new();
     hash.update(serde_json::to_vec(defaults)?);
+    // The jobs as they are named: a name may stand for another job later.
+    for follows in args.job.after() {
+        hash.update(serde_json::to_vec(&follows)?);
+    }
     hash.update([0]);
     hash.update(bytes);
-    if again {
+    if args.again {
         hash.update(Chance::real().bits().to_be_bytes());
     }
     let digest = hash.finalize();
@@ -272,11 +285,43 @@ struct Submission {
     begun_at: Time,
     is_new: bool,
     is_complete: bool,
+    outside: Option<Outside>,
+}
+
+/// The most bytes that the memory of a file has for the jobs outside of it. An item of DynamoDB has at most 400 KB. If there
+/// is more, the names are looked up again each time.
+const MAX_OUTSIDE: usize = 200_000;
+
+/// The jobs outside of a file that its jobs follow. Their names are looked up once. When the file is given again, other jobs
+/// may have these names.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Outside {
+    /// Those that the options name, and that every job follows.
+    of_options: BTreeMap<JobId, AfterEnd>,
+    /// Those that lines name, by what they give.
+    of_lines: BTreeMap<String, Vec<JobId>>,
+}
+
+impl Outside {
+    /// Looks the names up.
+    async fn find(cluster: &Cluster, args: &SubmitArgs, lines: &[Line], shown: &str) -> anyhow::Result<Self> {
+        let mut finder = Finder::new(cluster);
+        let of_options = followed::of_options(cluster, &mut finder, &args.job).await?;
+        let of_lines = others(cluster, &mut finder, lines, shown).await?;
+        Ok(Self { of_options, of_lines })
+    }
 }
 
 fn subject(name: &str) -> String {
     format!("submission#{name}")
 }
+
+/// The number of the event that says that a file was begun.
+const BEGUN: u128 = 0;
+/// The number of the event that says that all of it is in.
+const ALL_IN: u128 = 1;
+/// The jobs outside of the file, in the detail of the first event.
+const OUTSIDE: &str = "outside";
 
 /// The two events have fixed ids, so that of two programs that begin at once only one writes them.
 fn event(name: &str, number: u128, reason: &str, keep: Retention, now: Time) -> Event {
@@ -290,21 +335,46 @@ fn event(name: &str, number: u128, reason: &str, keep: Retention, now: Time) -> 
     }
 }
 
-async fn begin(cluster: &Cluster, name: &str, jobs: usize, keep: Retention, now: Time) -> anyhow::Result<Submission> {
-    let begun = event(name, 0, &format!("{} of a file", show::several(jobs, "job")), keep, now);
-    match cluster.store.record(&begun).await {
-        Ok(()) => return Ok(Submission { begun_at: now, is_new: true, is_complete: false }),
-        Err(WriteError::Conflict(_)) => {}
-        Err(e) => return Err(e.into()),
-    }
+/// The memory of a file that was given before; `None` if it was not.
+async fn known(cluster: &Cluster, name: &str) -> anyhow::Result<Option<Submission>> {
     let events = cluster.store.history(&subject(name), 2).await?;
-    let begun_at = events.iter().find(|event| event.id == begun.id).and_then(|event| event.detail.get("at")?.as_i64());
+    if events.is_empty() {
+        return Ok(None);
+    }
+    let first = Ulid::from_parts(0, BEGUN).to_string();
+    let begun = events.iter().find(|event| event.id == first);
+    let begun_at = begun.and_then(|event| event.detail.get("at")?.as_i64());
     let begun_at = begun_at.context("the note of an earlier submission of this cannot be read: give --again")?;
-    Ok(Submission { begun_at: Time::from_ms(begun_at), is_new: false, is_complete: events.len() > 1 })
+    let outside = begun.and_then(|event| event.detail.get(OUTSIDE)?.as_str());
+    let outside = outside.and_then(|text| serde_json::from_str(text).ok());
+    let begun_at = Time::from_ms(begun_at);
+    Ok(Some(Submission { begun_at, is_new: false, is_complete: events.len() > 1, outside }))
+}
+
+/// Remembers that a file was begun.
+async fn begin(
+    cluster: &Cluster,
+    name: &str,
+    jobs: usize,
+    outside: Outside,
+    keep: Retention,
+    now: Time,
+) -> anyhow::Result<Submission> {
+    let mut begun = event(name, BEGUN, &format!("{} of a file", show::several(jobs, "job")), keep, now);
+    let text = serde_json::to_string(&outside)?;
+    if text.len() <= MAX_OUTSIDE {
+        begun.detail.insert(OUTSIDE.to_owned(), text.into());
+    }
+    match cluster.store.record(&begun).await {
+        Ok(()) => Ok(Submission { begun_at: now, is_new: true, is_complete: false, outside: Some(outside) }),
+        // Another program has begun it meanwhile.
+        Err(WriteError::Conflict(_)) => known(cluster, name).await?.context("it was begun and forgotten: try again"),
+        Err(e) => Err(e.into()),
+    }
 }
 
 async fn end(cluster: &Cluster, name: &str, keep: Retention, now: Time) -> anyhow::Result<()> {
-    match cluster.store.record(&event(name, 1, "all of it is in", keep, now)).await {
+    match cluster.store.record(&event(name, ALL_IN, "all of it is in", keep, now)).await {
         Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
         Err(e) => Err(anyhow::Error::new(e).context("every job is in, but that was not noted")),
     }

@@ -451,15 +451,17 @@ struct Held {
 }
 
 /// A part of the jobs that follow others. The part moves on from run to run, so what a run reads does not grow with their
-/// number. Each job is read after `jobs that follow others / 1000` runs, or later if they follow more than two jobs each.
+/// number. Each job is read after `jobs that follow others / 1000` runs, or later if they follow more than two
+/// different jobs each.
 async fn read_held(store: &Store, control: &Control) -> Result<Held, DbError> {
     let last = control.after_place();
     let mut part = store.held(last.rank(), HELD).await?;
-    let mut followed = 0_usize;
+    // Many jobs may follow the same ones.
+    let mut followed = HashSet::new();
     let fits = part.jobs.iter().take_while(|job| {
-        let fits = followed == 0 || followed.saturating_add(job.after.len()) <= FOLLOWED;
-        followed = followed.saturating_add(job.after.len());
-        fits
+        let is_first = followed.is_empty();
+        followed.extend(job.after.keys().copied());
+        is_first || followed.len() <= FOLLOWED
     });
     let fits = fits.count();
     if fits < part.jobs.len() {

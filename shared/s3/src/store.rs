@@ -102,14 +102,15 @@ impl S3 {
     async fn complete(&self, place: &S3Place, upload: &str, etags: &[String]) -> Result<(), S3Error> {
         let (query, body) = (upload_id(upload), complete_upload(etags).into_bytes());
         let answer = self.call(&Call { query, body, ..Call::new(Method::POST, place) }).await?;
-        // S3 begins its answer before it knows the result: a success may have an error in its body.
+        // S3 begins its answer before it knows the result. So a success may have an error in its body, and an answer that
+        // breaks off may have none.
         let said = beginning(answer).await;
-        match text_of(&said, "Code") {
-            Some(code) if text_of(&said, "ETag").is_none() => {
-                Err(S3Error::of(500, &code, &text_of(&said, "Message").unwrap_or_default()))
-            }
-            _ => Ok(()),
+        if text_of(&said, "ETag").is_some() {
+            return Ok(());
         }
+        let code =
+            text_of(&said, "Code").unwrap_or_else(|| "the answer does not say that the object is there".to_owned());
+        Err(S3Error::of(500, &code, &text_of(&said, "Message").unwrap_or_default()))
     }
 
     /// Ends an upload that failed. If this fails too, its parts stay until the bucket's lifecycle rule removes them.

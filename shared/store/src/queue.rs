@@ -102,6 +102,8 @@ impl Waiting {
             unreadable.extend(part.unreadable);
         }
         jobs.sort_by_key(|job| (Reverse(job.priority), job.job_id));
+        // A job that is freed between the reading of two lists is in both.
+        jobs.dedup_by_key(|job| job.job_id);
         let all = jobs.len();
         let is_known = |job: &JobSummary| known.is_none_or(|known| job.rank().as_str() <= known);
         jobs.truncate(jobs.partition_point(is_known).min(most));

@@ -75,6 +75,41 @@ async fn a_broken_submission_says_what_is_missing_and_the_same_file_completes_it
 }
 
 #[tokio::test]
+async fn a_broken_submission_leaves_no_job_without_those_that_it_follows_and_goes_on_with_the_same() {
+    let world = World::with_policy().await;
+    let outside = ids(&world.run(&["submit", "--name", "outside", "--", "true"]).await.done())[0];
+    // The second transaction has the jobs that follow the first line.
+    let input = format!(
+        "{{\"name\": \"a\", \"command\": \"true\", \"after_any\": \"outside\"}}\n{}{}",
+        lines(49),
+        "{\"command\": \"true\", \"after\": \"a\"}\n".repeat(10)
+    );
+    let line = ["submit", "--file", "-", "--after", "outside"];
+    let mut broken = world.clone();
+    broken.cluster.store = without(world.cluster.dynamo.clone(), 100);
+    assert!(broken.run_with(&line, &input).await.result.is_err());
+    assert_eq!(count(&world, "jobs/").await, 1, "nothing is in without the first line");
+    // Meanwhile that job fails, and another one gets its name.
+    let job = world.store().job(outside).await.unwrap().unwrap();
+    let mut failed = job.clone();
+    failed.summary.state = model::JobState::Failed;
+    world.store().write(Some(&job), &failed, Vec::new()).await.unwrap();
+    world.run(&["submit", "--name", "outside", "--", "true"]).await.done();
+    let said = world.run_with(&line, &input).await;
+    assert_eq!(said.err, "it was begun 0 s ago: only what is missing is written\n");
+    let all = ids(&said.out);
+    assert_eq!((all.len(), count(&world, "jobs/").await), (60, 62));
+    for (n, id) in all.iter().enumerate() {
+        let after = world.store().job(*id).await.unwrap().unwrap().summary.after;
+        let first = (n >= 50).then_some(all[0]);
+        let want: BTreeSet<JobId> = [outside].into_iter().chain(first).collect();
+        assert_eq!(after.into_keys().collect::<BTreeSet<_>>(), want, "{n}");
+    }
+    let again = world.run_with(&line, &input).await;
+    assert!(again.err.starts_with("all of it was submitted") && ids(&again.out) == all, "{}", again.err);
+}
+
+#[tokio::test]
 async fn an_old_broken_submission_is_not_guessed() {
     let mut world = World::with_policy().await;
     let mut broken = world.clone();

@@ -56,7 +56,9 @@ impl Acting<'_> {
             }
             return;
         }
-        let queue = self.run.seen.jobs.iter().map(|job| job.job_id);
+        // Only a part of the jobs that follow others was read, so what was told of the others would be forgotten and told
+        // again. The command that submitted such a job has said what it waits for.
+        let queue = self.run.seen.jobs.iter().filter(|job| !job.follows()).map(|job| job.job_id);
         let told = before.cloned().unwrap_or_default();
         let (news, after): (_, ToldRow) = told.news(&plan.explained, queue);
         if after == told || !self.run.may_begin() {
