@@ -1,10 +1,6 @@
 //! A real agent with real processes: how allocs start, stop and end.
 
-#![allow(clippy::unwrap_used, reason = "these are tests")]
-
-mod common;
-
-use common::{TestNode, alloc_id, is_alive, order};
+use crate::common::{TestNode, alloc_id, is_alive, order};
 use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
 use model::{ClientStatus, Desired};
 use std::os::unix::fs::PermissionsExt;

@@ -1,10 +1,6 @@
 //! A real agent with handles, other work, interruptions and containers.
 
-#![allow(clippy::unwrap_used, reason = "these are tests")]
-
-mod common;
-
-use common::{NODE_ID, TestNode, alloc_id, is_alive, order};
+use crate::common::{NODE_ID, TestNode, alloc_id, is_alive, order};
 use model::wire::AllocOrder;
 use model::{ClientStatus, HandleKind};
 use std::os::unix::fs::PermissionsExt;

@@ -3,11 +3,7 @@
 //! The attacks are run twice: as allocs with user ids of their own, where each must fail, and unisolated, where each must
 //! succeed. So an attack that does not work for another reason is noticed.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
-
-mod common;
-
-use common::{NODE_ID, TIMEOUT, TestNode, alloc_id, is_alive, order};
+use crate::common::{NODE_ID, TIMEOUT, TestNode, alloc_id, is_alive, order};
 use model::ClientStatus;
 use model::wire::AllocOrder;
 use nodekeeper_agent::process_table;

@@ -1,10 +1,6 @@
 //! What happens to allocs when the agent is killed or ended, and when the machine reboots or loses its state.
 
-#![allow(clippy::unwrap_used, reason = "these are tests")]
-
-mod common;
-
-use common::{TestNode, alloc_id, is_alive, order};
+use crate::common::{TestNode, alloc_id, is_alive, order};
 use model::ClientStatus;
 use nodekeeper_agent::alloc_dir::{AllocDir, AllocTask, StartRecord};
 use nodekeeper_agent::runtime::RuntimeKind;
@@ -264,7 +260,7 @@ async fn of_several_supervisors_one_runs_the_alloc_and_none_if_it_is_never_to_be
     let root = tempfile::tempdir().unwrap();
     for (copy, never) in [(0, false), (1, true)] {
         let task = AllocTask {
-            node_id: common::NODE_ID.parse().unwrap(),
+            node_id: crate::common::NODE_ID.parse().unwrap(),
             order: order(copy, "echo run >> runs"),
             runtime: RuntimeKind::default(),
             job_user: None,
@@ -298,7 +294,7 @@ async fn a_new_token_is_used_from_then_on_and_survives_the_agent() {
     // From now on only the new token counts.
     node.with(|p| (p.accepts, p.gives) = (Some("session-1".into()), None));
     node.beats(2).await;
-    assert!(node.with(|p| p.bearers.iter().all(|b| b == common::TOKEN || b == "session-1")));
+    assert!(node.with(|p| p.bearers.iter().all(|b| b == crate::common::TOKEN || b == "session-1")));
     node.kill_agent();
     node.with(|p| p.bearers.clear());
     node.start(&[]);
@@ -307,5 +303,5 @@ async fn a_new_token_is_used_from_then_on_and_survives_the_agent() {
     // A restored table knows the first token only: the agent finds that out.
     node.with(|p| p.accepts = None);
     node.beats(2).await;
-    assert_eq!(node.with(|p| p.bearers.last().cloned()).as_deref(), Some(common::TOKEN));
+    assert_eq!(node.with(|p| p.bearers.last().cloned()).as_deref(), Some(crate::common::TOKEN));
 }

@@ -1,17 +1,12 @@
 //! Storing output in S3: with a real agent, and a stand-in for S3 that keeps what it is sent.
 
-#![allow(missing_docs, reason = "these are tests")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
-
-mod common;
-
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use common::{TestNode, alloc_id, order};
+use crate::common::{TestNode, alloc_id, order};
 use model::ClientStatus;
 use model::wire::AllocOrder;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! What an operator sees: the whole story of a job, told by one command.
 
-use crate::world::{World, credentials, quick_policy, s3_client, secrets_client};
+use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client, secrets_client};
 use clap::Parser;
 use model::ids::{AllocId, JobId};
 use model::time::Time;
@@ -9,6 +9,7 @@ use nodekeeper_agent::protocol::{Ended, Seen};
 use nodekeeper_cli::commands::{self, Cluster, Command, Context, Screen};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use store::Dynamo;
 
 #[derive(Parser)]
 struct Line {
@@ -38,8 +39,9 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
 
 impl World {
     pub async fn operate(&self, line: &[&str]) -> String {
-        let (store, dynamo, cloud) = (self.look.clone(), self.dynamo.clone(), Arc::clone(&self.cloud));
-        // No command of a story needs the secret.
+        let (store, cloud) = (self.look.clone(), Arc::clone(&self.cloud));
+        // No command of a story makes tables, or needs the secret.
+        let dynamo = Dynamo::new(dynamo_client("http://127.0.0.1:9"), self.cluster.clone());
         let secrets = secrets_client("http://127.0.0.1:9", "us-east-1", credentials());
         let outputs = s3_client("http://127.0.0.1:9", "us-east-1", credentials());
         operate(Cluster { store, dynamo, cloud, secrets, outputs }, self.now(), line).await.unwrap()

@@ -1,5 +1,5 @@
-//! A whole cluster for tests: the embedded DynamoDB and the EC2 stand-in over HTTP, the real functions, and nodes with
-//! the agent's real protocol.
+//! A whole cluster for tests: the embedded DynamoDB in process, the EC2 stand-in over HTTP, the real functions, and nodes
+//! with the agent's real protocol. `contract` proves that the database answers through the SDK as it does in process.
 //!
 //! Guarantees: time is an argument; calls are counted, and a run can be killed after any one of them.
 
@@ -18,13 +18,14 @@ use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
 use runtime::keys::Keys;
+use nodekeeper_simulation::embedded::Embedded;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use store::{Answer, Db, DbError, Dynamo, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
@@ -248,7 +249,7 @@ impl ec2_stand_in::Machines for Hooks {
 /// One cluster.
 pub struct World {
     pub cluster: ClusterName,
-    pub dynamo: Dynamo,
+    pub tables: Embedded,
     /// The store that the functions use, through the switch.
     pub store: Store,
     /// The store for the test's own reads and writes, without the switch.
@@ -305,8 +306,7 @@ impl World {
             .unwrap_or_else(|e| panic!("{e}")),
         );
         let cluster = fresh_cluster();
-        let dynamo = Dynamo::new(dynamo_client(dynamo_url()), cluster.clone());
-        dynamo.create_tables().await.unwrap();
+        let tables = Embedded::new().unwrap();
         let now = Arc::new(AtomicI64::new(START.as_ms()));
         let clock = {
             let now = Arc::clone(&now);
@@ -318,10 +318,9 @@ impl World {
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
         let switch = Arc::new(Switch::default());
-        let db: Arc<dyn Db> = Arc::new(dynamo.clone());
+        let db: Arc<dyn Db> = Arc::new(tables.clone());
         let look = Store::new(Arc::clone(&db));
         let store = Store::new(Arc::new(Switched { inner: db, switch: Arc::clone(&switch) }));
-        let operated = dynamo.clone();
         let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch) });
         let keys = KeyRing::new(NODE_KEY.parse().unwrap(), None);
@@ -338,7 +337,7 @@ impl World {
             ingest: heartbeat_ingest::Ingest::new(store.clone(), credentials.clone(), cluster.clone()),
             sweep: sweep_dispatch::Sweep::new(store.clone(), credentials, cluster.clone()),
             cluster,
-            dynamo: operated,
+            tables,
             store,
             look,
             cloud,

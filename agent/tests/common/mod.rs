@@ -1,7 +1,6 @@
 //! A real agent, and a stand-in for the control plane that answers as the test says and records every call.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 use axum::Json;
 use axum::Router;
