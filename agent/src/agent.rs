@@ -26,6 +26,7 @@ use crate::sweep::Sweeper;
 use crate::unsent::Unsent;
 use crate::uploads::Uploads;
 use crate::watch;
+use model::names::is_host;
 use model::wire::{LaunchFile, NodeFile};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -182,7 +183,8 @@ async fn identity(args: &AgentArgs, imds: Option<&Imds>) -> Result<Identity, Age
     };
     let address = match (&args.address, imds) {
         (Some(address), _) => Some(address.clone()),
-        (None, Some(imds)) => imds.address().await?,
+        // With another text, every heartbeat would be refused.
+        (None, Some(imds)) => imds.address().await?.filter(|address| is_host(address)),
         (None, None) => None,
     };
     Ok(Identity { instance_id, address })

@@ -17,6 +17,7 @@ mod attacks;
 mod bad_input;
 mod beside;
 mod boot;
+mod bounds;
 mod broken_states;
 mod carried_out;
 mod contract;

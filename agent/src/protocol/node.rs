@@ -6,13 +6,13 @@
 
 use crate::protocol::durable::{Durable, LocalAlloc};
 use crate::protocol::handles::{HandleRound, SettledHandles};
-use crate::protocol::orders::{self, Applied};
+use crate::protocol::orders::{self, Applied, OrderList};
 use model::ClientStatus;
 use model::ids::AllocId;
 use model::time::Time;
 use model::wire::{
-    AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat, HeartbeatAnswer,
-    MAX_LOG_TAIL_BYTES, ReportedHandle,
+    AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
+    HeartbeatAnswer, MAX_LOG_TAIL_BYTES, ReportedHandle,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -167,7 +167,7 @@ impl Node {
         // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
         // accepted.
         self.in_flight.take_if(|report| answer.must_report && report.as_of < answer.seq);
-        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.unreadable);
+        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.others, &answer.unreadable);
         registered
     }
 
@@ -181,15 +181,22 @@ impl Node {
     }
 
     /// Applies a list of orders. An answer without a list means that the node has the current one.
-    fn on_orders(&mut self, seq: u64, orders: Option<&[AllocOrder]>, unreadable: &BTreeSet<AllocId>) {
+    fn on_orders(
+        &mut self,
+        seq: u64,
+        orders: Option<&[AllocOrder]>,
+        others: &[AllocStatus],
+        unreadable: &BTreeSet<AllocId>,
+    ) {
         let Some(orders) = orders else { return };
-        for order in orders {
-            // The order shows what the control plane knows. After a restore the order may show less than was delivered.
-            if let Some(delivered) = self.delivered.get_mut(&order.alloc_id) {
-                *delivered = order.client;
+        for status in orders.iter().map(AllocOrder::status).chain(others.iter().copied()) {
+            // The list shows what the control plane knows. After a restore it may show less than was delivered.
+            if let Some(delivered) = self.delivered.get_mut(&status.alloc_id) {
+                *delivered = status.client;
             }
         }
-        if orders::apply(&mut self.durable, seq, orders, unreadable) == Applied::SomeMissing {
+        let list = OrderList { seq, orders, others, unreadable };
+        if orders::apply(&mut self.durable, list) == Applied::SomeMissing {
             self.complete_due = true;
         }
         self.forget_dropped();
@@ -315,7 +322,7 @@ impl Node {
                 self.forget(update.alloc_id);
             }
         }
-        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.unreadable);
+        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.others, &answer.unreadable);
     }
 
     /// Applies the refusal of the whole report in flight: the next report is a new one with a new number. But after a

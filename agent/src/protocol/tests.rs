@@ -22,6 +22,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         intent: Intent::Run,
         must_report: false,
         allocs,
+        others: Vec::new(),
         unreadable: BTreeSet::new(),
         follows: Vec::new(),
         token: None,
@@ -36,6 +37,7 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
         refused: Vec::new(),
         next_heartbeat_s: None,
         allocs: None,
+        others: Vec::new(),
         unreadable: BTreeSet::new(),
     }
 }

@@ -23,6 +23,7 @@ mod history;
 mod init;
 mod job;
 mod job_file;
+mod job_line;
 mod jobs;
 mod key;
 mod logs;
@@ -40,6 +41,7 @@ mod show;
 mod status;
 mod stored_output;
 mod story;
+mod strict_json;
 mod submit;
 mod teardown;
 #[cfg(test)]

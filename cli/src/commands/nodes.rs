@@ -9,7 +9,7 @@ use super::next::{self, Next};
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
 use super::watch::{self, Page};
-use super::{Cluster, Context, Outcome};
+use super::{Cluster, Context, Outcome, Usage};
 use clap::Args;
 use model::ActionName;
 use model::events::Subject;
@@ -211,7 +211,14 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
 }
 
 pub(super) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<Outcome> {
-    let by = args.by.map(|by| by.after(context.now()));
+    let now = context.now();
+    let by = args.by.map(|by| by.after(now));
+    if let Some(over) = by.filter(|by| *by < now) {
+        let over = moment(over, now);
+        let message =
+            format!("--by {over}: that time is over: leave --by out, or say --by 0s to stop what runs there now");
+        return Err(Usage(message).into());
+    }
     intend(context, &args.slots, Intent::Drain, by).await
 }
 

@@ -7,7 +7,7 @@
 
 use super::operate::{BY_OPERATOR, retention, tell};
 use super::policy_edit::{self, EditArgs};
-use super::{Cluster, Context, Outcome, show};
+use super::{Cluster, Context, Outcome, job_file, show, strict_json};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use model::ActionName;
@@ -77,12 +77,13 @@ pub(super) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
 /// Reads and checks a policy.
 pub(super) fn read(file: &Path) -> anyhow::Result<Policy> {
     let shown = file.display();
-    let text = std::fs::read_to_string(file).with_context(|| format!("{shown} cannot be read"))?;
+    let bytes = std::fs::read(file).with_context(|| format!("{shown} cannot be read"))?;
+    let text = job_file::text(&bytes, &shown.to_string())?;
     let policy = if file.extension().is_some_and(|e| e == "json") {
-        let document: Value = serde_json::from_str(&text).with_context(|| format!("{shown} is not JSON"))?;
+        let document = strict_json::parse(text).with_context(|| format!("{shown} is not JSON"))?;
         Policy::from_json(&document)
     } else {
-        Policy::from_toml(&text)
+        Policy::from_toml(text)
     };
     policy.with_context(|| format!("{shown} is not usable"))
 }

@@ -7,6 +7,7 @@ use super::tone::Tone;
 use comfy_table::{Cell, Color, Table, presets};
 use model::Capacity;
 use model::money::Usd;
+use model::names::is_obeyed;
 use model::time::{Span, Time};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -114,12 +115,6 @@ pub(super) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> an
     let escape = |c: char| if c != '\n' && is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     let text: String = serde_json::to_string_pretty(value)?.chars().map(escape).collect();
     Ok(writeln!(out, "{text}")?)
-}
-
-/// Whether a terminal may obey this character: a control character, or one that changes the direction of text, so that
-/// a line reads as something else.
-fn is_obeyed(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The text with control characters replaced: it stays on one line and cannot control the terminal.

@@ -26,7 +26,7 @@ use model::wire::{
 };
 use model::{ActionName, BrakeKind, Handle, HandleKind, HandleState, NodeRecord, NodeStatus};
 use runtime::clock::RunClock;
-use runtime::http::{Claim, Refusal, Request, report_of, reporting, standing, too_often};
+use runtime::http::{Claim, Refusal, Request, first_part, report_of, reporting, standing, too_often};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use store::{DbError, Listed, Unreadable, WriteError};
@@ -185,12 +185,12 @@ impl Applying<'_> {
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
         let most = self.policy.sweep.max_in_flight as usize;
-        answer.more = destroy.len() > most;
         // Each part has a number of its own, so a part meets only every so many numbers. The rounds are what counts.
         let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
         let round = self.report.report_no.checked_div(parts).unwrap_or_default();
-        answer.destroy = turn(&destroy, round, most);
-        answer.conflicts = verdict.conflicts;
+        answer.destroy = first_part(turn(&destroy, round, most));
+        answer.more = destroy.len() > answer.destroy.len();
+        answer.conflicts = first_part(verdict.conflicts);
         answer.held = is_held;
         answer.left = left;
         answer.resume_after = cut;

@@ -9,11 +9,11 @@
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
 use crate::node::{NodeRecord, Version};
-use crate::spec::Work;
+use crate::spec::{Work, default_priority, one};
 use crate::stored::S3Place;
 use crate::summary::AllocSummary;
 use crate::time::{Span, Time};
-use crate::wire::{AllocOrder, AllocUpdate, MAX_LOG_TAIL_BYTES};
+use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES};
 use crate::words::{ClientStatus, Desired};
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +32,10 @@ pub struct Alloc {
     #[serde(flatten)]
     pub work: Work,
     /// How many members the job has.
+    #[serde(default = "one")]
     pub nodes: u32,
     /// The priority of the job.
+    #[serde(default = "default_priority")]
     pub priority: u32,
     /// Where its node stores the whole output after the end; `None`: nowhere. It does not change with the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -255,6 +257,12 @@ impl Alloc {
             new.note(now, "awaiting", "no", reason);
         }
         new
+    }
+
+    /// The alloc without its order, for a node that has the order.
+    pub const fn status(&self) -> AllocStatus {
+        let AllocSummary { alloc_id, desired, client, placed_seq, .. } = self.summary;
+        AllocStatus { alloc_id, desired, client, placed_seq }
     }
 
     /// The order that the node gets for this alloc.

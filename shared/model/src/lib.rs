@@ -3,7 +3,7 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
-//! | [`words`] | the closed sets of words in tables, requests and policy |
+//! | [`words`], [`names`] | the closed sets of words in tables, requests and policy; what names from outside may be |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
 //! | [`spec`], [`summary`], [`mod@array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
@@ -44,6 +44,7 @@ pub mod job;
 pub mod launch;
 pub mod limits;
 pub mod money;
+pub mod names;
 pub mod node;
 pub mod output;
 pub mod policy;

@@ -132,10 +132,15 @@ pub struct HeartbeatAnswer {
     /// The token to use from now on, if it is another one than that of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// Every live alloc, if the caller's `as_of` was below `seq`.
+    /// The orders that the caller may not have, if its `as_of` was below `seq`: those placed after its `as_of`, the oldest
+    /// first, as many as one answer takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
-    /// The live allocs that `allocs` does not list because their rows cannot be read. The agent leaves them as they are, and
+    /// With `allocs`: every other live alloc. The two lists together are whole. The agent asks for the order of an alloc that
+    /// it does not have with an `as_of` below its `placed_seq`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<AllocStatus>,
+    /// The live allocs that neither list has because their rows cannot be read. The agent leaves them as they are, and
     /// asks for the list again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<AllocId>,
@@ -243,7 +248,23 @@ pub struct AllocOrder {
     pub output_s3: Option<S3Place>,
 }
 
+/// A live alloc without its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "as in AllocOrder")]
+pub struct AllocStatus {
+    pub alloc_id: AllocId,
+    pub desired: Desired,
+    pub client: ClientStatus,
+    pub placed_seq: u64,
+}
+
 impl AllocOrder {
+    /// The order without what is to be run.
+    pub const fn status(&self) -> AllocStatus {
+        let Self { alloc_id, desired, client, placed_seq, .. } = *self;
+        AllocStatus { alloc_id, desired, client, placed_seq }
+    }
+
     /// The job that the alloc belongs to.
     pub fn job_id(&self) -> JobId {
         self.alloc_id.job_id
@@ -298,9 +319,12 @@ pub struct AllocReportAnswer {
     /// If there is none yet, the node asks again after twice the time, until that is as long as the usual interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_heartbeat_s: Option<f64>,
-    /// Every live alloc, if the reporter's `as_of` was below `seq`.
+    /// As in [`HeartbeatAnswer`], if the reporter's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
+    /// As in [`HeartbeatAnswer`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<AllocStatus>,
     /// As in [`HeartbeatAnswer`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<AllocId>,

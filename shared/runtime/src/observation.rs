@@ -320,7 +320,12 @@ impl Observation {
 
     /// Reads the input of `plan --state`: one JSON object, with rows as in the tables.
     pub fn from_state(state: &Value, policy: Option<&Policy>) -> Result<(Self, Time), BadState> {
-        let state: State = serde_json::from_value(state.clone()).map_err(|e| BadState(e.to_string()))?;
+        let mut state = state.clone();
+        let lists = state.as_object_mut().into_iter().flat_map(|lists| lists.values_mut());
+        for row in lists.filter_map(Value::as_array_mut).flatten().filter_map(Value::as_object_mut) {
+            row.retain(|_, value| !value.is_null());
+        }
+        let state: State = serde_json::from_value(state).map_err(|e| BadState(e.to_string()))?;
         let policy = match (policy, &state.policy) {
             (Some(policy), _) => policy.clone(),
             (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,

@@ -13,6 +13,8 @@
 mod conditions;
 mod db;
 mod de;
+#[cfg(test)]
+mod defaults;
 mod dynamo;
 mod handles;
 mod listed;

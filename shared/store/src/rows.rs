@@ -129,7 +129,7 @@ pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbErro
     row.read_as(|item| from_item(table, item))
 }
 
-fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
+pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
     // The `live` index has no room for `node_id` besides its hash key `live_node`, which has the same value.
     let behind = !item.contains_key("node_id");
     // No list of due handles would ever show such a row.

@@ -507,6 +507,13 @@ impl Store {
         self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ())
     }
 
+    /// Writes an event in the place of another one, if nobody else has done that.
+    pub async fn record_over(&self, before: &Event, event: &Event) -> Result<(), WriteError> {
+        let detail = rows::to_item(before).remove("detail").map(|detail| Cond::Eq("detail", detail));
+        let write = Write { when: detail.into_iter().collect(), ..Self::event_write(event) };
+        self.write_one(&write, Answer::None).await.map(|_| ())
+    }
+
     /// Writes a piece of output, unless there is one with its number.
     pub async fn put_piece(&self, piece: &Piece) -> Result<(), WriteError> {
         let key = piece_key(&piece.follow_id, piece.no);

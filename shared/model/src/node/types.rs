@@ -209,6 +209,7 @@ pub struct Offering {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Capacity {
+    #[serde(default = "crate::spec::one")]
     pub vcpus: u32,
     #[serde(default)]
     pub memory_mib: u64,
