@@ -25,6 +25,8 @@ pub(crate) fn above_mib(allowed: u64, pids: &[i32]) -> Option<u64> {
     let (mut own, mut shared) = (0, 0);
     for pid in pids {
         let [all, shared_memory] = memory_kib(*pid, "smaps_rollup", ["Pss", "Pss_Shmem"]);
+        // A process that may not be looked at so closely counts with all that it shares.
+        let all = if all == 0 { memory_kib(*pid, "status", ["VmRSS"]).into_iter().sum() } else { all };
         own += all.saturating_sub(shared_memory);
         shared += shared_memory;
     }

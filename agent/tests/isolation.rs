@@ -82,7 +82,8 @@ const ATTACKS: [(&str, &str); 25] = [
     (
         "keeps a key in the kernel, whose keyrings outlive it",
         "n=248; test $(uname -m) = aarch64 && n=217; \
-         perl -e \"exit(syscall($n, 'user', 'nodekeeper-test', 'x', 1, -2) < 0)\" && echo GOT",
+         perl -e \"my (\\$t, \\$d, \\$p) = qw(user nodekeeper-test x); exit(syscall($n, \\$t, \\$d, \\$p, 1, -2) < 0)\" \
+         && echo GOT",
     ),
     ("becomes root by a set-user-id program", "./../../../../setuid-id -u | grep -qx 0 && echo GOT"),
 ];
