@@ -6,7 +6,7 @@
 //!                   started     which supervisor runs the alloc, or that none ever does: created once
 //!                   stop        why the alloc is to stop; absent if it is not to stop
 //!                   work/       where the command runs
-//!                   tmp/        what the command sees as /tmp, until it ends
+//!                   tmp/        what the command sees as /tmp
 //!                   passwd      the users that the command sees, and group the groups
 //!                   output      the output of the command
 //!                   supervisor.log  the errors of its supervisor
@@ -25,6 +25,7 @@ use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, NodeId};
 use model::time::Time;
 use model::wire::AllocOrder;
+use remove_tree::remove_tree;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -156,10 +157,7 @@ impl AllocDir {
         }
         let id = task.order.alloc_id;
         let temp = self.0.with_file_name(format!(".new-{id}"));
-        match fs::remove_dir_all(&temp) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
+        remove_tree(&temp)?;
         fs::create_dir(&temp)?;
         fs::create_dir(temp.join("work"))?;
         give_to_job(&temp, task)?;
@@ -181,13 +179,13 @@ impl AllocDir {
     }
 
     /// Takes the job's files away from its user, so that another alloc may get the user id, and removes what only the
-    /// running command needs. Call this when no process of the user runs.
+    /// running command needs. Call this when no process of the user runs. It takes no longer if the job left much behind:
+    /// that is removed with the directory.
     pub fn close(&self) -> io::Result<()> {
-        for path in [self.work(), self.output()].into_iter().filter(|p| p.exists()) {
+        for path in [self.work(), self.0.join("tmp"), self.output()].into_iter().filter(|p| p.exists()) {
             let mode = if path.is_dir() { 0o700 } else { 0o600 };
             isolation::give(&path, 0, 0, mode)?;
         }
-        absent_is_fine(fs::remove_dir_all(self.0.join("tmp")))?;
         isolation::USER_FILES.iter().try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
     }
 

@@ -16,6 +16,7 @@
 //! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
+//! memory                      what an alloc uses, where no control group counts it
 //! runtime                     how commands are run: as processes or in containers
 //! isolation                   what keeps a job apart from the node, from the agent, and from other jobs
 //! ```
@@ -43,6 +44,7 @@ pub mod guard;
 pub mod handles;
 pub mod imds;
 pub mod isolation;
+mod memory;
 pub mod node_state;
 pub mod output;
 pub mod outputs;

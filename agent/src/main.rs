@@ -23,6 +23,8 @@ use tracing_subscriber::EnvFilter;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 fn main() -> ExitCode {
+    // Before anything is opened.
+    close_inherited();
     let args = AgentArgs::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // The log may be on a full disk. A log that cannot be written must not end the agent.
@@ -49,6 +51,16 @@ fn main() -> ExitCode {
             print_error(&error.to_string());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Closes what whoever started this program left open, except the standard streams: jobs would inherit it.
+fn close_inherited() {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<i32> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|fd| *fd > 2) {
+        // The one of the list itself is closed already.
+        let _closed_is_fine = nix::unistd::close(fd);
     }
 }
 

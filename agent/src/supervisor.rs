@@ -8,14 +8,14 @@
 //! a command (a demand) nothing is started, and it ends only when it is told to stop. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
-//! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere memory is the
-//! resident memory of all processes of the tree, read twice a second. Pages that processes share are counted for each of
-//! them.
+//! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere `memory` counts what
+//! the processes of the tree use, twice a second.
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
 use crate::atomic_file::DiskReserve;
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
+use crate::memory;
 use crate::process_table;
 use crate::runtime::{CommandSpec, Environment, StopRequest};
 use model::time::Time;
@@ -351,9 +351,9 @@ fn over_memory_limit(task: &AllocTask, own_pid: i32) -> Option<String> {
     if allowed == 0 || task.runtime.enforces_memory_limit() || group.is_some_and(cgroup::limits_memory) {
         return None;
     }
-    let used_kib: u64 = process_table::descendants(own_pid).iter().map(|p| process_table::resident_kib(p.pid)).sum();
-    let used = used_kib / 1024;
-    (used > allowed).then(|| format!("killed: it used {used} MiB of memory and may use {allowed} MiB"))
+    let pids: Vec<i32> = process_table::descendants(own_pid).iter().map(|p| p.pid).collect();
+    let used = memory::above_mib(allowed, &pids)?;
+    Some(format!("killed: it used {used} MiB of memory and may use {allowed} MiB"))
 }
 
 fn kill_all(task: &AllocTask, own_pid: i32, group: i32) {

@@ -228,7 +228,7 @@ mod tests {
 
     fn destroy(disk: &Disk, n: u32, dir: &AllocDir) {
         disk.unsent.keep(alloc_id(n), dir).unwrap();
-        fs::remove_dir_all(dir.path()).unwrap();
+        remove_tree::remove_tree(dir.path()).unwrap();
     }
 
     #[test]

@@ -51,7 +51,7 @@ async fn output(node: &TestNode, copy: u32) -> String {
 }
 
 /// What a rogue job tries. Each script prints GOT if it succeeds.
-const ATTACKS: [(&str, &str); 24] = [
+const ATTACKS: [(&str, &str); 25] = [
     ("reads the node's token", "grep -q secret-token $NODE && echo GOT"),
     ("reads the agent's state", "grep -q alloc $DATA/state.json && echo GOT"),
     ("writes beside the agent's state", "touch $DATA/forged && echo GOT"),
@@ -75,6 +75,12 @@ const ATTACKS: [(&str, &str); 24] = [
     ("signals the agent", "kill -0 $AGENT && echo GOT"),
     ("signals its supervisor", "kill -0 $PPID && echo GOT"),
     ("signals another job", "kill -0 $VICTIM_PID && echo GOT"),
+    (
+        "keeps a key in the kernel, whose keyrings outlive it",
+        "n=248; test $(uname -m) = aarch64 && n=217; \
+         perl -e \"my (\\$t, \\$d, \\$p) = qw(user nodekeeper-test x); exit(syscall($n, \\$t, \\$d, \\$p, 1, -2) < 0)\" \
+         && echo GOT",
+    ),
     ("becomes root by a set-user-id program", "./../../../../setuid-id -u | grep -qx 0 && echo GOT"),
 ];
 
@@ -234,12 +240,71 @@ async fn a_user_id_is_used_again_only_after_its_files_are_closed() {
         let uid: u32 = output(&node, copy).await.trim().parse().unwrap();
         assert_eq!(uid, ids.first + copy % 9, "in turn; the last id of the range ends jobs");
         let dir = node.alloc_dir(copy);
-        for file in ["work", "output"] {
+        for file in ["work", "tmp", "output"] {
             let file = std::fs::metadata(dir.join(file)).unwrap();
             assert_eq!((file.uid(), file.mode() & 0o077), (0, 0));
         }
-        assert!(!dir.join("tmp").exists(), "what it left in /tmp is gone");
     }
+}
+
+#[tokio::test]
+async fn what_a_job_leaves_in_a_shared_place_is_gone_when_it_has_ended() {
+    needs_root!();
+    let (mut node, ids) = (TestNode::new().await, ids());
+    // Without a namespace the place is shared. A job cannot go there, so the test leaves something in its name.
+    let left = Path::new("/dev/shm").join(format!("nodekeeper-left-{}", ids.first));
+    node.with(|p| p.order(vec![order(0, "while ! test -e end; do sleep 0.05; done")]));
+    node.start(&ids.args());
+    node.running(0).await;
+    std::fs::write(&left, "x").unwrap();
+    nix::unistd::chown(&left, Some(ids.first.into()), None).unwrap();
+    std::fs::write(node.alloc_dir(0).join("work/end"), "").unwrap();
+    node.end_of(0).await;
+    assert!(!left.exists());
+}
+
+#[tokio::test]
+async fn a_job_inherits_no_open_file_of_whoever_starts_the_agent() {
+    let mut node = TestNode::new().await;
+    let secret = node.dir.path().join("secret");
+    std::fs::write(&secret, "GOT\n").unwrap();
+    let starts = node.dir.path().join("starts-the-agent");
+    let agent = env!("CARGO_BIN_EXE_nodekeeper-agent");
+    std::fs::write(&starts, format!("#!/bin/sh\nexec 8< {}; exec {agent} \"$@\"\n", secret.display())).unwrap();
+    std::fs::set_permissions(&starts, PermissionsExt::from_mode(0o755)).unwrap();
+    node.program = Some(starts);
+    node.with(|p| p.order(vec![order(0, "cat <&8; echo ran")]));
+    node.start(&[]);
+    let output = output(&node, 0).await;
+    assert!(output.ends_with("ran\n") && !output.contains("GOT"), "{output}");
+}
+
+#[tokio::test]
+async fn a_process_whose_main_thread_has_ended_is_ended_with_its_alloc() {
+    let mut node = TestNode::new().await;
+    let script = "n=60; test $(uname -m) = aarch64 && n=93; echo $PPID > supervisor; echo $$ > pid; \
+                  exec perl -Mthreads -e \"threads->create(sub { sleep 1000 }); syscall($n, 0)\"";
+    node.with(|p| p.order(vec![order(0, script)]));
+    node.start(&[]);
+    let pid: i32 = node.line_of(0, "pid").await.parse().unwrap();
+    let main_thread_ended = |_: &TestNode| text(format!("/proc/{pid}/stat")).contains(") Z ").then_some(());
+    node.until("its main thread ends", main_thread_ended).await;
+    node.running(0).await;
+    let supervisor = node.line_of(0, "supervisor").await.parse().unwrap();
+    process_table::send(supervisor, nix::sys::signal::Signal::SIGKILL);
+    assert_eq!(node.end_of(0).await.client, ClientStatus::Failed);
+    node.until("it ends too", |_| (!is_alive(&pid.to_string())).then_some(())).await;
+}
+
+#[tokio::test]
+async fn what_a_job_keeps_in_dev_shm_counts_as_its_memory() {
+    needs_root!();
+    let (mut node, ids) = (TestNode::new().await, ids());
+    let fills = "head -c 100000000 /dev/zero > /dev/shm/x; sleep 1000";
+    node.with(|p| p.order(vec![AllocOrder { memory_mib: 64, ..order(0, fills) }]));
+    node.start(&ids.args());
+    let message = node.end_of(0).await.message.unwrap();
+    assert!(message.starts_with("killed: it ") && message.contains("64 MiB"), "{message}");
 }
 
 #[tokio::test]

@@ -125,6 +125,7 @@ impl Node {
         let label = Some(self.file.node_id.to_string());
         let handles = self.handles.iter().map(|h| ReportedHandle {
             parent: None,
+            stays: self.stuck.contains(h).then(|| "it is mounted".to_owned()),
             handle: h.clone(),
             kind: if h.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
             label: self.relabelled.get(h).cloned().unwrap_or_else(|| label.clone()),

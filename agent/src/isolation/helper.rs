@@ -8,12 +8,13 @@
 //! if one cannot be applied, the command is not run.
 //! Does not: know allocs, or wait for the command.
 
-use crate::isolation::cgroup;
+use crate::isolation::{cgroup, keyrings};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
+use nix::sys::statfs::{FsType, statfs};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +26,9 @@ use std::process::{Command, Stdio};
 
 /// A badness that makes the kernel kill jobs before the agent, when the machine has no memory left.
 const OOM_SCORE: &str = "500";
+
+/// The kernel's number of the file system that shows message queues.
+const MESSAGE_QUEUES: FsType = FsType(0x1980_0202);
 
 /// A command, and who runs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +111,8 @@ fn restrict(start: &JobStart) -> io::Result<()> {
         // The group is the alloc's own, or a cache's: its members may write.
         umask(Mode::from_bits_truncate(0o002));
     }
-    become_user(start.uid, start.gid, &start.groups).map_err(|e| failed("become the job's user", &e))
+    become_user(start.uid, start.gid, &start.groups).map_err(|e| failed("become the job's user", &e))?;
+    keyrings::deny().map_err(|e| failed("deny the keyrings", &e))
 }
 
 fn failed(what: &str, error: &io::Error) -> io::Error {
@@ -140,6 +145,10 @@ pub(super) fn enter_private_mounts(mounts: &PrivateMounts) -> io::Result<()> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     if Path::new("/dev/shm").is_dir() {
         mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, Some("mode=1777"))?;
+    }
+    // The machine's one shows the queues of the machine.
+    if statfs("/dev/mqueue").is_ok_and(|fs| fs.filesystem_type() == MESSAGE_QUEUES) {
+        mount(Some("mqueue"), "/dev/mqueue", Some("mqueue"), plain | MsFlags::MS_NOEXEC, NONE)?;
     }
     if mounts.hide_processes {
         mount(Some("proc"), "/proc", Some("proc"), plain | MsFlags::MS_NOEXEC, Some("hidepid=2"))?;

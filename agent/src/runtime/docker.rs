@@ -12,6 +12,7 @@ use crate::isolation::metadata::Reached;
 use crate::runtime::interface::{
     CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Runtime, StopRequest,
 };
+use model::container_env::{Passing, passing};
 use model::spec::is_image_reference;
 use std::io;
 use std::net::SocketAddr;
@@ -136,6 +137,12 @@ impl DockerRuntime {
         if order.memory_mib > 0 {
             options.push(("--memory", format!("{}m", order.memory_mib)));
         }
+        if order.gpus > 0 {
+            options.push(("--gpus", order.gpus.to_string()));
+        } else {
+            // An image may ask for all GPUs, and the runtime of NVIDIA gives them to it.
+            options.push(("--env", "NVIDIA_VISIBLE_DEVICES=void".to_owned()));
+        }
         if let Some(user) = spec.user {
             options.push(("--user", format!("{}:{}", user.uid, user.gid)));
             options.extend(user.groups.iter().map(|group| ("--group-add", group.to_string())));
@@ -175,57 +182,14 @@ impl Variables {
     fn new(env: &Environment) -> Result<Self, LaunchError> {
         let mut variables = Self::default();
         for (name, value) in env {
-            // Docker skips a line that begins with #, and takes spaces and the last carriage return away.
-            let fits = !name.starts_with('#')
-                && !name.contains(char::is_whitespace)
-                && !value.contains('\n')
-                && !value.ends_with('\r');
-            if fits {
-                variables.file.push_str(&format!("{name}={value}\n"));
-            } else if is_read_by_docker(name) {
-                return Err(LaunchError::Variable(name.clone()));
-            } else {
-                variables.by_name.insert(name.clone(), value.clone());
+            match passing(name, value) {
+                Passing::Line => variables.file.push_str(&format!("{name}={value}\n")),
+                Passing::ByName => _ = variables.by_name.insert(name.clone(), value.clone()),
+                Passing::Impossible => return Err(LaunchError::Variable(name.clone())),
             }
         }
         Ok(variables)
     }
-}
-
-/// Whether the docker command, its libraries or the loader of its libraries may read this variable. The docker command
-/// has the agent's rights, so a job must not set such a variable there.
-fn is_read_by_docker(name: &str) -> bool {
-    const PREFIXES: &[&str] = &[
-        "BUILDKIT_",
-        "BUILDX_",
-        "CLICOLOR",
-        "COMPOSE_",
-        "DBUS_",
-        "DOCKER_",
-        "GCONV_",
-        "GETCONF_",
-        "GLIBC_",
-        "GO",
-        "GPG_",
-        "HOST",
-        "LANG",
-        "LC_",
-        "LD_",
-        "LOC",
-        "MALLOC_",
-        "MOBY_",
-        "NLS",
-        "OTEL_",
-        "RES",
-        "SSH_",
-        "SSL_",
-        "TMP",
-        "TZ",
-        "XDG_",
-    ];
-    const NAMES: &[&str] = &["HOME", "LOGNAME", "NO_COLOR", "PATH", "SHELL", "TERM", "USER"];
-    let upper = name.to_ascii_uppercase();
-    NAMES.contains(&upper.as_str()) || upper.ends_with("_PROXY") || PREFIXES.iter().any(|p| upper.starts_with(p))
 }
 
 /// Stops a container: TERM, then KILL after `kill_timeout_s`. If docker fails, the supervisor kills the command.
@@ -329,15 +293,24 @@ mod tests {
 
     #[test]
     fn a_variable_reaches_the_container_by_a_file_or_by_its_name_and_never_the_docker_command_itself() {
-        let pairs = [("KEY", "a\nb"), ("ONE", "#x = y "), ("CR", "x\r"), ("#odd", "1"), ("LD_PRELOAD", "/x.so")];
+        let pairs = [("KEY", "a\nb"), ("ONE", "#x = y "), ("SSH_PRIVATE_KEY", "a\nb"), ("LD_PRELOAD", "/x.so")];
         let env: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let variables = Variables::new(&env).unwrap();
         assert_eq!(variables.file, "LD_PRELOAD=/x.so\nONE=#x = y \n");
-        assert_eq!(variables.by_name.into_keys().collect::<Vec<_>>(), ["#odd", "CR", "KEY"]);
-        for name in ["LD_PRELOAD", "docker_host", "PATH", "HTTPS_PROXY", "https_proxy", "GODEBUG", "SSL_CERT_FILE"] {
-            let env = Environment::from([(name.to_owned(), "a\nb".to_owned())]);
-            let error = Variables::new(&env).unwrap_err();
-            assert!(matches!(&error, LaunchError::Variable(n) if n == name), "{error}");
+        assert_eq!(variables.by_name.into_keys().collect::<Vec<_>>(), ["KEY", "SSH_PRIVATE_KEY"]);
+        let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so\n".to_owned())]);
+        let error = Variables::new(&env).unwrap_err();
+        assert!(matches!(&error, LaunchError::Variable(name) if name == "LD_PRELOAD"), "{error}");
+    }
+
+    #[test]
+    fn a_container_gets_as_many_gpus_as_its_job_asked_for() {
+        for (gpus, want, never) in
+            [(0, "--env NVIDIA_VISIBLE_DEVICES=void", "--gpus"), (3, "--gpus 3 ", "NVIDIA_VISIBLE_DEVICES")]
+        {
+            let order = AllocOrder { image: Some("cuda".into()), gpus, ..order(0, 1) };
+            let args = invocation(&order, &Environment::new()).unwrap().args.join(" ");
+            assert!(args.contains(want) && !args.contains(never), "{args}");
         }
     }
 

@@ -67,6 +67,12 @@ pub enum LaunchError {
     /// Containers need an image.
     #[error("the job names no image, and this node runs containers")]
     NoImage,
+    /// Only containers have an image.
+    #[error(
+        "the job wants the image {0}, and this node runs no containers: run its agent with --runtime docker, or submit \
+         the job without --image"
+    )]
+    NoContainers(String),
     /// The image is not a valid name, or would be read as an option.
     #[error(
         "{0:?} is not an image reference: it must begin with a letter or a digit, and have only letters, digits \

@@ -41,6 +41,9 @@ impl Runtime for ProcessRuntime {
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
+        if let Some(image) = &spec.order.image {
+            return Err(LaunchError::NoContainers(image.clone()));
+        }
         let command = &spec.order.command;
         let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
         let Some(user) = spec.user else {
@@ -69,13 +72,18 @@ impl Runtime for ProcessRuntime {
 mod tests {
     use super::*;
     use crate::protocol::testing::{node_id, order};
+    use model::wire::AllocOrder;
 
     fn invocation(user: Option<&JobUser>) -> Invocation {
+        invoke(&order(0, 1), user).unwrap()
+    }
+
+    fn invoke(order: &AllocOrder, user: Option<&JobUser>) -> Result<Invocation, LaunchError> {
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
         let spec = CommandSpec {
             node_id: node_id(),
-            order: &order(0, 1),
+            order,
             work_dir: Path::new("/a/work"),
             caches: &[],
             env: &env,
@@ -84,7 +92,7 @@ mod tests {
             agent_env: &agent_env,
             agent_program: Path::new("/agent"),
         };
-        ProcessRuntime.invocation(&spec).unwrap()
+        ProcessRuntime.invocation(&spec)
     }
 
     #[test]
@@ -99,5 +107,14 @@ mod tests {
         let command = invocation(None);
         assert_eq!((command.program.as_path(), command.args.len()), (Path::new("true"), 0));
         assert_eq!(command.env.into_keys().collect::<Vec<_>>(), ["LD_PRELOAD"]);
+    }
+
+    #[test]
+    fn a_command_that_belongs_into_an_image_is_not_run_on_the_machine() {
+        let order = AllocOrder { image: Some("alpine".into()), ..order(0, 1) };
+        for user in [None, Some(&JobUser::own(20_000, Vec::new()))] {
+            let error = invoke(&order, user).unwrap_err();
+            assert!(matches!(&error, LaunchError::NoContainers(image) if image == "alpine"), "{error}");
+        }
     }
 }

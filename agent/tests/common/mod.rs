@@ -103,6 +103,7 @@ pub fn order(copy: u32, script: &str) -> AllocOrder {
         kill_timeout_s: 20,
         memory_mib: 0,
         vcpus: 1,
+        gpus: 0,
         nodes: 1,
         hosts: vec!["127.0.0.1".into()],
         output_s3: None,

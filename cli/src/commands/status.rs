@@ -12,13 +12,14 @@ use model::control::{Control, ControlKey};
 use model::events::{Event, Subject};
 use model::explain::{SetNote, Waiting};
 use model::functions::{self, HEARTBEAT_INGEST};
+use model::handle::STUCK_AFTER;
 use model::limits::Limit;
 use model::money::Usd;
 use model::policy::{Policy, example_json};
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{ActionName, BrakeKind};
-use model::{JobSummary, NodeRecord};
+use model::{Handle, JobSummary, NodeRecord};
 use runtime::observation::ObserveError;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -93,6 +94,8 @@ pub(crate) struct Seen {
     /// The newest events of the cluster and of the functions.
     events: Vec<Event>,
     unreadable: Vec<Unreadable>,
+    /// The handles that their nodes do not destroy.
+    stuck: Vec<Handle>,
 }
 
 impl Seen {
@@ -108,9 +111,12 @@ impl Seen {
         for (function, _) in functions::scheduled() {
             events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), LOOK_BACK).await?);
         }
-        unreadable.extend(store.handles_due(now).await?.unreadable);
+        // Those that their nodes do not destroy are looked at again and again.
+        let handles = store.handles_due(now + STUCK_AFTER).await?;
+        unreadable.extend(handles.unreadable);
+        let stuck = handles.rows.into_iter().filter(|handle| handle.is_stuck(now)).collect();
         let next = Next::read(store, cloud, now).await;
-        Ok(Self { control, nodes, jobs, next, events, unreadable })
+        Ok(Self { control, nodes, jobs, next, events, unreadable, stuck })
     }
 
     /// Whether all is well.
@@ -123,6 +129,7 @@ impl Seen {
         }
         checks.push(ingest(control, nodes, multiplier, now));
         checks.extend(refusing(nodes));
+        checks.extend(stuck(&self.stuck, now));
         checks.extend(control.limits(now).iter().map(|limit| limited(limit, now)));
         checks.extend(BrakeKind::ALL.iter().filter_map(|kind| braked(control, *kind, now)));
         checks.extend(next_run(&self.next));
@@ -341,6 +348,24 @@ fn refusing(nodes: &[NodeRecord]) -> Vec<Check> {
     checks.truncate(LINES);
     if more > 0 {
         checks.push(Check::new("node", Level::Wrong, format!("and {more} more nodes take no work"), ""));
+    }
+    checks
+}
+
+/// The handles that nodes were told to destroy and still have: they fill the disk of their node.
+fn stuck(handles: &[Handle], now: Time) -> Vec<Check> {
+    let mut checks: Vec<Check> = handles
+        .iter()
+        .take(LINES)
+        .filter_map(|handle| {
+            let (slot, name, since) = (handle.node_id.slot(), one_line(&handle.handle), rough(handle.stuck_for(now)?));
+            let says = format!("slot {slot} does not remove {name}, as it was told {since} ago");
+            let to_do = format!("`nodekeeper history {slot}` says why");
+            Some(Check::new("handle", Level::Wrong, says, &to_do))
+        })
+        .collect();
+    if let more @ 1.. = handles.len().saturating_sub(LINES) {
+        checks.push(Check::new("handle", Level::Wrong, format!("and {more} more handles are not removed"), ""));
     }
     checks
 }

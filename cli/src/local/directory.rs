@@ -5,6 +5,7 @@
 use super::error::LocalError;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::{Credentials, SharedCredentialsProvider};
+use remove_tree::remove_tree;
 use std::fs::{self, File, TryLockError};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -76,9 +77,7 @@ pub(super) fn shared_directory(path: &Path) -> Result<(), LocalError> {
 }
 
 fn fresh_directory(path: &Path, mode: u32) -> Result<(), LocalError> {
-    if path.exists() {
-        fs::remove_dir_all(path).map_err(LocalError::file("empty", path))?;
-    }
+    remove_tree(path).map_err(LocalError::file("empty", path))?;
     fs::create_dir_all(path).map_err(LocalError::file("make", path))?;
     // Not with the creation, whose mode the process's mask changes.
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(LocalError::file("open", path))

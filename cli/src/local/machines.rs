@@ -19,6 +19,7 @@ use model::launch::{commands_in, node_file_in};
 use model::time::Time;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use remove_tree::remove_tree;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -137,7 +138,7 @@ impl LocalMachines {
         fs::create_dir_all(&settings.dir)?;
         let settings = MachineSettings { dir: settings.dir.canonicalize()?, ..settings };
         processes::kill_all(|| processes::of_machine(&settings.dir));
-        fs::remove_dir_all(&settings.dir)?;
+        remove_tree(&settings.dir)?;
         fs::create_dir_all(&settings.dir)?;
         let (powered_off, receiver) = mpsc::unbounded_channel();
         Ok((Self(Arc::new(Inner { settings, up: Mutex::default(), powered_off })), receiver))
@@ -195,7 +196,7 @@ impl Inner {
                 "some processes of a machine cannot be ended"
             );
         }
-        if let Err(error) = fs::remove_dir_all(&machine.dir) {
+        if let Err(error) = remove_tree(&machine.dir) {
             tracing::warn!(dir = %machine.dir.display(), %error, "the directory of a machine cannot be removed");
         }
         self.up().machines.remove(&machine.start.instance_id);

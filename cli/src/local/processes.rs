@@ -43,7 +43,8 @@ impl ProcessEntry {
         let field = |n: usize| tail.split_ascii_whitespace().nth(n);
         Some(Self {
             pid: head.split_once(' ')?.0.parse().ok()?,
-            zombie: matches!(field(0)?, "Z" | "X"),
+            // With more threads than one, only the main thread has ended.
+            zombie: matches!(field(0)?, "Z" | "X") && field(17)?.parse::<u32>().ok()? <= 1,
             parent: field(1)?.parse().ok()?,
             session: field(3)?.parse().ok()?,
         })
@@ -51,7 +52,13 @@ impl ProcessEntry {
 
     /// Whether the process was started with a `HOME` at or below `dir`.
     fn lives_in(&self, dir: &Path) -> bool {
-        let environ = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
+        let of_main_thread = Path::new("/proc").join(self.pid.to_string());
+        // A main thread that has ended does not know it any more.
+        let of_threads = fs::read_dir(of_main_thread.join("task")).into_iter().flatten().flatten().map(|t| t.path());
+        let mut environs = std::iter::once(of_main_thread)
+            .chain(of_threads)
+            .filter_map(|of| fs::read(of.join("environ")).ok().filter(|environ| !environ.is_empty()));
+        let environ = environs.next().unwrap_or_default();
         let home = environ.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"HOME="));
         home.is_some_and(|home| Path::new(std::ffi::OsStr::from_bytes(home)).starts_with(dir))
     }
@@ -146,6 +153,8 @@ mod tests {
     fn a_name_cannot_confuse_the_parser() {
         let stat = "42 (a) b (c) Z 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
         assert_eq!(ProcessEntry::parse(stat), Some(ProcessEntry { pid: 42, parent: 7, session: 41, zombie: true }));
+        let main_thread_ended = ProcessEntry::parse(&stat.replace("0 1 0", "0 2 0")).unwrap();
+        assert!(!main_thread_ended.zombie, "another thread runs");
         for bad in ["", "42", "42 (x", "42 (x) R", "x (x) R 1 1 1"] {
             assert_eq!(ProcessEntry::parse(bad), None, "{bad}");
         }

@@ -280,6 +280,7 @@ impl Alloc {
             kill_timeout_s: self.summary.failure_policy.kill_timeout_s,
             memory_mib: self.summary.capacity.memory_mib,
             vcpus: self.summary.capacity.vcpus,
+            gpus: self.summary.capacity.gpus,
             nodes: self.nodes,
             hosts,
             output_s3: self.output_s3.clone(),

@@ -11,6 +11,7 @@
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
 //! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
+//! | [`container_env`] | how a variable reaches a container |
 //! | [`webhook`] | where the webhook calls, and what it signs with |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
 //!
@@ -31,6 +32,7 @@ pub mod brake;
 pub mod causes;
 pub mod chance;
 pub mod cloud;
+pub mod container_env;
 pub mod control;
 pub mod events;
 pub mod explain;

@@ -279,6 +279,8 @@ reasons! {
     NodeKnownAgain "node_known_again" {} = "its node is known again";
     /// Handles carry the label of another node.
     ForeignHandles "foreign_handles" { handles: usize, shown: String } = "{handles} handles carry the label of another node ({shown}): they stay while that node lives";
+    /// The node was told to destroy handles and still has them.
+    HandlesStay "handles_stay" { handles: usize, shown: String, why: String } = "its agent cannot remove {handles} handles ({shown}): {why}";
     /// An operator keeps the handle.
     KeptByOperator "kept_by_operator" {} = "an operator keeps it";
     /// The handle was destroyed a while ago.

@@ -6,6 +6,7 @@
 use crate::after::MAX_AFTER;
 use crate::alloc::Alloc;
 use crate::array::ArrayLimit;
+use crate::container_env::{Passing, passing};
 use crate::ids::JobId;
 use crate::job::Job;
 use crate::names::{MAX_NAME_CHARS, NAME_FORM, is_instance_type, is_job_name};
@@ -285,6 +286,14 @@ impl JobSpec {
         let nul = self.command.iter().chain(self.env.values()).any(|s| s.contains('\0'));
         mistakes.require(!nul, || "command and environment must not contain a NUL character".into());
         if let Some(image) = &self.image {
+            let impossible = self.env.iter().find(|(name, value)| passing(name, value) == Passing::Impossible);
+            mistakes.require(impossible.is_none(), || {
+                format!(
+                    "the variable {} cannot reach a container with this value: docker takes values of several lines only from \
+                     its own environment, where this name has another meaning; rename the variable, or encode its value",
+                    impossible.map_or("", |(name, _)| name)
+                )
+            });
             mistakes.require(is_image_reference(image), || {
                 format!(
                     "--image {image:?} is not an image reference: it must begin with a letter or digit, like \
@@ -382,5 +391,20 @@ mod tests {
         assert!(error.contains("--name \"a\\u{1b}[2Jb\" must be 1 to 128 characters"), "{error}");
         assert!(error.contains("--instance-type \"m7a large\\n\" is not the name of one"), "{error}");
         assert!(of(&"x".repeat(70_000), "m7a.large").unwrap_err().len() < 300);
+    }
+
+    #[test]
+    fn a_variable_that_cannot_reach_a_container_is_refused_before_a_node_is_launched_for_it() {
+        let spec = |name: &str, image: Option<&str>| JobSpec {
+            command: vec!["true".into()],
+            image: image.map(str::to_owned),
+            env: BTreeMap::from([(name.to_owned(), "a\nb".to_owned())]),
+            ..JobSpec::default()
+        };
+        let BadJob(mistakes) = spec("LD_PRELOAD", Some("alpine")).check().unwrap_err();
+        assert!(mistakes.len() == 1 && mistakes[0].starts_with("the variable LD_PRELOAD cannot reach"), "{mistakes:?}");
+        for (name, image) in [("SSH_PRIVATE_KEY", Some("alpine")), ("LD_PRELOAD", None)] {
+            spec(name, image).check().unwrap();
+        }
     }
 }

@@ -237,6 +237,9 @@ pub struct AllocOrder {
     pub memory_mib: u64,
     /// The vCPUs that the alloc asked for.
     pub vcpus: u32,
+    /// The GPUs that the alloc asked for.
+    #[serde(default)]
+    pub gpus: u32,
     /// The number of members of the job.
     pub nodes: u32,
     /// The addresses of the members' nodes, in the order of the members' numbers. An address that is not known is
@@ -403,6 +406,9 @@ pub struct ReportedHandle {
     /// The handle that must be destroyed after this one: for example the volume that this one was cloned from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// Why the node could not destroy it when it was last told to; `None` if it was not told, or is at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stays: Option<String>,
 }
 
 /// The answer to a handle report.

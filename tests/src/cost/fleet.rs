@@ -381,6 +381,7 @@ impl Fleet {
             kind: HandleKind::Container,
             label: label.clone(),
             parent: None,
+            stays: None,
         };
         let list = HandleList { handles: node.handles.iter().map(listed).collect(), complete: true };
         // The agent reports what has changed once an hour, and otherwise only looks at its handles.

@@ -99,6 +99,25 @@ async fn a_row_that_contradicts_the_contract_is_named_by_its_job_and_by_status()
 }
 
 #[tokio::test]
+async fn status_names_what_a_node_does_not_remove() {
+    let mut world = World::with_policy().await;
+    let node = fixtures::ready(7);
+    let row =
+        Handle::new(node.node_id().unwrap(), "cache:m2".into(), HandleKind::Volume, HandleState::Live, 1, world.now);
+    world.put_node(&node).await;
+    world.store().apply(&insert_handle(&row.marked(2, world.now))).await.unwrap();
+    let says =
+        "handle               slot 7 does not remove cache:m2, as it was told 25 min ago: `nodekeeper history 7`";
+    for (min, told) in [(9, false), (25, true)] {
+        world.now = world.now + Span::from_s(min * 60);
+        let (out, _) = world.run(&["status"]).await.failed();
+        assert_eq!(out.contains("does not remove"), told, "{out}");
+        assert!(!told || out.contains(says), "{out}");
+        world.now = at(1000);
+    }
+}
+
+#[tokio::test]
 async fn history_shows_the_newest_first() {
     let mut world = World::with_policy().await;
     world.put_node(&fixtures::ready(7)).await;

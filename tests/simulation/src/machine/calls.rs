@@ -169,6 +169,7 @@ impl Machine {
                 kind: if handle.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
                 label: label.clone(),
                 parent: None,
+                stays: None,
             })
             .collect();
         let partial = self.core.happens(Fault::ListingPartial);
