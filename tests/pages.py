@@ -21,7 +21,7 @@ import tomllib
 
 import boto3
 from botocore import xform_name
-from local_stack import PROGRAM, ROOT, check
+from local_stack import PROGRAM, ROOT, Local, check
 
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 SIZE = '\n[[size]]\nname = "a"\ninstance_type = "m7a.large"\nvcpus = 2\nmemory_mib = 8192\nprice_per_hour = 0.1\n'
@@ -166,6 +166,31 @@ def rows_cut_off(page):
             yield f"{page.name}:{number + 1}"
 
 
+def restore_brings_rows_back():
+    """The second step of `infra/restore`, on a local system whose tables were copied. Only AWS has the first."""
+    with Local("--functions-url", "http://127.0.0.1:9") as local:
+        env = local.environment() | {"AWS_DEFAULT_REGION": local.environment()["AWS_REGION"]}
+        keys = {name.lower(): env[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+        db = boto3.client("dynamodb", endpoint_url=env["AWS_ENDPOINT_URL_DYNAMODB"], region_name=env["AWS_REGION"], **keys)
+        submit = lambda: local.run("submit", "--", "true").stdout.strip()
+        before = submit()
+        for table in ("nodes", "jobs", "allocs", "handles", "control", "events"):
+            about = db.describe_table(TableName=f"local-{table}")["Table"]
+            names = {part["AttributeName"] for part in about["KeySchema"]}
+            db.create_table(TableName=f"local-{table}-restored", KeySchema=about["KeySchema"], BillingMode="PAY_PER_REQUEST",
+                            AttributeDefinitions=[a for a in about["AttributeDefinitions"] if a["AttributeName"] in names])
+            for row in db.scan(TableName=f"local-{table}")["Items"]:
+                db.put_item(TableName=f"local-{table}-restored", Item=row)
+        after = submit()
+        local.run("cancel", before)
+        for said in ("1 written, 1 deleted", "0 written, 0 deleted"):
+            ran = subprocess.run([sys.executable, ROOT / "infra/restore", "local", "--replace-rows"], env=env,
+                                 capture_output=True, text=True, check=False)
+            check(f"infra/restore, jobs: {said}", re.search(rf"local-jobs: 1 rows; {said}", ran.stdout), ran.stdout + ran.stderr)
+        jobs = local.run("jobs", "--all", "--json").stdout
+        check("the job of before waits again, and the later one is gone", before in jobs and "queued" in jobs and after not in jobs, jobs)
+
+
 def main():
     count = 0
     with tempfile.TemporaryDirectory() as directory:
@@ -182,6 +207,7 @@ def main():
                 if wrong:
                     check(f"{page.name}:{number}", False, wrong)
     check("the pages have blocks", count > 30, count)
+    restore_brings_rows_back()
     print(f"{count} blocks can be used as they stand.")
 
 

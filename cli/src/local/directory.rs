@@ -144,7 +144,8 @@ mod tests {
     fn a_directory_with_content_of_somebody_else_is_refused_and_stays_as_it_is() {
         let precious = tempfile::tempdir().unwrap();
         fs::write(precious.path().join("thesis"), "years").unwrap();
-        let make: [(&str, fn(&Path, &Path)); 6] = [
+        type Make = fn(&Path, &Path);
+        let make: [(&str, Make); 6] = [
             ("machines", |path, _| fs::create_dir(path).unwrap()),
             ("logs", |path, precious| symlink(precious, path).unwrap()),
             ("results", |path, _| symlink("nowhere", path).unwrap()),

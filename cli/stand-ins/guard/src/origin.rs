@@ -103,7 +103,8 @@ mod tests {
         let (navigate, document) = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"));
         let cross = ("sec-fetch-site", "cross-site");
         // The headers, and whether a part for programs and the page answer.
-        let cases: &[(&[(&'static str, &str)], bool, bool)] = &[
+        type Headers<'a> = &'a [(&'static str, &'a str)];
+        let cases: &[(Headers<'_>, bool, bool)] = &[
             (&[host], true, true),
             (&[host, ("sec-fetch-site", "none"), navigate, document], false, true),
             (&[host, ("sec-fetch-site", "same-origin")], false, true),
