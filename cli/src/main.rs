@@ -99,7 +99,7 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
             let exe = std::env::current_exe()?;
             let s3_endpoint = env("AWS_ENDPOINT_URL_S3").filter(|url| !url.is_empty());
             let (path, home, rust_log) = (env("PATH"), env("HOME"), env("RUST_LOG"));
-            let env = LocalEnv { path, home, rust_log, s3_endpoint, exe, clock };
+            let env = LocalEnv { path, home, rust_log, s3_endpoint, sudo_uid: env("SUDO_UID"), exe, clock };
             local::run(args, env).await?;
             Ok(Outcome::Done)
         }

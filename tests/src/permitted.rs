@@ -476,6 +476,7 @@ impl Fleet {
             inherited_env: BTreeMap::new(),
             event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
             url_auth: None,
+            invoke_auth: None,
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (now, log) = (self.now, Arc::new(|function: &str, line: &str| println!("{function}: {line}")));

@@ -7,6 +7,9 @@
 /// Why a request is refused. The text is the `Message` that a client sees.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ApiError {
+    /// Whoever serves the stand-in refuses the signature.
+    #[error("AWS was not able to validate the provided access credentials: {0}")]
+    Unsigned(String),
     #[error("The request must contain the parameter Action")]
     MissingAction,
     #[error("The action {0} is not valid for this web service.")]
@@ -89,6 +92,7 @@ impl ApiError {
 
     fn wire(&self) -> (u16, &str) {
         match self {
+            Self::Unsigned(_) => (401, "AuthFailure"),
             Self::MissingAction => (400, "MissingAction"),
             Self::InvalidAction(_) => (400, "InvalidAction"),
             Self::TooLarge { .. } => (413, "RequestEntityTooLarge"),
