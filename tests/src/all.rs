@@ -30,6 +30,7 @@ mod followers;
 mod handles;
 mod healing;
 mod identity;
+mod kept_back;
 mod labels;
 mod large_fleet;
 mod long_queue;

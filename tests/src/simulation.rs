@@ -38,7 +38,6 @@ const KEPT: &[(&str, u64)] = &[
     ("regrouping_waits_for_what_does_not_wait", 46),
     ("success_told_by_its_time", 133),
     ("missing_while_it_is_stopped", 121),
-    ("fleet_shrinks_as_its_instances_end", 15),
     ("late_run_drains_too_long", 50),
 ];
 

@@ -301,6 +301,8 @@ pub struct World {
 }
 
 /// A policy with short times: a whole life takes minutes of the world's time.
+///
+/// The silence of all nodes is believed at once: these fleets have one or two nodes, and heartbeat-ingest always works.
 pub fn quick_policy() -> Value {
     let mut policy = model::policy::example_json();
     policy["nodes"] = json!({"max": 4});
@@ -308,7 +310,7 @@ pub fn quick_policy() -> Value {
     policy["boot"] = json!({"timeout_s": 300});
     policy["idle"] = json!({"timeout_s": 10, "confirmations": 2});
     policy["stale"] = json!({"after_s": 900, "orphan_after_s": 120});
-    policy["heartbeat"] = json!({"ttl_s": 20, "idle_s": 10, "grace_s": 10});
+    policy["heartbeat"] = json!({"ttl_s": 20, "idle_s": 10, "grace_s": 10, "blackout_s": 0});
     policy["sweep"] = json!({"failed_keep_s": 30, "creating_s": 60});
     policy
 }

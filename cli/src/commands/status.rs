@@ -80,6 +80,9 @@ pub(crate) struct Status {
     pub(crate) checks: Vec<Check>,
     pub(crate) nodes: BTreeMap<String, usize>,
     pub(crate) jobs: BTreeMap<String, usize>,
+    /// Whether more jobs wait than were counted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) more_jobs_wait: bool,
     /// What the nodes that are there cost in an hour, by the prices of the policy at their launches.
     pub(crate) price_per_hour: Usd,
 }
@@ -90,6 +93,8 @@ pub(crate) struct Seen {
     pub(crate) nodes: Vec<NodeRecord>,
     /// The jobs that have not ended, in the order of the queue. Of very long queues only the beginning.
     pub(crate) jobs: Vec<JobSummary>,
+    /// Whether more jobs wait behind these.
+    more_jobs_wait: bool,
     pub(crate) next: Result<Next, ObserveError>,
     /// The newest events of the cluster and of the functions.
     events: Vec<Event>,
@@ -102,10 +107,10 @@ impl Seen {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, DbError> {
         let (control, listed) = (store.control().await?.as_of(now), store.nodes_listed(1).await?);
         let (nodes, mut unreadable) = (listed.rows, listed.unreadable);
-        // If more jobs wait, a check says so.
         let waiting = store.waiting(None, COUNTED).await?;
         let placed = store.placed().await?;
         unreadable.extend(waiting.unreadable.into_iter().chain(placed.unreadable));
+        let more_jobs_wait = waiting.end.is_some();
         let jobs = placed_last(waiting.jobs, placed.rows);
         let mut events = store.history(&Subject::Cluster.to_string(), LOOK_BACK).await?;
         for (function, _) in functions::scheduled() {
@@ -116,7 +121,7 @@ impl Seen {
         unreadable.extend(handles.unreadable);
         let stuck = handles.rows.into_iter().filter(|handle| handle.is_stuck(now)).collect();
         let next = Next::read(store, cloud, now).await;
-        Ok(Self { control, nodes, jobs, next, events, unreadable, stuck })
+        Ok(Self { control, nodes, jobs, more_jobs_wait, next, events, unreadable, stuck })
     }
 
     /// Whether all is well.
@@ -148,6 +153,7 @@ impl Seen {
             checks,
             nodes: counts(nodes.iter().map(node_word)),
             jobs: counts(jobs.iter().map(|j: &JobSummary| j.state.to_string())),
+            more_jobs_wait: self.more_jobs_wait,
             price_per_hour: nodes.iter().filter_map(|n| Some(n.life()?.offering.price_per_hour)).sum(),
         }
     }
@@ -176,9 +182,8 @@ fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
         rows.marked(mark, [check.what.clone(), format!("{}{to_do}", check.says)]);
     }
     rows.colours(context.colours).print(context.out)?;
-    let or_none = |counts: &BTreeMap<String, usize>| if counts.is_empty() { "none".into() } else { counted(counts) };
-    writeln!(context.out, "nodes: {}", or_none(&status.nodes))?;
-    writeln!(context.out, "jobs: {}", or_none(&status.jobs))?;
+    writeln!(context.out, "nodes: {}", none_or(&status.nodes))?;
+    writeln!(context.out, "jobs: {}", status.counted_jobs())?;
     if !status.price_per_hour.is_zero() {
         let price = show::dollars(status.price_per_hour);
         writeln!(context.out, "cost: {price} an hour by the policy's list prices; `nodekeeper cost` says for what")?;
@@ -187,7 +192,18 @@ fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// These counts, in words.
+pub(crate) fn none_or(counts: &BTreeMap<String, usize>) -> String {
+    if counts.is_empty() { "none".to_owned() } else { counted(counts) }
+}
+
 impl Status {
+    /// How many jobs have not ended, by their states.
+    pub(crate) fn counted_jobs(&self) -> String {
+        let at_least = if self.more_jobs_wait { "at least " } else { "" };
+        format!("{at_least}{}", none_or(&self.jobs))
+    }
+
     /// Whether all is well, in a sentence.
     pub(crate) fn verdict(&self) -> String {
         let count = |level| self.checks.iter().filter(|c| c.level == level).count();
@@ -413,4 +429,24 @@ fn warnings(events: &[Event], now: Time) -> Vec<Check> {
         }
     }
     checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_goes_no_further_says_at_least() {
+        let jobs = BTreeMap::from([("placed".to_owned(), 3), ("queued".to_owned(), COUNTED)]);
+        let status = |more_jobs_wait| Status {
+            well: true,
+            checks: Vec::new(),
+            nodes: BTreeMap::new(),
+            jobs: jobs.clone(),
+            more_jobs_wait,
+            price_per_hour: Usd::ZERO,
+        };
+        assert_eq!(status(false).counted_jobs(), "3 placed, 20000 queued");
+        assert_eq!(status(true).counted_jobs(), "at least 3 placed, 20000 queued");
+    }
 }

@@ -82,7 +82,7 @@ reasons! {
     // Leases
 
     /// Every lease expired.
-    AllSilent "all_silent" { nodes: usize } = "all {nodes} nodes are silent: more likely heartbeat-ingest is down than all of them";
+    AllSilent "all_silent" { nodes: usize } = "{} silent, and no other node is heard: more likely heartbeat-ingest is down", are(*nodes);
     /// An unusual share of the leases expired.
     ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
     /// No heartbeat was accepted since the silent nodes should have called.

@@ -101,6 +101,13 @@ impl ActionAnswer {
         plan.actions.iter().map(|p| Self::new(p.row(), Outcome::Said, None)).collect()
     }
 
+    /// Changes the answer of an action that was carried out, because the last step was deliberately not done.
+    pub fn keep_back(&mut self, why: String) {
+        self.done = false;
+        self.outcome = Outcome::Said;
+        self.error = Some(why);
+    }
+
     /// Changes the answer of an action that was carried out, because it turned out to have failed.
     pub fn fail(&mut self, error: String) {
         self.done = false;

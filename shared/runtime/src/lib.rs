@@ -7,6 +7,7 @@
 //! | [`clock`], [`lanes`], [`answer`], [`metrics`], [`unusual`] | its parts |
 //! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
 //! | [`confirm`] | checks a plan that is only shown |
+//! | [`bounded`] | calls of the database end before the run must end |
 //! | [`http`], [`rate`] | what all requests of nodes have in common |
 //! | [`mod@env`], [`lambda`] | the environment, the start and the Lambda loop |
 //!
@@ -14,6 +15,7 @@
 //! Does not: decide anything, or know EC2.
 
 pub mod answer;
+pub mod bounded;
 pub mod clock;
 pub mod confirm;
 pub mod env;

@@ -268,9 +268,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends the releases that this run has carried out. If it left an action to the next run, the next run still needs them.
+    /// Ends the releases that this run has carried out. If an action failed or was left to the next run, the next run still
+    /// needs them.
     pub async fn use_releases(&self, changes: impl Iterator<Item = &BrakeChange>, answers: &[(usize, ActionAnswer)]) {
-        if answers.iter().any(|(_, answer)| answer.outcome == Outcome::Left) {
+        if answers.iter().any(|(_, answer)| matches!(answer.outcome, Outcome::Left | Outcome::Failed)) {
             return;
         }
         for (before, after) in changes.filter_map(|change| change.release.as_ref()) {

@@ -19,7 +19,7 @@ mod life;
 
 pub use calls::Seen;
 
-use crate::check::Check;
+use crate::check::Watch;
 use crate::core::{Core, lock};
 use crate::launch_limits::LaunchLimits;
 use model::Market;
@@ -122,14 +122,14 @@ impl Region {
 /// The simulated region.
 pub struct Ec2 {
     core: Arc<Core>,
-    check: Arc<Check>,
+    check: Arc<Watch>,
     region: Mutex<Region>,
     boot: OnceLock<Boot>,
 }
 
 impl Ec2 {
     /// An empty region.
-    pub fn new(core: Arc<Core>, check: Arc<Check>) -> Arc<Self> {
+    pub fn new(core: Arc<Core>, check: Arc<Watch>) -> Arc<Self> {
         Arc::new(Self { core, check, region: Mutex::default(), boot: OnceLock::new() })
     }
 

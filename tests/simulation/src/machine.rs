@@ -6,7 +6,7 @@
 
 mod calls;
 
-use crate::check::{Check, Ground};
+use crate::check::{Ground, Watch};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
@@ -44,7 +44,7 @@ struct Process {
 /// One simulated node.
 pub struct Machine {
     core: Arc<Core>,
-    check: Arc<Check>,
+    check: Arc<Watch>,
     ec2: Arc<Ec2>,
     functions: Arc<Functions>,
     ground: Arc<Mutex<Ground>>,
@@ -76,7 +76,7 @@ impl Machine {
     /// Starts an agent on a machine that booted.
     pub fn boot(
         core: &Arc<Core>,
-        check: &Arc<Check>,
+        check: &Arc<Watch>,
         ec2: &Arc<Ec2>,
         functions: &Arc<Functions>,
         real: &Real,
@@ -320,7 +320,7 @@ impl Machine {
         self.processes.insert(id, Process { ends_at: now + Span::from_s(s), exit_code, told_code, stopping: false });
         self.protocol.observe(id, Seen::Running);
         self.write_ground();
-        self.check.started(self.file.node_id, order);
+        self.check.started(&self.check.tables(), self.file.node_id, order);
     }
 
     fn stop(&mut self, order: &AllocOrder) {

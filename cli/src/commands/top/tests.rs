@@ -67,7 +67,14 @@ fn status(checks: Vec<Check>, nodes: usize, jobs: usize) -> Status {
     let counts = |word: &str, n: usize| BTreeMap::from_iter((n > 0).then(|| (word.to_owned(), n)));
     let well = checks.iter().all(|c| c.level != Level::Wrong);
     let price_per_hour = Usd::from_micros(350_000);
-    Status { well, checks, nodes: counts("ready", nodes), jobs: counts("queued", jobs), price_per_hour }
+    Status {
+        well,
+        checks,
+        nodes: counts("ready", nodes),
+        jobs: counts("queued", jobs),
+        more_jobs_wait: false,
+        price_per_hour,
+    }
 }
 
 fn check(what: &str, level: Level, says: &str, to_do: &str) -> Check {

@@ -16,7 +16,7 @@ use model::cloud::{Instance, InstanceState, NODE_TAG};
 use model::events::Subject;
 use model::reason::Reason;
 use model::time::{Span, Time};
-use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState};
+use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState, NodeStatus};
 
 /// A record whose instance is unlisted.
 struct Unlisted<'a> {
@@ -197,7 +197,8 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             }
             None if old => {
                 // One observation proves nothing. A node that never sent a heartbeat counts as there until the second.
-                if view.belief.is_silent(life.node_id) {
+                let is_gone = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
+                if is_gone || view.belief.is_silent(life.node_id) {
                     view.lose(life.node_id)
                 } else {
                     view.hold(life.node_id)

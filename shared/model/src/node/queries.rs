@@ -5,6 +5,7 @@
 
 use super::{Contact, Life, NodeRecord, NodeState};
 use crate::ids::NodeId;
+use crate::time::Time;
 use crate::words::{Intent, NodeStateName, NodeStatus};
 
 impl NodeRecord {
@@ -78,6 +79,12 @@ impl NodeRecord {
         self.status() == Some(NodeStatus::Ready)
             && self.life().is_some_and(|l| l.intent == Intent::Run)
             && self.refuses().is_none()
+    }
+
+    /// Whether the node is in use and heard: its lease is valid, and no run has noted a silence that is not over.
+    pub fn is_heard(&self, now: Time) -> bool {
+        matches!(self.status(), Some(NodeStatus::Syncing | NodeStatus::Ready))
+            && self.contact().is_some_and(|c| c.lease_expires_at >= now)
     }
 
     /// Why the node's agent takes no work; `None` if it does, or if the node never registered.

@@ -372,6 +372,43 @@ impl Check {
         }
     }
 
+    /// A run decides which copy stays only while the nodes of all copies that run are heard. Otherwise it could keep a copy
+    /// that is lost with its node soon, and stop one that works.
+    pub(super) fn invariant_a_reconnect_is_decided_among_the_heard(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        changes: &[Change],
+    ) {
+        let Kind::Run(_) = &caller.kind else { return };
+        let rows = |id: AllocId| {
+            let changed = changes.iter().find(|c| c.after.as_deref().and_then(alloc_id) == Some(id));
+            changed.map_or_else(|| model.get(&alloc_key(id)).cloned(), |c| c.before.clone())
+        };
+        let decided = |c: &&Change| {
+            let (before, after) = (c.before.as_deref(), c.after.as_deref());
+            before.is_some_and(is_back) && after.is_some_and(|r| !is_final(r) && !is_true(r, "awaiting"))
+        };
+        for id in changes.iter().filter(decided).filter_map(|c| c.after.as_deref().and_then(alloc_id)) {
+            let job = model.get(&job_key(id.job_id)).map(|job| set(job)).unwrap_or_default();
+            let copies = job.into_iter().filter(|copy| copy.member == id.member).filter_map(rows);
+            let runs =
+                copies.filter(|row| text(row, "desired") == Some("run") && text(row, "client") != Some("unknown"));
+            for copy in runs {
+                let record = slot(&copy).and_then(|s| model.get(&node_key(s))).filter(|r| node_id(r) == node_id(&copy));
+                let is_heard = record.is_some_and(|r| {
+                    matches!(text(r, "status"), Some("syncing" | "ready"))
+                        && text(r, "state") == Some("in_use")
+                        && time(r, "lease_expires_at").is_some_and(|until| until + SLACK >= self.core.now())
+                });
+                if !is_heard {
+                    let what = format!("{} decides about {id} while {copy:?} runs on {record:?}", caller.name());
+                    self.broken("invariant_a_reconnect_is_decided_among_the_heard", what);
+                }
+            }
+        }
+    }
+
     /// Checks what one transaction placed.
     pub(super) fn placed_all_at_once(&self, model: &Model, changes: &[Change]) {
         let new = changes.iter().filter(|c| c.table == Table::Allocs && c.before.is_none());
@@ -476,18 +513,18 @@ impl Check {
     }
 
     /// Called when the process of an alloc starts.
-    pub fn started(&self, node: NodeId, order: &AllocOrder) {
+    pub fn started(&self, model: &Model, node: NodeId, order: &AllocOrder) {
         let id = order.alloc_id;
         self.core.count("a process started");
-        self.invariant_a_node_is_told_what_was_submitted(order);
-        self.invariant_an_alloc_starts_once(node, id);
-        self.invariant_no_member_runs_twice_at_once(node, id);
+        self.invariant_a_node_is_told_what_was_submitted(model, order);
+        self.invariant_an_alloc_starts_once(model, node, id);
+        self.invariant_no_member_runs_twice_at_once(model, node, id);
     }
 
     /// The order that a node gets agrees with the alloc's job.
-    fn invariant_a_node_is_told_what_was_submitted(&self, order: &AllocOrder) {
+    fn invariant_a_node_is_told_what_was_submitted(&self, model: &Model, order: &AllocOrder) {
         let key = job_key(order.alloc_id.job_id);
-        let Some(job) = self.row(&key).filter(|_| !self.is_spoiled(&key)) else { return };
+        let Some(job) = model.get(&key).cloned().filter(|_| !self.is_spoiled(&key)) else { return };
         let list = |name: &str| -> Vec<String> {
             let of = |v: &AttributeValue| v.as_s().cloned().unwrap_or_default();
             job.get(name).and_then(|l| l.as_l().ok()).map(|l| l.iter().map(of).collect()).unwrap_or_default()
@@ -503,15 +540,18 @@ impl Check {
 
     /// The process of an alloc starts at most once, even if its node forgets it. A second attempt is another copy,
     /// if the job allows one.
-    fn invariant_an_alloc_starts_once(&self, node: NodeId, id: AllocId) {
-        if !lock(&self.seen).started.insert(id) && !self.forgets_job(id.job_id) {
-            self.broken("invariant_an_alloc_starts_once", format!("{id} on {node}: {:?}", self.alloc_row(id)));
+    fn invariant_an_alloc_starts_once(&self, model: &Model, node: NodeId, id: AllocId) {
+        if !lock(&self.seen).started.insert(id) && !self.forgets_job(model, id.job_id) {
+            self.broken(
+                "invariant_an_alloc_starts_once",
+                format!("{id} on {node}: {:?}", model.get(&alloc_key(id)).cloned()),
+            );
         }
     }
 
     /// No two copies of a member run at once, unless the control plane gave up one of them. A copy is given up if it is
     /// unknown, lost, told to stop, or ended.
-    fn invariant_no_member_runs_twice_at_once(&self, node: NodeId, id: AllocId) {
+    fn invariant_no_member_runs_twice_at_once(&self, model: &Model, node: NodeId, id: AllocId) {
         let grounds: Vec<_> = lock(&self.seen).by_node.iter().map(|(n, g)| (*n, g.clone())).collect();
         for (other_node, ground) in grounds {
             let running: Vec<AllocId> = lock(&ground).running.iter().copied().collect();
@@ -520,11 +560,11 @@ impl Check {
                 if !same_member || (other == id && other_node == node) {
                     continue;
                 }
-                let row = self.alloc_row(other);
+                let row = model.get(&alloc_key(other)).cloned();
                 let given_up = row.as_deref().is_none_or(|r| !is_wanted(r)) && other != id;
-                let mine = self.alloc_row(id);
+                let mine = model.get(&alloc_key(id)).cloned();
                 let mine_given_up = mine.as_deref().is_none_or(|r| !is_wanted(r));
-                if !given_up && !mine_given_up && !self.forgets_job(id.job_id) {
+                if !given_up && !mine_given_up && !self.forgets_job(model, id.job_id) {
                     self.broken(
                         "invariant_no_member_runs_twice_at_once",
                         format!("{id} starts on {node} while {other} runs on {other_node}: {row:?}"),

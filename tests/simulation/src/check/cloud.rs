@@ -39,9 +39,9 @@ pub fn nodes_of(request: &LaunchRequest) -> Vec<NodeId> {
 
 impl Check {
     /// Called when a launch with a new token reached EC2.
-    pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
-        self.invariant_a_launch_is_written_ahead(caller, request, token);
-        self.invariant_no_launch_while_a_refusal_holds(caller, request);
+    pub fn launching(&self, model: &Model, caller: &Caller, request: &LaunchRequest, token: &str) {
+        self.invariant_a_launch_is_written_ahead(model, caller, request, token);
+        self.invariant_no_launch_while_a_refusal_holds(model, caller, request);
         self.invariant_a_launch_names_its_nodes(request);
     }
 
@@ -60,9 +60,7 @@ impl Check {
 
     /// No launch is made while a quota, throttling, a refusal of the caller, failed starts, a shortage, or a refusal of
     /// its size forbids it, if the run could know. (An earlier call may still be repeated, to learn its outcome.)
-    fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
-        let Some(model) = self.model.get() else { return };
-        let model = lock(model);
+    fn invariant_no_launch_while_a_refusal_holds(&self, model: &Model, caller: &Caller, request: &LaunchRequest) {
         let nodes = nodes_of(request);
         let record = nodes.first().and_then(|n| model.get(&node_key(n.slot())));
         let now = self.core.now();
@@ -73,7 +71,7 @@ impl Check {
         let shortage = shortage_key(offering);
         // Half of a batch is tried again after a quota: that is no further node.
         for _ in nodes.iter().filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
-            self.invariant_what_was_short_is_tried_by_few(caller, &model, &shortage);
+            self.invariant_what_was_short_is_tried_by_few(caller, model, &shortage);
         }
         let bad = format!("bad_request#{}", offering.size);
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy"));
@@ -101,7 +99,7 @@ impl Check {
     /// At the end of a run, every shortage, quota, throttling and refusal of the caller that EC2 told the run is in the
     /// control table, whatever else the run wrote there. (Not checked in worlds where writes fail. There, only the next
     /// refusal may be stored.)
-    pub fn invariant_a_refusal_is_remembered(&self, caller: &Caller) {
+    pub fn invariant_a_refusal_is_remembered(&self, model: &Model, caller: &Caller) {
         if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
             return;
         }
@@ -110,7 +108,7 @@ impl Check {
             if self.is_spoiled(&control_key(&control)) {
                 continue;
             }
-            let row = self.row(&control_key(&control));
+            let row = model.get(&control_key(&control)).cloned();
             let of = |name| row.as_deref().and_then(|row| time(row, name));
             // A quota pause may have ended by now, because something terminated. Then the row still says when it began.
             let lasts = of("until_at").is_some_and(|until| until > told_at + SLACK);
@@ -124,12 +122,14 @@ impl Check {
 
     /// At the end of a run, no record waits for an instance that EC2 said it did not launch. (Not checked in worlds where
     /// writes fail, and not for a record that somebody else has changed meanwhile.)
-    pub fn invariant_a_refused_launch_occupies_no_slot(&self, caller: &Caller) {
+    pub fn invariant_a_refused_launch_occupies_no_slot(&self, model: &Model, caller: &Caller) {
         if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
             return;
         }
         for node in caller.without_instance() {
-            let Some(row) = self.row(&node_key(node.slot())).filter(|row| node_id(row) == Some(node)) else { continue };
+            let Some(row) = model.get(&node_key(node.slot())).cloned().filter(|row| node_id(row) == Some(node)) else {
+                continue;
+            };
             let touched = row.contains_key("intent") || row.contains_key("absent_since_at");
             if text(&row, "state") == Some("assigned") && !row.contains_key("instance_id") && !touched {
                 let what = format!("{} was told that there is none: {row:?}", caller.name());
@@ -183,15 +183,21 @@ impl Check {
 
     /// The record holds everything that defines a launch before EC2 is called, and the call reaches EC2 before the
     /// launch's claim ends.
-    fn invariant_a_launch_is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
+    fn invariant_a_launch_is_written_ahead(
+        &self,
+        model: &Model,
+        caller: &Caller,
+        request: &LaunchRequest,
+        token: &str,
+    ) {
         for node in nodes_of(request).into_iter().filter(|node| !self.forgets_life(*node)) {
-            self.is_written_ahead(caller, request, token, node);
+            self.is_written_ahead(model, caller, (request, token), node);
         }
     }
 
-    fn is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str, node: NodeId) {
+    fn is_written_ahead(&self, model: &Model, caller: &Caller, (request, token): (&LaunchRequest, &str), node: NodeId) {
         let rule = "invariant_a_launch_is_written_ahead";
-        let Some(row) = self.row(&node_key(node.slot())) else {
+        let Some(row) = model.get(&node_key(node.slot())).cloned() else {
             return self.broken(rule, format!("{}: {node} has no record", caller.name()));
         };
         let current = node_id(&row) == Some(node);
@@ -225,17 +231,15 @@ impl Check {
     }
 
     /// Called when a function terminates an instance.
-    pub fn terminating(&self, caller: &Caller, real: &Real) {
-        self.invariant_no_working_node_is_terminated(caller, real);
-        self.invariant_only_the_shut_down_and_orphans_are_terminated(caller, real);
-        self.invariant_no_unreadable_node_is_terminated(caller, real);
+    pub fn terminating(&self, model: &Model, caller: &Caller, real: &Real) {
+        self.invariant_no_working_node_is_terminated(model, caller, real);
+        self.invariant_only_the_shut_down_and_orphans_are_terminated(model, caller, real);
+        self.invariant_no_unreadable_node_is_terminated(model, caller, real);
     }
 
     /// No instance is terminated while its record has live allocs, or while a live alloc with `desired` = run is on it.
     /// A drain's deadline is the only exception.
-    fn invariant_no_working_node_is_terminated(&self, caller: &Caller, real: &Real) {
-        let Some(model) = self.model.get() else { return };
-        let model = lock(model);
+    fn invariant_no_working_node_is_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
         let record = model.get(&node_key(real.node_id.slot())).filter(|r| node_id(r) == Some(real.node_id)).cloned();
         let bound = record.as_deref().and_then(|r| text(r, "instance_id")) == Some(real.instance.instance_id.as_str());
         if !bound {
@@ -262,9 +266,9 @@ impl Check {
 
     /// A terminated instance was shut down in its record, or it is an orphan that is too old for a record to claim
     /// it later.
-    fn invariant_only_the_shut_down_and_orphans_are_terminated(&self, caller: &Caller, real: &Real) {
+    fn invariant_only_the_shut_down_and_orphans_are_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
         let rule = "invariant_only_the_shut_down_and_orphans_are_terminated";
-        let row = self.row(&node_key(real.node_id.slot()));
+        let row = model.get(&node_key(real.node_id.slot())).cloned();
         let id = real.instance.instance_id.as_str();
         let record = row.as_deref().filter(|r| node_id(r) == Some(real.node_id));
         let right = match record {
@@ -284,7 +288,7 @@ impl Check {
         self.invariant_no_orphan_is_judged_by_an_old_list(caller);
         if record.is_none() && real.instance.state == InstanceState::Running {
             self.core.count("an orphan was terminated");
-            self.orphan(caller, real);
+            self.orphan(model, caller, real);
         }
     }
 

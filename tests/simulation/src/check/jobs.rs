@@ -96,7 +96,7 @@ impl Check {
                 Some(row) => is_ended(row),
                 None => !must_be_complete && old,
             };
-            if !right && !self.forgets_job(id) && lock(&self.seen).restored_at.is_none() {
+            if !right && !self.forgets_job(model, id) && lock(&self.seen).restored_at.is_none() {
                 let what = format!("{id} has not ended so: {before:?} → {after:?}");
                 self.broken("invariant_a_job_runs_after_those_that_it_follows", what);
             }
@@ -108,15 +108,16 @@ impl Check {
     pub(super) fn follows_in_vain(&self, model: &Model, row: &Item) -> bool {
         followed(row).into_iter().any(|(id, must_be_complete)| {
             let ended = model.get(&job_key(id)).is_none_or(|r| is_ended(r) && text(r, "state") != Some("complete"));
-            must_be_complete && (ended || self.forgets_job(id))
+            must_be_complete && (ended || self.forgets_job(model, id))
         })
     }
 
     /// Once the faults have ended, a job waits for no job that ended more than half an hour ago.
-    pub fn invariant_a_follower_goes_on(&self) {
+    pub fn invariant_a_follower_goes_on(&self, model: &Model) {
         let late = Span::from_s(1800);
-        let (Some(model), true) = (self.model.get(), self.core.is_healed_for(late)) else { return };
-        let model = lock(model);
+        if !self.core.is_healed_for(late) {
+            return;
+        }
         for row in model.rows(Table::Jobs).filter(|row| is_held(row)) {
             let submitted_at = time(row, "submitted_at").unwrap_or(self.core.now());
             let ended_at = |id: JobId| match model.get(&job_key(id)) {
@@ -242,9 +243,7 @@ impl Check {
 
     /// No job stays the first of the queue for as long as `most`, even if smaller jobs keep coming. Checked after the
     /// faults stopped.
-    pub fn invariant_the_first_job_is_served(&self, most: Span) {
-        let Some(model) = self.model.get() else { return };
-        let model = lock(model);
+    pub fn invariant_the_first_job_is_served(&self, model: &Model, most: Span) {
         let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
         // A job may wait for its array. See `invariant_the_limit_of_an_array_is_used`.
@@ -269,10 +268,11 @@ impl Check {
     }
 
     /// Once the faults have ended, a demand whose time is over ends within half an hour.
-    pub fn invariant_a_demand_ends_in_time(&self) {
+    pub fn invariant_a_demand_ends_in_time(&self, model: &Model) {
         let late = Span::from_s(1800);
-        let (Some(model), true) = (self.model.get(), self.core.is_healed_for(late)) else { return };
-        let model = lock(model);
+        if !self.core.is_healed_for(late) {
+            return;
+        }
         let is_over = |row: &&Row| time(row, "demand_until_at").is_some_and(|until| until + late < self.core.now());
         if let Some(row) = model.rows(Table::Jobs).filter(is_over).find(|row| !is_ended(row)) {
             self.broken("invariant_a_demand_ends_in_time", format!("{row:?}"));

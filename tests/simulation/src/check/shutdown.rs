@@ -186,10 +186,9 @@ impl Check {
     }
 
     /// A node is not in use long after its drain's deadline. Checked some time after the faults stopped.
-    pub fn invariant_a_drain_ends_by_its_deadline(&self) {
-        let Some(model) = self.model.get() else { return };
+    pub fn invariant_a_drain_ends_by_its_deadline(&self, model: &Model) {
         let long_ago = self.core.now() - Span::from_s(20 * 60);
-        for row in lock(model).rows(Table::Nodes) {
+        for row in model.rows(Table::Nodes) {
             let late = text(row, "intent") == Some("drain") && time(row, "drain_by_at").is_some_and(|by| by < long_ago);
             if late && text(row, "state") == Some("in_use") {
                 self.broken("invariant_a_drain_ends_by_its_deadline", format!("{row:?}"));
@@ -199,10 +198,10 @@ impl Check {
 
     /// A record does not wait for an instance that ended an hour ago, whatever the brakes hold back. Checked an hour
     /// after the faults stopped.
-    pub fn invariant_what_is_gone_is_noticed(&self) {
-        let (Some(model), Some(ec2)) = (self.model.get(), self.ec2()) else { return };
+    pub fn invariant_what_is_gone_is_noticed(&self, model: &Model) {
+        let Some(ec2) = self.ec2() else { return };
         let long_ago = self.core.now() - Span::from_s(55 * 60);
-        for row in lock(model).rows(Table::Nodes) {
+        for row in model.rows(Table::Nodes) {
             let over = |id: &str| ec2.one(id).is_none_or(|r| !r.is_live());
             let waits = matches!(text(row, "state"), Some("assigned" | "in_use"));
             let old = time(row, "assigned_at").is_some_and(|at| at < long_ago)
@@ -216,9 +215,8 @@ impl Check {
     /// Nothing waits longer than its policy says. No alloc stays unknown for longer than its job waits. No alloc that
     /// came back stays awaiting. No alloc stays live long after its job's end. No node stays `syncing` for longer than
     /// a boot may take. Checked an hour after the faults stopped.
-    pub fn invariant_waiting_has_an_end(&self) {
-        let (Some(model), Some(policy)) = (self.model.get(), self.present_policy()) else { return };
-        let model = lock(model);
+    pub fn invariant_waiting_has_an_end(&self, model: &Model) {
+        let Some(policy) = self.present_policy() else { return };
         let now = self.core.now();
         let beyond = |since: Option<Time>, s: i64| since.is_some_and(|at| now.since(at) > Span::from_s(s + 600));
         for row in model.rows(Table::Allocs).filter(|r| text(r, "client") == Some("unknown")) {

@@ -118,7 +118,7 @@ impl Ec2 {
             }
             return Ok((known.into_iter().map(|r| r.instance.clone()).collect(), false));
         }
-        self.check.launching(caller, request, token);
+        self.check.launching(&self.check.tables(), caller, request, token);
         self.refuse(&mut region, &request.offering, zone)?;
         let mut nodes = nodes_of(request);
         if nodes.is_empty() {

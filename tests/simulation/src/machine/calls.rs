@@ -99,7 +99,7 @@ impl Machine {
                 return true;
             }
             Answer::Refused(ErrorCode::Gone) => {
-                self.check.told_gone(self.file.node_id);
+                self.check.told_gone(&self.check.tables(), self.file.node_id);
                 return false;
             }
             Answer::Refused(ErrorCode::WrongIncarnation) => {
@@ -256,7 +256,7 @@ impl Machine {
             return false;
         }
         let label = self.disk.handles.remove(handle).flatten();
-        self.check.destroying(self.file.node_id, handle, label.as_deref());
+        self.check.destroying(&self.check.tables(), self.file.node_id, handle, label.as_deref());
         self.core.tell(|| self.name(), || format!("destroys {handle}"));
         self.write_ground();
         true

@@ -173,8 +173,8 @@ impl<'v, 'a> Packing<'v, 'a> {
                 packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
                 leaving_by_size.add(&life.offering.size);
             }
-            // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place.
-            // It gets no work.
+            // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place,
+            // also if it is down already. It gets no work.
             let doubted = view.is_doubted(life.node_id);
             let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
             if ((silent || gives_up(view, record)) && !doubted)
@@ -186,9 +186,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 continue;
             }
             let at = match (&record.state, record.status()) {
-                (NodeState::InUse(_), Some(NodeStatus::Ready | NodeStatus::Syncing)) if doubted => {
-                    At::Booting(life.node_id)
-                }
+                (NodeState::InUse(_), Some(_)) if doubted => At::Booting(life.node_id),
                 (NodeState::InUse(_), Some(NodeStatus::Ready)) => At::Ready(life.node_id),
                 (NodeState::InUse(_), Some(NodeStatus::Syncing)) | (NodeState::Assigned(_), _) => {
                     At::Booting(life.node_id)
@@ -423,6 +421,17 @@ impl<'v, 'a> Packing<'v, 'a> {
         self.bins.len().try_into().unwrap_or(u32::MAX)
     }
 
+    /// How many nodes count as there because a brake holds them, although they are down. They keep no other node from
+    /// counting for the minimum.
+    fn down_nodes(&self) -> u32 {
+        let is_down = |node: NodeId| {
+            let status = self.view.node(node).and_then(NodeRecord::status);
+            matches!(status, Some(NodeStatus::Disconnected | NodeStatus::Down))
+        };
+        let down = self.bins.iter().filter(|b| matches!(b.at, At::Booting(node) if is_down(node)));
+        u32::try_from(down.count()).unwrap_or(u32::MAX)
+    }
+
     /// How many launches are beyond `launch.max_per_run`.
     pub(super) fn later(&self) -> u32 {
         u32::try_from(self.new.len()).unwrap_or(u32::MAX).saturating_sub(self.view.seen.policy.launch.max_per_run)
@@ -467,7 +476,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         Needs {
             for_sets: for_sets.collect(),
             used: used.collect(),
-            usable: self.usable_nodes().saturating_sub(self.later()),
+            usable: self.usable_nodes().saturating_sub(self.later()).saturating_sub(self.down_nodes()),
             room: self.room.unwrap_or_default(),
             outgrown: self.outgrown.clone(),
             more_may_come: self.view.seen.queue.part.is_some() && self.has_served,
