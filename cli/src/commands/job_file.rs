@@ -332,6 +332,7 @@ fn event(name: &str, number: u128, reason: &str, keep: Retention, now: Time) -> 
         reason: reason.to_owned(),
         detail: BTreeMap::from([("at".to_owned(), now.as_ms().into())]),
         expires_at: (now + keep.events).as_epoch_s(),
+        once: None,
     }
 }
 
