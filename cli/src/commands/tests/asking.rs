@@ -137,7 +137,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     assert!(out.contains("ok    poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
     assert!(out.ends_with("nodes: none\njobs: 1 queued\nnothing is wrong; 1 of 6 checks to look at\n"), "{out}");
 
-    // Three checks are wrong and two are notes. Entries that have ended are not shown.
+    // Entries that have ended are not shown.
     world.put_node(&fixtures::ready(0)).await;
     let until = |key: &str, s: i64| {
         let key: ControlKey = key.parse().unwrap();

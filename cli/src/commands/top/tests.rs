@@ -235,7 +235,7 @@ fn what_status_finds_stands_at_the_top() {
         has(&drawn, &["WRONG brake#missing: held back: 4 of [7m 6 nodes: `nodekeeper release missing`"]),
         "{drawn}"
     );
-    assert!(has(&drawn, &["note  idle: slot 3 stays"]) && !drawn.contains("poll-and-scale"), "{drawn}");
+    assert!(has(&drawn, &["look  idle: slot 3 stays"]) && !drawn.contains("poll-and-scale"), "{drawn}");
     assert!(drawn.find("brake#").unwrap() < drawn.find("idle:").unwrap(), "{drawn}");
     let low = screen(&mut state, 100, 12);
     assert!(
