@@ -328,23 +328,34 @@ class Sign:
     period_s: int
     # It goes off when so many of the last so many periods are at the threshold or above.
     periods: tuple[int, int]
-    threshold: int = 1
+    threshold: int
 
 
-# What is usual for a short time must not raise an alarm, and what a brake holds for five minutes must.
-SIGNS = {
-    "BrakesHeld": Sign("brakes-held", "poll-and-scale", "HeldByBrakes", 60, (2, 3)),
-    "InstancesAbsent": Sign("instances-absent", "poll-and-scale", "InstancesAbsent", 300, (3, 3)),
-    "InstanceListEmpty": Sign("instance-list-empty", "poll-and-scale", "InstanceListEmpty", 60, (2, 3)),
-    "StartsFail": Sign("starts-fail", "poll-and-scale", "FailedStarts", 300, (1, 1), 3),
-    "NodesNotReady": Sign("nodes-not-ready", "poll-and-scale", "NodesNotReady", 300, (6, 6)),
-    "RowsSetAside": Sign("rows-set-aside", "poll-and-scale", "RowsSetAside", 300, (2, 2)),
-    "JobRowsSetAside": Sign("job-rows-set-aside", "clean-stale-records", "RowsSetAside", 300, (2, 3)),
-    "HandleRowsSetAside": Sign("handle-rows-set-aside", "sweep-dispatch", "RowsSetAside", 300, (2, 2)),
-    "Orphans": Sign("orphans", "clean-stale-records", "Orphans", 300, (2, 3)),
-    "FunctionsOverdue": Sign("functions-overdue", "sweep-dispatch", "FunctionsOverdue", 300, (2, 2)),
+# The alarms of the signs: the period in seconds, and how many of the last periods must be at the threshold or above. What is
+# usual for a short time must not raise an alarm, and what a brake holds for five minutes must.
+PERIODS = {
+    "BrakesHeld": (60, (2, 3)),
+    "InstancesAbsent": (300, (3, 3)),
+    "InstanceListEmpty": (60, (2, 3)),
+    "StartsFail": (300, (1, 1)),
+    "NodesNotReady": (300, (6, 6)),
+    "NodesSilent": (60, (5, 5)),
+    "RowsSetAside": (300, (2, 2)),
+    "JobRowsSetAside": (300, (2, 3)),
+    "HandleRowsSetAside": (300, (2, 2)),
+    "JobsFail": (300, (3, 3)),
+    "Strangers": (300, (2, 2)),
+    "Orphans": (300, (2, 3)),
+    "FunctionsOverdue": (300, (2, 2)),
+    "WebhookFailed": (300, (1, 1)),
 }
-WEBHOOK_SIGN = Sign("webhook-failed", "webhook", "DeliveriesFailed", 300, (1, 1))
+
+
+def signs(contract: "Contract", mode: str) -> dict[str, Sign]:
+    """The alarms of the project's signs, by their names in the template. The webhook may not be there."""
+    rows = [row for row in contract.metrics["alarms"] if row["id"] in PERIODS]
+    wanted = [row for row in rows if row["function"] != "webhook" or has_webhook(mode)]
+    return {row["id"]: Sign(row["alarm"], row["function"], row["metric"], *PERIODS[row["id"]], row["at_least"]) for row in wanted}
 
 
 # ---- Expand the template and work out its values -----------------------------------------------------------
@@ -1177,8 +1188,9 @@ def check_secret(resources: dict[str, Any], mode: str) -> Iterator[str]:
 def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each alarm can go off, and has a receiver: on errors, throttles, refusals, silence, and what the runs found."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
-    signs = SIGNS | ({"WebhookFailed": WEBHOOK_SIGN} if has_webhook(mode) else {})
-    expected = {name: sign_alarm(sign) for name, sign in signs.items()}
+    expected = {name: sign_alarm(sign) for name, sign in signs(contract, mode).items()}
+    for name in sorted(PERIODS.keys() ^ {row["id"] for row in contract.metrics["alarms"]}):
+        yield f"{name}: PERIODS and the signs of the project do not name the same alarms"
     # Nodes boot one after the other in a growing fleet, so the most that were not ready in a period say nothing.
     threshold = MODES[mode].get("NotReadyNodesAlarm", 0)
     expected["NodesNotReady"] |= {"Statistic": "Minimum", "ComparisonOperator": "GreaterThanThreshold", "Threshold": threshold}

@@ -122,6 +122,8 @@ async fn suite(place: Place<'_>) {
     a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place).await;
     long_lists_are_read_to_the_last_page(place).await;
     many_events_are_written_together(place).await;
+    what_is_told_once_has_its_time_and_comes_again_after_its_span(place).await;
+    the_jobs_that_ended_last_are_read_newest_first(place).await;
 }
 
 async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>) {
@@ -453,6 +455,43 @@ async fn many_events_are_written_together(place: Place<'_>) {
         let expected: BTreeSet<String> = (0..before + many).map(|n| format!("event {n}")).collect();
         assert_eq!(told, expected);
     }
+}
+
+/// Two functions notice the same, each in every minute.
+async fn what_is_told_once_has_its_time_and_comes_again_after_its_span(place: Place<'_>) {
+    let tables = Tables::new(place).await;
+    let (hour, subject) = (Span::from_s(3600), Subject::Cluster);
+    let once = |key, s| Event::once_in(hour, &subject, ActionName::Warn, (key, "it is so"), at(s), hour);
+    for minute in 0..90 {
+        let s = 1000 + minute * 60;
+        tables.store.tell_all(&[once("a", s), once("a", s + 1), once("b", s)]).await;
+    }
+    let told: Vec<Time> = tables.store.history("cluster", 100).await.unwrap().iter().map(Event::at).collect();
+    // Of two at the same moment, either is told.
+    let near = |told: &Time, s: i64| told.since(at(s)).as_ms().unsigned_abs() <= 61_000;
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert!(near(&told[0], 4600) && near(&told[1], 4600) && near(&told[2], 1000) && near(&told[3], 1000), "{told:?}");
+    assert_eq!(tables.store.events().await.unwrap().len(), 4, "the rows that keep it from being told are no events");
+}
+
+async fn the_jobs_that_ended_last_are_read_newest_first(place: Place<'_>) {
+    let tables = Tables::new(place).await;
+    for n in 0..40 {
+        let job = tables.job(n, spec()).await;
+        let end = if n % 4 == 0 {
+            job.cancel(KEEP.finished, at(1))
+        } else {
+            job.reject("too large", KEEP.finished, at(i64::from(n)))
+        };
+        tables.store.write(Some(&job), &end.unwrap(), Vec::new()).await.unwrap();
+    }
+    let ended = async |since, most| {
+        let ended = tables.store.ended(at(since), most).await.unwrap();
+        ended.iter().map(|e| e.at.since(at(0)).as_ms() / 1000).collect::<Vec<_>>()
+    };
+    assert_eq!(ended(30, 100).await, [39, 38, 37, 35, 34, 33, 31, 30]);
+    assert_eq!(ended(0, 3).await, [39, 38, 37]);
+    assert_eq!(tables.store.queue().await.unwrap(), [], "no run sees them");
 }
 
 #[tokio::test]

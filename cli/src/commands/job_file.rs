@@ -293,6 +293,7 @@ fn event(name: &str, id: Ulid, reason: &str, keep: Retention, now: Time) -> Even
         reason: reason.to_owned(),
         detail: BTreeMap::from([("at".to_owned(), now.as_ms().into())]),
         expires_at: (now + keep.events).as_epoch_s(),
+        once: None,
     }
 }
 

@@ -71,6 +71,36 @@ pub struct RunRow {
     /// or had nothing to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nothing_done_since_at: Option<Time>,
+    /// What the last successful run found of EC2's list. Only poll-and-scale and clean-stale-records read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
+}
+
+/// What a run found of EC2's list, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Found {
+    /// How many records name an instance. poll-and-scale says this.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub named: u64,
+    /// How many of these instances EC2 did not list. poll-and-scale says this.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unlisted: u64,
+    /// Since when EC2 has not listed all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlisted_since_at: Option<Time>,
+    /// Instances with the tag of the cluster and without a readable node id: at most 20. clean-stale-records says this.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<String>,
+    /// How many instances belong to no record. clean-stale-records says this.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub orphans: u64,
+    /// Since when there have been such instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub orphans_since_at: Option<Time>,
+    /// How many runs in a row have found some.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub orphans_runs: u64,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -108,6 +138,7 @@ impl RunRow {
             failing_since_at: None,
             failed: 0,
             nothing_done_since_at: None,
+            found: None,
         }
     }
 

@@ -425,6 +425,7 @@ impl Reason {
             Self::SizeMaximum { size, .. } => format!("{} {size}", self.word()),
             Self::SetLacks { set, .. } => format!("{} {set}", self.word()),
             Self::AttemptsSpent { offering, .. } => format!("{} {offering}", self.word()),
+            Self::TagMakesNoSense { instance_id } => format!("{} {instance_id}", self.word()),
             Self::RowUnsound { what } => format!("{} {what}", self.word()),
             _ => self.word().to_owned(),
         }

@@ -5,7 +5,6 @@
 
 use crate::clock::RunClock;
 use crate::observation::Observed;
-use crate::unusual::Unusual;
 use model::action::{Describe, Plan, PlanRow};
 use model::cloud::{CloudError, LaunchError};
 use model::control::Tally;
@@ -151,9 +150,9 @@ pub struct RunAnswer {
     pub explained: ExplanationAnswer,
     #[serde(skip)]
     pub ran: Ran,
-    /// What the metrics alone tell.
+    /// What the run found of the signs, by metric.
     #[serde(skip)]
-    pub unusual: Unusual,
+    pub measured: BTreeMap<&'static str, u64>,
 }
 
 /// How many actions have this outcome.
@@ -193,7 +192,7 @@ impl RunAnswer {
             duration_ms: clock.elapsed().as_ms(),
             explained: ExplanationAnswer::default(),
             ran,
-            unusual: Unusual::default(),
+            measured: BTreeMap::new(),
         }
     }
 
@@ -203,10 +202,10 @@ impl RunAnswer {
         Self { explained, ..self }
     }
 
-    /// The answer with what the run found that is unusual.
+    /// The answer with what the run found of the signs, by metric.
     #[must_use]
-    pub fn finding(self, unusual: Unusual) -> Self {
-        Self { unusual, ..self }
+    pub fn finding(self, measured: BTreeMap<&'static str, u64>) -> Self {
+        Self { measured, ..self }
     }
 
     /// The answer with the first rows of each list, as many as fit in about 1 MiB. Lambda fails an invocation whose

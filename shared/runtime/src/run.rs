@@ -15,6 +15,7 @@ use crate::answer::{ActError, ActionAnswer, Outcome, tally};
 use crate::clock::RunClock;
 use crate::lanes::Lanes;
 use crate::observation::Observation;
+use crate::signs::found;
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt};
 use model::ActionName;
@@ -304,7 +305,8 @@ impl<'a> Run<'a> {
         let name = self.function.name;
         let before = self.seen.control.runs.get(name);
         let after = RunRow::after(name, before, self.seen.observed_at, self.clock.elapsed(), tally(&answers));
-        let after = RunRow { in_use: in_use.or(after.in_use), ..after };
+        let found = found::found(self.function, self.seen, found::terminated(&answers), self.now());
+        let after = RunRow { in_use: in_use.or(after.in_use), found, ..after };
         self.store.write_run(before, &after).await;
         answers
     }

@@ -33,7 +33,7 @@ pub use conditions::{
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError};
 pub use dynamo::Dynamo;
 pub use listed::{Listed, Unreadable};
-pub use queue::{Waiting, placed_last};
+pub use queue::{Ended, Waiting, placed_last};
 pub use rows::{
     Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, to_json, unchanged,
 };

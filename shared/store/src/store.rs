@@ -14,7 +14,7 @@ use crate::rows::{
 use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use model::auth::TokenKind;
 use model::chance::Chance;
 use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
@@ -288,9 +288,11 @@ impl Store {
         .map(|listed| listed.rows)
     }
 
-    /// Every event there is, for a page that shows them as they come.
+    /// Every event that can be read, for a page that shows them as they come.
     pub async fn events(&self) -> Result<Vec<Event>, DbError> {
-        self.scan(Table::Events, None).await
+        let mut events = Vec::new();
+        self.each_event(|event| events.push(event)).await?;
+        Ok(events)
     }
 
     /// Gives every event that can be read to `take`, page by page, in any order: the table may be larger than the memory.
@@ -502,9 +504,12 @@ impl Store {
         Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::to_item(event)) }
     }
 
-    /// Writes an event.
+    /// Writes an event. An event that is told once in a time is a conflict if it was told within that time.
     pub async fn record(&self, event: &Event) -> Result<(), WriteError> {
-        self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ())
+        match &event.once {
+            None => self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ()),
+            Some(once) => self.transact(&[rows::once_write(once), Self::event_write(event)]).await,
+        }
     }
 
     /// Writes an event in the place of another one, if nobody else has done that.
@@ -541,7 +546,7 @@ impl Store {
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.
     pub async fn tell(&self, event: &Event) {
-        // A conflict is fine: the same event is there already.
+        // A conflict is fine: the same was told already.
         if let Err(e) = self.record(event).await
             && !e.is_conflict()
         {
@@ -551,10 +556,15 @@ impl Store {
 
     /// [`Store::tell`] for several events, in batches. No other row has their keys, unless it is the same event.
     pub async fn tell_all(&self, events: &[Event]) {
-        if let [event] = events {
+        let (once, always): (Vec<&Event>, Vec<&Event>) = events.iter().partition(|event| event.once.is_some());
+        join_all(once.into_iter().map(|event| self.tell(event))).await;
+        if let [event] = always.as_slice() {
             return self.tell(event).await;
         }
-        let rows: Vec<Item> = events.iter().map(rows::to_item).collect();
+        let rows: Vec<Item> = always.into_iter().map(rows::to_item).collect();
+        if rows.is_empty() {
+            return;
+        }
         if let Err(error) = self.db.put_new(Table::Events, &rows).await {
             tracing::warn!(events = rows.len(), %error, "some of these events were not written");
         }

@@ -77,7 +77,8 @@ const fn number(name: &'static str) -> KeyAttribute {
 /// The attribute of the time to live, in epoch **seconds**.
 pub(super) const EXPIRES: &str = "expires_at";
 
-/// Jobs that have not ended, in the order of the queue. Regrouping jobs count as placed.
+/// Jobs that have not ended, in the order of the queue. Regrouping jobs count as placed. And jobs that ended without being
+/// cancelled, by the time of their end.
 pub const QUEUE: Index = Index {
     name: "queue",
     key: KeySchema { hash: text("queue"), range: Some(text("rank")) },

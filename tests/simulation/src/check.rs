@@ -328,7 +328,7 @@ impl Check {
         // A table that was not restored still has its rows.
         seen.spoiled.retain(|one| one.is_still_so(model));
         seen.up = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).count();
-        seen.jobs = model.rows(Table::Jobs).filter(|r| r.contains_key("queue")).count();
+        seen.jobs = model.rows(Table::Jobs).filter(|r| !is_ended(r)).count();
         let queued: Vec<_> = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued")).collect();
         let members = queued.iter().map(|r| count(r, "nodes").max(1).unsigned_abs() as usize).sum();
         let now = self.core.now();

@@ -154,9 +154,9 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.put_job(1).await;
     let out = world.run(&["status"]).await.done();
     assert!(out.contains("ok    poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
-    assert!(out.ends_with("nodes: none\njobs: 1 queued\nnothing is wrong; see the 1 note\n"), "{out}");
+    assert!(out.ends_with("nodes: none\njobs: 1 queued\nnothing is wrong; 1 of 6 checks to look at\n"), "{out}");
 
-    // Three checks are wrong and two are notes. Entries that have ended are not shown.
+    // Entries that have ended are not shown.
     world.put_node(&fixtures::ready(0)).await;
     let until = |key: &str, s: i64| {
         let key: ControlKey = key.parse().unwrap();
@@ -178,8 +178,8 @@ async fn status_says_what_is_wrong_and_what_to_do() {
         "WRONG  heartbeat-ingest             no heartbeat was ever accepted, and 1 node in use: check",
         "WRONG  bad_request#small            EC2 refuses to launch size small: told: correct the policy",
         "WRONG  brake#missing                held back: told: `nodekeeper release missing --show` lists it; wait, or `nodekeeper release missing`",
-        "note   shortage#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",
-        "note   cluster                      warned 1 min ago: instance i-9 has no node",
+        "look   shortage#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",
+        "look   cluster                      warned 1 min ago: instance i-9 has no node",
     ] {
         assert!(out.contains(line), "{line}\n{out}");
     }
@@ -228,8 +228,8 @@ async fn an_overdue_function_is_reported_as_wrong() {
     }
     let (out, _) = world.run(&["status"]).await.failed();
     assert!(out.contains("WRONG  poll-and-scale       last succeeded 5 min ago; its last run failed: no way; it should run every 1 min"), "{out}");
-    assert!(out.contains("note   sweep-dispatch "), "{out}");
-    assert!(out.contains("note   clean-stale-records "), "{out}");
+    assert!(out.contains("look   sweep-dispatch "), "{out}");
+    assert!(out.contains("look   clean-stale-records "), "{out}");
 }
 
 /// A row that cannot be read hides nothing else, and every command that reads it says so.
@@ -247,10 +247,10 @@ async fn rows_that_cannot_be_read_are_named() {
     };
     put(Table::Control, &[("key", text("of_the_future")), ("version", number(1))]).await;
     let out = world.run(&["status"]).await.failed().0;
-    assert!(out.contains("note"), "{out}");
+    assert!(out.contains("look"), "{out}");
     let line =
         |out: &str, part: &str| out.lines().find(|l| l.contains(part)).unwrap_or_else(|| panic!("{out}")).to_owned();
-    assert!(line(&out, "row of_the_future of table control").starts_with("note"), "{out}");
+    assert!(line(&out, "row of_the_future of table control").starts_with("look"), "{out}");
     put(Table::Control, &[("key", text("quota")), ("version", text("x"))]).await;
     put(Table::Nodes, &[("slot", number(2)), ("state", text("asleep"))]).await;
     let id = "01JD0000000000000000000000";

@@ -85,7 +85,7 @@ fn head(state: &State, now: Time, paint: Paint, area: Rect) -> Vec<Line<'static>
 
 fn summary(seen: &Seen, now: Time, paint: Paint) -> Line<'static> {
     let status = &seen.status;
-    let notes = status.checks.iter().any(|c| c.level == Level::Note);
+    let notes = status.checks.iter().any(|c| c.level == Level::Look);
     let tone = if !status.well {
         Tone::Bad
     } else if notes {
@@ -109,10 +109,10 @@ fn summary(seen: &Seen, now: Time, paint: Paint) -> Line<'static> {
 fn checks(checks: &[Check], paint: Paint, area: Rect) -> Vec<Line<'static>> {
     let most = if area.height >= HIGH { CHECKS.0 } else { CHECKS.1 };
     let of = |level| checks.iter().filter(move |c| c.level == level);
-    let told: Vec<&Check> = of(Level::Wrong).chain(of(Level::Note)).collect();
+    let told: Vec<&Check> = of(Level::Wrong).chain(of(Level::Look)).collect();
     let more = told.len().saturating_sub(most);
     let line = |(n, check): (usize, &&Check)| {
-        let (mark, tone) = if check.level == Level::Wrong { ("WRONG", Tone::Bad) } else { ("note", Tone::Warn) };
+        let (mark, tone) = if check.level == Level::Wrong { ("WRONG", Tone::Bad) } else { ("look", Tone::Warn) };
         let to_do = if check.to_do.is_empty() { String::new() } else { format!(": {}", check.to_do) };
         let rest =
             if n + 1 == most && more > 0 { format!("(and {more} more: `nodekeeper status`) ") } else { String::new() };

@@ -232,7 +232,7 @@ fn a_node_is_told_with_its_events() {
 fn what_status_finds_stands_at_the_top() {
     let checks = vec![
         check("poll-and-scale", Level::Well, "last succeeded 3 s ago", ""),
-        check("idle", Level::Note, "slot 3 stays", ""),
+        check("idle", Level::Look, "slot 3 stays", ""),
         check("brake#missing", Level::Wrong, "held back: 4 of\x1b[7m 6 nodes", "`nodekeeper release missing`"),
     ];
     let mut state = state(Vec::new(), Vec::new(), checks);
@@ -242,11 +242,11 @@ fn what_status_finds_stands_at_the_top() {
         has(&drawn, &["WRONG brake#missing: held back: 4 of [7m 6 nodes: `nodekeeper release missing`"]),
         "{drawn}"
     );
-    assert!(has(&drawn, &["note  idle: slot 3 stays"]) && !drawn.contains("poll-and-scale"), "{drawn}");
+    assert!(has(&drawn, &["look  idle: slot 3 stays"]) && !drawn.contains("poll-and-scale"), "{drawn}");
     assert!(drawn.find("brake#").unwrap() < drawn.find("idle:").unwrap(), "{drawn}");
     let low = screen(&mut state, 100, 12);
     assert!(
-        has(&low, &["WRONG", "and 1 more: `nodekeeper status`", "brake#missing"]) && !low.contains("note"),
+        has(&low, &["WRONG", "and 1 more: `nodekeeper status`", "brake#missing"]) && !low.contains("look"),
         "{low}"
     );
 }

@@ -12,7 +12,7 @@ use super::brakes;
 use super::view::{View, is_live};
 use model::action::Telling;
 use model::brake::{LetGo, Trouble, Unbraked};
-use model::cloud::{Instance, InstanceState, NODE_TAG};
+use model::cloud::{Instance, InstanceState};
 use model::events::Subject;
 use model::reason::Reason;
 use model::time::{Span, Time};
@@ -56,11 +56,6 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         }
     }
     judge_unlisted(view, plan, unlisted);
-    // An instance of a batch has no tag of a node before it is bound.
-    let makes_no_sense = |i: &&Instance| is_live(i) && i.tags.contains_key(NODE_TAG) && i.node_id().is_none();
-    for instance in view.seen.instances.iter().filter(makes_no_sense) {
-        warn(plan, Subject::Cluster, Reason::TagMakesNoSense { instance_id: instance.instance_id.clone() });
-    }
 }
 
 fn bind(view: &mut View<'_>, plan: &mut Plan, life: &Life, instance: &Instance) {
