@@ -10,7 +10,7 @@ use clap::Args;
 use model::cloud::Cloud;
 use model::control::{Control, ControlKey};
 use model::events::{Event, Subject};
-use model::explain::{SetNote, Waiting};
+use model::explain::{Explanation, SetNote, Waiting};
 use model::functions::{self, HEARTBEAT_INGEST};
 use model::limits::Limit;
 use model::money::Usd;
@@ -123,7 +123,8 @@ impl Seen {
         }
         checks.push(ingest(control, nodes, multiplier, now));
         checks.extend(refusing(nodes));
-        checks.extend(control.limits(now).iter().map(|limit| limited(limit, now)));
+        let explained = self.next.as_ref().ok().map(|next| &next.plan.explained);
+        checks.extend(control.limits(now).iter().map(|limit| limited(limit, explained, now)));
         checks.extend(BrakeKind::ALL.iter().filter_map(|kind| braked(control, *kind, now)));
         checks.extend(next_run(&self.next));
         let level = |is_known| if is_known { Level::Wrong } else { Level::Note };
@@ -345,14 +346,17 @@ fn refusing(nodes: &[NodeRecord]) -> Vec<Check> {
     checks
 }
 
-/// A limit that stops launches.
-fn limited(limit: &Limit, now: Time) -> Check {
-    let wrong =
-        matches!(limit, Limit::Quota(_) | Limit::NotAllowed(_) | Limit::FailedStarts(_) | Limit::BadRequest(..));
-    let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+/// A limit that stops launches: what it is about, since when and until when, and which jobs wait for it. A quota that nobody
+/// waits for is no trouble.
+fn limited(limit: &Limit, explained: Option<&Explanation>, now: Time) -> Check {
+    let waiting = explained.map(|explained| limit.waiting_words(explained));
+    let is_idle = limit.is_quota() && waiting.as_ref().is_some_and(String::is_empty);
+    let level = if limit.needs_a_person() && !is_idle { Level::Wrong } else { Level::Note };
+    let since = limit.since_at().map(|at| format!(", since {}", when(at, now))).unwrap_or_default();
     let left = limit.until_at().map(|until| format!("; next try in {}", rough(until.since(now)))).unwrap_or_default();
-    let level = if wrong { Level::Wrong } else { Level::Note };
-    Check::new(&limit.key().to_string(), level, format!("{limit}{left}{message}"), limit.to_do())
+    let waiting = waiting.filter(|w| !w.is_empty()).map(|w| format!("; {w}")).unwrap_or_default();
+    let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    Check::new(&limit.key().to_string(), level, format!("{limit}{since}{left}{waiting}{message}"), limit.to_do())
 }
 
 /// A brake that holds something back, or its release.

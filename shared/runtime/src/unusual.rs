@@ -163,7 +163,7 @@ mod tests {
         let counts =
             |seen: &Observation| (Unusual::by_poll(seen, 0, at(0)).set_aside, Unusual::by_sweep(seen, at(0)).set_aside);
         let entry = |key: &str, is_known| UnreadableEntry { key: key.into(), detail: "it is not".into(), is_known };
-        seen.control.unreadable = vec![entry("quota", true), entry("of_the_future", false)];
+        seen.control.unreadable = vec![entry("limit#quota#account", true), entry("of_the_future", false)];
         seen.aside.entries(&seen.control);
         seen.aside.rows.push(row(Table::Nodes));
         assert_eq!(counts(&seen), (2, 0), "nobody has to correct what newer code has written");

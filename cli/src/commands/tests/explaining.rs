@@ -23,7 +23,8 @@ async fn each_limit_is_said_the_same_everywhere() {
         let key: ControlKey = key.parse().unwrap();
         Some(EntryRow { until_at: Some(at(280)), wait_s: Some(180), ..EntryRow::new(&key) })
     };
-    let refused = entry("bad_request#small").map(|row| EntryRow { policy_version: Some(1), until_at: None, ..row });
+    let refused = entry("limit#refused#request#on_demand#small#any");
+    let refused = refused.map(|row| EntryRow { policy_version: Some(1), ..row });
     let failed = entry("boot_failures").map(|row| EntryRow { count: Some(12), ..row });
     for (nodes, small, entry, why) in [
         ("max = 0", "", None, "nodes.max is 0, which pauses the cluster"),
@@ -35,22 +36,22 @@ async fn each_limit_is_said_the_same_everywhere() {
             "one more node costs $0.116 an hour, the nodes cost $0.10, and nodes.max_price_per_hour is $0.20",
         ),
         ("max = 4", "max = 1", None, "the 1 node that the maximum of size small allows is there"),
-        ("max = 4", "", entry("quota"), "launching pauses for 3 min: the account's limit is reached"),
-        ("max = 4", "", entry("backoff"), "launching pauses for 3 min: EC2 throttles launches"),
+        ("max = 4", "", entry("limit#quota#account"), "launching pauses for 3 min: a limit of the account is reached"),
+        ("max = 4", "", entry("limit#throttled#account"), "launching pauses for 3 min: EC2 throttles launches"),
         (
             "max = 4",
             "",
-            entry("not_allowed"),
+            entry("limit#refused#account"),
             "launching pauses for 3 min: EC2 does not accept our credentials or permissions",
         ),
         ("max = 4", "", failed, "launching pauses for 3 min: 12 starts failed in a row"),
         (
             "max = 4",
             "",
-            entry("shortage#on_demand#m7a.large#any"),
+            entry("limit#short#offering#on_demand#m7a.large#any"),
             "EC2 is short of on_demand m7a.large any: the next try is in 3 min",
         ),
-        ("max = 4", "", refused, "EC2 refuses to launch size small until a new policy is set"),
+        ("max = 4", "", refused, "EC2 refuses launches with size small on_demand any: the next try is in 3 min"),
     ] {
         let world = waiting(nodes, small, entry).await;
         let line = format!("job {} waits: {why}", id(1));
