@@ -150,8 +150,6 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.put_entry(EntryRow { since_at: Some(at(880)), ..until("limit#refused#subnet#subnet-1", 1240) }).await;
     world.put_entry(EntryRow { policy_version: Some(1), ..until("limit#wrong#template#nodes", 4600) }).await;
     world.put_entry(EntryRow { policy_version: Some(0), ..until("limit#wrong#template#former", 4600) }).await;
-    // The job waits for the one quota, and nobody for the other.
-    world.put_entry(until("limit#quota#family#on_demand#standard", 1060)).await;
     world.put_entry(until("limit#quota#family#spot#g_vt", 1060)).await;
     let chance = Chance::seeded(1);
     let warn =
@@ -162,9 +160,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     for line in [
         "WRONG  heartbeat-ingest                         no heartbeat was ever accepted, and 1 node in use: check",
         "WRONG  limit#refused#subnet#subnet-1            EC2 refuses launches with subnet subnet-1, since 2 min ago; next try in 4 min: told: correct the policy",
-        "WRONG  limit#wrong#template#nodes               EC2 refuses launches with launch template nodes; next try in 60 min: told: correct the policy",
-        "WRONG  limit#quota#family#on_demand#standard    the quota \"Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances\" is reached; next try in 1 min; job ",
-        " waits for it: told: raise it in Service Quotas",
+        "WRONG  limit#wrong#template#nodes               EC2 refuses launches with launch template nodes; next try in 1 h: told: correct the policy",
         "note   limit#quota#family#spot#g_vt             the quota \"All G and VT Spot Instance Requests\" is reached; next try in 1 min: told",
         "WRONG  brake#missing                            held back: told: `nodekeeper release missing --show` lists it; wait, or `nodekeeper release missing`",
         "note   limit#short#offering#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",

@@ -73,6 +73,29 @@ async fn each_limit_is_said_the_same_everywhere() {
 }
 
 #[tokio::test]
+async fn a_quota_that_a_job_waits_for_is_wrong_and_has_its_name() {
+    let entry = |market: &str| {
+        let key: ControlKey = format!("limit#quota#family#{market}#standard").parse().unwrap();
+        EntryRow {
+            since_at: Some(at(40)),
+            until_at: Some(at(280)),
+            message: Some("told".into()),
+            ..EntryRow::new(&key)
+        }
+    };
+    let name = "the quota \"Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances\" is reached";
+    let world = waiting("max = 4", "", Some(entry("on_demand"))).await;
+    // Nobody waits for this one.
+    world.put_entry(entry("spot")).await;
+    let (status, _) = world.run(&["status"]).await.failed();
+    let line = |what: &str| status.lines().find(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}: {status}"));
+    let (wrong, note) = (line("limit#quota#family#on_demand#standard"), line("limit#quota#family#spot#standard"));
+    let says = format!("{name}, since 1 min ago; next try in 3 min; job {} waits for it: told: raise it", id(1));
+    assert!(wrong.starts_with("WRONG  ") && wrong.contains(&says), "{wrong}");
+    assert!(note.starts_with("note   ") && !note.contains("waits"), "{note}");
+}
+
+#[tokio::test]
 async fn a_node_that_stays_says_why_in_every_list() {
     let world = waiting("max = 1", "", None).await;
     let why = "an operator holds it: `nodekeeper resume 0` ends that";

@@ -408,9 +408,11 @@ fn the_call_of_a_batch_is_repeated_only_while_all_its_nodes_have_their_slots() {
         let life = NewLife { node_id, batch: batch.clone(), ..fixtures::new_life(n) };
         NodeRecord::assign(fixtures::slot(n), None, life, at(0), "a job needs it").unwrap()
     };
-    // One node of the batch is needed.
-    let whole = (0..4).map(of).fold(given(json!({})), Given::unlisted).job(5, whole);
+    let whole = (0..4).map(of).fold(given(json!({"nodes": {"min": 4}})), Given::unlisted);
     assert_eq!(whole.actions(at(61)), ["relaunch slot#0", "relaunch slot#1", "relaunch slot#2", "relaunch slot#3"]);
+    // If one node of a batch is needed, its whole call is repeated.
+    let one = (0..4).map(of).fold(given(json!({"nodes": {"min": 1}})), Given::unlisted);
+    assert_eq!(one.count(at(61), "relaunch"), 4);
     let mut broken = whole.clone();
     broken.seen.nodes[1] = fixtures::assigned(1);
     let held = ["hold_back slot#0", "relaunch slot#1", "hold_back slot#2", "hold_back slot#3"];
@@ -421,6 +423,6 @@ fn the_call_of_a_batch_is_repeated_only_while_all_its_nodes_have_their_slots() {
         let instance = fixtures::running(instance_id, &whole.seen.nodes[0]);
         broken.seen.instances.push(Instance { launch_index: Some(k), tags: [tag].into(), ..instance });
     }
-    let bound = ["hold_back slot#0", "relaunch slot#1", "bind_instance slot#2", "hold_back slot#3"];
+    let bound = ["bind_instance slot#2", "hold_back slot#0", "relaunch slot#1", "hold_back slot#3"];
     assert_eq!(broken.actions(at(61)), bound);
 }

@@ -69,7 +69,7 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
     };
     let mut paused = busy(json!({"size": small.clone()}));
     paused.seen.control.policy = Some(model::control::PolicyRow {
-        version: model::Version::UNWRITTEN,
+        version: model::Version::UNWRITTEN.next(),
         ..model::control::PolicyRow::new(&paused.seen.policy)
     });
     let cases = [
@@ -100,7 +100,7 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
             busy(json!({"size": small.clone()})).entry(ControlKey::shortage_of(&offering()), 280),
             "EC2 is short of on_demand m7a.large any: the next try is in 3 min",
         ),
-        (refused(paused), "EC2 refuses launches with size small on_demand any: the next try is in 60 min"),
+        (refused(paused), "EC2 refuses launches with size small on_demand any: the next try is in 1 h"),
     ];
     for (given, why) in cases {
         assert_eq!(given.waits(at(100)), [format!("job 5 waits: {why}")]);
