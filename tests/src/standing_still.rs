@@ -2,10 +2,11 @@
 
 use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
-use model::ClientStatus;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchError, Refusal};
 use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::launch::LaunchRequest;
+use model::words::Reach;
+use model::{Class, ClientStatus};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -189,7 +190,8 @@ impl Cloud for Lists {
         }
     }
     async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
-        Err(LaunchError::NotAllowed("the credentials were not accepted".into()))
+        let message = "AuthFailure: the credentials were not accepted".into();
+        Err(Refusal { reach: Reach::Account, class: Class::Refused, message }.into())
     }
     async fn terminate(&self, ids: &[String]) -> Result<(), CloudError> {
         match self.refusal {

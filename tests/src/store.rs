@@ -6,7 +6,7 @@
 
 use crate::second_opinions::Emulator;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
-use model::control::{ControlKey, Entry, EntryRow, Quota};
+use model::control::{ControlKey, Entry, EntryRow, FailedStarts};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at, slot};
 use model::ids::{AllocId, NodeId};
@@ -413,11 +413,11 @@ async fn handles_are_changed_as_read(place: Place<'_>) {
     assert!(tables.store.handles_due(START).await.unwrap().rows.is_empty(), "it is not due yet");
     tables.store.apply(&delete_handle(&live)).await.unwrap();
     assert_eq!(tables.all().await.2, []);
-    let never: Quota = tables.store.entry(&ControlKey::Quota).await.unwrap();
-    let quota = Quota::from_row(EntryRow { count: Some(1), ..never.row().clone() });
-    let written = tables.store.write_entry(&never, &quota).await.unwrap();
-    assert!(tables.store.write_entry(&never, &quota).await.unwrap_err().is_conflict());
-    assert_eq!(tables.store.control().await.unwrap().quota(), written);
+    let never: FailedStarts = tables.store.entry(&ControlKey::FailedStarts).await.unwrap();
+    let counted = FailedStarts::from_row(EntryRow { count: Some(1), ..never.row().clone() });
+    let written = tables.store.write_entry(&never, &counted).await.unwrap();
+    assert!(tables.store.write_entry(&never, &counted).await.unwrap_err().is_conflict());
+    assert_eq!(tables.store.control().await.unwrap().failed_starts(), written);
     let _ = no_live_allocs();
 }
 

@@ -183,7 +183,7 @@ pub enum Command {
     Handles(handles::HandlesArgs),
     /// Keep a container or volume from being destroyed
     Keep(handles::KeepArgs),
-    /// Release, once, what a brake holds back now
+    /// Release, once, what a brake holds back now, or try at once the launches that EC2 refused
     Release(handles::ReleaseArgs),
     /// Show what the next run would do and why, without doing it
     Plan(plan::PlanArgs),

@@ -50,7 +50,9 @@ pub mod names;
 pub mod node;
 pub mod output;
 pub mod policy;
+pub mod quotas;
 pub mod reason;
+pub mod refusal;
 pub mod spec;
 pub mod stored;
 pub mod summary;
@@ -73,6 +75,6 @@ pub use spec::{
 };
 pub use summary::{AllocSummary, JobSummary, counts_for};
 pub use words::{
-    ActionName, AfterEnd, BrakeKind, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
+    ActionName, AfterEnd, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
     NodeStateName, NodeStatus, Reconcile, UnknownWord,
 };

@@ -59,6 +59,8 @@ reasons! {
     ListedAgain "listed_again" { instance_id: String } = "EC2 lists {instance_id} again";
     /// A limit keeps a launch from being repeated.
     RelaunchPaused "relaunch_paused" { limit: String } = "its launch is not repeated: {limit}";
+    /// Nothing would use the node.
+    NobodyNeedsIt "nobody_needs_it" {} = "its launch is not repeated: nothing needs the node; it waits for its instance until boot.timeout_s";
     /// A node of the batch is gone.
     BatchNotWhole "batch_not_whole" {} = "its launch is not repeated: a node of its batch is gone; it waits for its instance until boot.timeout_s";
     /// The launch claim has ended and no instance has the node id as a tag.
@@ -165,10 +167,8 @@ reasons! {
     SizeMaximum "size_maximum" { size: String, max: u32, there: u32 } = "{}", allowed(&format!("the maximum of size {size}"), *max, *there);
     /// A limit stops every launch.
     LaunchPaused "launch_paused" { limit: String, left: Span } = "launching pauses for {left}: {limit}";
-    /// EC2 is short of an offering.
-    OfferingShort "offering_short" { offering: String, left: Span } = "EC2 is short of {offering}: the next try is in {left}";
-    /// EC2 calls the request for a size wrong.
-    SizeRefused "size_refused" { size: String } = "EC2 refuses to launch size {size} until a new policy is set";
+    /// EC2 refused a part of a launch, for example its subnet.
+    LaunchLimited "launch_limited" { limit: String, left: Span } = "{limit}: the next try is in {left}";
     /// After a shortage, a run makes few attempts.
     AttemptsSpent "attempts_spent" { offering: String, most: u64 } = "EC2 was short of {offering}: attempts in this run are limited to {most}, and each success doubles the limit";
     /// The queue is too long for one run.
@@ -390,8 +390,7 @@ fn are(nodes: usize) -> String {
 impl Reason {
     /// Whether this is a limit, and not only a reason of one job.
     pub const fn is_limit(&self) -> bool {
-        self.is_unstored()
-            || matches!(self, Self::LaunchPaused { .. } | Self::OfferingShort { .. } | Self::SizeRefused { .. })
+        self.is_unstored() || matches!(self, Self::LaunchPaused { .. } | Self::LaunchLimited { .. })
     }
 
     /// Whether a job waits for nodes that boot, or that this or a later run launches for it.

@@ -431,16 +431,17 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -
     Ok(writes)
 }
 
-/// Ends the pause after a quota answer, because an instance has terminated. A failure is only logged, because the pause
-/// also ends by itself.
-pub async fn end_quota_pause(store: &Store, control: &Control, now: Time) {
-    let quota = control.quota();
-    let Some(after) = quota.after_termination(now) else { return };
-    // A conflict is fine: another action of this run, or another run, wrote the entry.
-    if let Err(e) = store.write_entry(&quota, &after).await
-        && !e.is_conflict()
-    {
-        tracing::warn!(error = %e, "the end of a quota pause was not noted");
+/// Ends the limits by the quotas that the instance of this record counted for, because it has terminated. A failure is only
+/// logged, because the limits also end by themselves.
+pub async fn end_quota_limits(store: &Store, control: &Control, record: &NodeRecord, now: Time) {
+    let Some(life) = record.life() else { return };
+    for change in control.after_termination(&life.offering, now) {
+        // A conflict is fine: another action of this run, or another run, wrote the entry.
+        if let Err(e) = store.change_entry(&change).await
+            && !e.is_conflict()
+        {
+            tracing::warn!(key = %change.key, error = %e, "the end of a limit was not noted");
+        }
     }
 }
 

@@ -94,11 +94,11 @@ faults! {
     LaunchSlow = 0.05,
     /// a launch is throttled
     LaunchThrottled = 0.02,
-    /// the account's limit, for some minutes
+    /// a quota of the account, for some minutes: of a family, a type or a market
     Quota = 0.02,
     /// a type is short in a zone and market, for up to an hour
     Shortage = 0.05,
-    /// EC2 refuses a launch as a wrong request
+    /// EC2 does not accept a part of launches for some minutes: a market, a subnet, the template or one request
     BadRequest = 0.002,
     /// an instance that runs and never calls
     NeverBoots = 0.03,

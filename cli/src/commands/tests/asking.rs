@@ -164,10 +164,12 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     };
     world.put_entry(until("brake#missing", 1200)).await;
     world.put_entry(EntryRow { count: Some(0), ..until("brake#orphans", 1200) }).await;
-    world.put_entry(until("backoff", 999)).await;
-    world.put_entry(until("shortage#spot#m7a.large#any", 1120)).await;
-    world.put_entry(EntryRow { policy_version: Some(1), ..until("bad_request#small", 0) }).await;
-    world.put_entry(EntryRow { policy_version: Some(0), ..until("bad_request#large", 0) }).await;
+    world.put_entry(until("limit#throttled#account", 999)).await;
+    world.put_entry(until("limit#short#offering#spot#m7a.large#any", 1120)).await;
+    world.put_entry(EntryRow { since_at: Some(at(880)), ..until("limit#refused#subnet#subnet-1", 1240) }).await;
+    world.put_entry(EntryRow { policy_version: Some(1), ..until("limit#wrong#template#nodes", 4600) }).await;
+    world.put_entry(EntryRow { policy_version: Some(0), ..until("limit#wrong#template#former", 4600) }).await;
+    world.put_entry(until("limit#quota#family#spot#g_vt", 1060)).await;
     let chance = Chance::seeded(1);
     let warn =
         |s, reason| Event::new(&Subject::Cluster, ActionName::Warn, reason, at(s), Span::from_s(99_999), &chance);
@@ -175,24 +177,55 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.store().record(&warn(900, "instance i-9 has no node")).await.unwrap();
     let (out, _) = world.run(&["status"]).await.failed();
     for line in [
-        "WRONG  heartbeat-ingest             no heartbeat was ever accepted, and 1 node in use: check",
-        "WRONG  bad_request#small            EC2 refuses to launch size small: told: correct the policy",
-        "WRONG  brake#missing                held back: told: `nodekeeper release missing --show` lists it; wait, or `nodekeeper release missing`",
-        "look   shortage#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",
-        "look   cluster                      warned 1 min ago: instance i-9 has no node",
+        "WRONG  heartbeat-ingest                         no heartbeat was ever accepted, and 1 node in use: check",
+        "WRONG  limit#refused#subnet#subnet-1            EC2 refuses launches with subnet subnet-1, since 2 min ago; next try in 4 min: told: correct the policy",
+        "WRONG  limit#wrong#template#nodes               EC2 refuses launches with launch template nodes; next try in 1 h: told: correct the policy",
+        "look   limit#quota#family#spot#g_vt             the quota \"All G and VT Spot Instance Requests\" is reached; next try in 1 min: told",
+        "WRONG  brake#missing                            held back: told: `nodekeeper release missing --show` lists it; wait, or `nodekeeper release missing`",
+        "look   limit#short#offering#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",
+        "look   cluster                                  warned 1 min ago: instance i-9 has no node",
     ] {
         assert!(out.contains(line), "{line}\n{out}");
     }
     assert!(
         !out.contains("orphans")
-            && !out.contains("backoff")
-            && !out.contains("large:")
+            && !out.contains("throttled")
+            && !out.contains("former")
             && out.matches("i-9").count() == 1,
         "{out}"
     );
     let status = world.run(&["status", "--json"]).await.json();
     assert_eq!((&status["well"], &status["nodes"]["ready"]), (&false.into(), &1.into()));
     assert!(status["checks"].as_array().unwrap().iter().any(|c| c["level"] == "wrong" && c["to_do"] != ""));
+}
+
+#[tokio::test]
+async fn what_ec2_refused_is_tried_at_once_after_a_release() {
+    let world = World::with_policy().await;
+    let said = world.run(&["release", "launches"]).await.done();
+    assert_eq!(said, "nothing limits launches: there is nothing to release\n");
+    let until = |key: &str| EntryRow {
+        until_at: Some(at(4600)),
+        wait_s: Some(3600),
+        count: None,
+        ..EntryRow::new(&key.parse().unwrap())
+    };
+    world.put_entry(until("limit#refused#subnet#subnet-1")).await;
+    world.put_entry(EntryRow { count: Some(12), ..until("boot_failures") }).await;
+    let lines = |verb: &str| {
+        let all = ["12 starts failed in a row", "EC2 refuses launches with subnet subnet-1"];
+        all.iter().map(|limit| format!("{verb}: {limit}\n")).collect::<String>()
+    };
+    assert_eq!(world.run(&["release", "launches", "--show"]).await.done(), lines("limits launches"));
+    let (said, changed) = world.changes(&["release", "launches"]).await;
+    assert_eq!(said.done(), lines("is tried again"));
+    let expected = ["control/boot_failures", "control/limit#refused#subnet#subnet-1", "events/cluster/release"];
+    assert_eq!(changed, expected);
+    assert!(world.store().control().await.unwrap().limits(world.now).is_empty());
+    // The next refusal waits as briefly as the first one.
+    let control = world.store().control().await.unwrap();
+    assert!(control.entries().all(|(_, row)| row.wait_s.is_none()));
+    assert_eq!(control.failed_starts().count(), 0);
 }
 
 #[tokio::test]
@@ -251,7 +284,7 @@ async fn rows_that_cannot_be_read_are_named() {
     let line =
         |out: &str, part: &str| out.lines().find(|l| l.contains(part)).unwrap_or_else(|| panic!("{out}")).to_owned();
     assert!(line(&out, "row of_the_future of table control").starts_with("look"), "{out}");
-    put(Table::Control, &[("key", text("quota")), ("version", text("x"))]).await;
+    put(Table::Control, &[("key", text("limit#quota#account")), ("version", text("x"))]).await;
     put(Table::Nodes, &[("slot", number(2)), ("state", text("asleep"))]).await;
     let id = "01JD0000000000000000000000";
     put(Table::Jobs, &[("job_id", text(id)), ("queue", text("placed")), ("rank", text("0500#x"))]).await;

@@ -214,13 +214,13 @@ async fn a_job_says_why_it_waits() {
     let row = world.run(&["job", &id(1), "--json"]).await.json();
     assert_eq!(row["state"], "queued");
     assert_eq!(row["waits_because"], "next run: place: it fits on slot 0");
-    let quota = EntryRow { until_at: Some(at(160)), ..EntryRow::new(&ControlKey::Quota) };
+    let quota = EntryRow { until_at: Some(at(160)), ..EntryRow::new(&"limit#quota#account".parse().unwrap()) };
     world.put_entry(quota).await;
     let seen = Observation::read(world.store(), &Listed(Vec::new()), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
     let next = Next::of(poll_and_scale::plan(&without, at(100)));
     let why = next.of_job(fixtures::job_id(1)).unwrap();
-    assert_eq!(why, "launching pauses for 1 min: the account's limit is reached");
+    assert_eq!(why, "launching pauses for 1 min: a limit of the account is reached");
 }
 
 #[tokio::test]

@@ -52,7 +52,10 @@ pub(crate) enum ApiError {
     DryRun,
     #[error("Your quota allows for {0} more running instance(s). You requested more.")]
     InstanceLimitExceeded(u32),
-    #[error("You have requested more vCPU capacity than your current vCPU limit of {0} allows.")]
+    #[error(
+        "You have requested more vCPU capacity than your current vCPU limit of {0} allows for the instance bucket that the \
+         specified instance type belongs to."
+    )]
     VcpuLimitExceeded(u32),
     #[error("Max spot instance count exceeded")]
     MaxSpotInstanceCountExceeded,

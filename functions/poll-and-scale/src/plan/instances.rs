@@ -1,10 +1,11 @@
-//! The stage for instances: what EC2's list of instances means for the records. The stage binds an instance, repeats or
-//! abandons a launch, terminates an instance again, and cleans a record.
+//! The stage for instances: what EC2's list of instances means for the records. The stage binds an instance, abandons a
+//! launch, terminates an instance again, and cleans a record.
 //!
 //! Guarantees: an instance that EC2 lists as terminated is gone at once; an unlisted instance is gone only after
 //! two observations a minute apart, with its lease expired and its launch claim long ended, and after EC2
 //! was asked for it by id (`docs/rules.md#R7`).
-//! Does not: look at the status of nodes; the next stage does.
+//! Does not: look at the status of nodes (the next stage does), or repeat a launch (`relaunch` does, once it is known
+//! who needs the node).
 
 use super::Plan;
 use super::actions::{Action, Note};
@@ -95,12 +96,7 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
     }
     let waited = view.now.since(life.assigned_at);
     if waited < Span::from_s(view.seen.policy.boot.timeout_s) {
-        if !is_whole(view, life) {
-            let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
-            plan.add_quietly(action, Reason::BatchNotWhole {});
-            return;
-        }
-        relaunch(view, plan, record, life, waited);
+        view.unanswered.push(life.node_id);
         return;
     }
     view.lose(life.node_id);
@@ -114,24 +110,6 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
             note_absence(plan, record, life, Some(view.now), reason);
         }
     }
-}
-
-/// Whether every node of the life's batch still has its slot. If not, the call is not repeated, because it would launch
-/// instances of nodes that are no more.
-fn is_whole(view: &View<'_>, life: &Life) -> bool {
-    life.batch.as_ref().is_none_or(|batch| batch.nodes().all(|node_id| view.has(node_id)))
-}
-
-fn relaunch(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, waited: Span) {
-    let pause = view.seen.control.launch_pause(view.now).map(|limit| limit.to_string());
-    let max_is_0 = view.seen.policy.nodes.max == 0;
-    if let Some(limit) = pause.or_else(|| max_is_0.then(|| Reason::ClusterPaused {}.to_string())) {
-        let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
-        plan.add_quietly(action, Reason::RelaunchPaused { limit });
-        return;
-    }
-    view.decided.insert(life.node_id);
-    plan.add(Action::Relaunch(life.node_id), Reason::LaunchUnanswered { waited });
 }
 
 /// EC2 does not list the instance that the record names, and lists another one with the tag of this node. The record may

@@ -231,7 +231,7 @@ pub const KNOBS: &[Knob] = &[
         "quota.retry_s",
         SECONDS_1,
         "60",
-        "after EC2 refused a launch for the account's limit, nothing is launched for this time",
+        "after EC2 refused a launch for a quota, no launch that counts for this quota is tried for this time; doubled up to 15 min",
     ),
     knob(
         "sweep.missing_grace_s",

@@ -7,18 +7,27 @@ use model::limits::Limit;
 use model::{ActionName, BrakeKind};
 use store::Table;
 
-/// The limits on launches. The failed starts have a sign of their own.
+/// The limits on launches: what each is about, since when and until when, and which jobs wait for it. The failed starts have
+/// a sign of their own. A quota that nobody waits for is no trouble.
 pub(super) fn limits(facts: &Facts<'_>) -> Vec<Raised> {
     let limits = facts.control.limits(facts.now);
-    let limited = |limit: &Limit| {
-        let wrong = matches!(limit, Limit::Quota(_) | Limit::NotAllowed(_) | Limit::BadRequest(..));
-        let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
-        let left = limit.until_at().map(|until| format!("; next try in {}", rough(until.since(facts.now))));
-        let level = if wrong { Level::Wrong } else { Level::Look };
-        let says = format!("{limit}{}{message}", left.unwrap_or_default());
-        Raised::new(&limit.key().to_string(), level, says, limit.to_do())
-    };
-    limits.iter().filter(|limit| !matches!(limit, Limit::FailedStarts(_))).map(limited).collect()
+    limits
+        .iter()
+        .filter(|limit| !matches!(limit, Limit::FailedStarts(_)))
+        .map(|limit| limited(limit, facts))
+        .collect()
+}
+
+fn limited(limit: &Limit, facts: &Facts<'_>) -> Raised {
+    let waiting = facts.next.explained().map(|explained| limit.waiting_words(explained));
+    let is_idle = limit.is_quota() && waiting.as_ref().is_some_and(String::is_empty);
+    let level = if limit.needs_a_person() && !is_idle { Level::Wrong } else { Level::Look };
+    let since = limit.since_at().map(|at| format!(", since {}", when(at, facts.now))).unwrap_or_default();
+    let left = limit.until_at().map(|until| format!("; next try in {}", rough(until.since(facts.now))));
+    let waiting = waiting.filter(|words| !words.is_empty()).map(|words| format!("; {words}")).unwrap_or_default();
+    let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    let says = format!("{limit}{since}{}{waiting}{message}", left.unwrap_or_default());
+    Raised::new(&limit.key().to_string(), level, says, limit.to_do())
 }
 
 /// What the brakes hold back, and their releases.

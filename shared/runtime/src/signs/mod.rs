@@ -376,8 +376,8 @@ pub const SIGNS: &[Sign] = &[
     },
     Sign {
         name: "limit",
-        raised_by: "EC2 refuses launches for the account's limit, for our permissions, or because a request is wrong; look: it throttles, or is short of instances",
-        ends: "after the time that it says, or with the next version of the policy",
+        raised_by: "EC2 refuses launches for a quota that jobs wait for, for our permissions, or because a part of the request is wrong; look: it throttles, is short of instances, or nobody waits for the quota",
+        ends: "after the time that it says, with the next version of the policy, or with `nodekeeper release launches`",
         raise: held::limits,
         alarms: &[],
     },

@@ -1,7 +1,7 @@
 //! The invariants of launches and terminations.
 
 use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
-use crate::caller::{Caller, Kind, shortage_key};
+use crate::caller::{Caller, Kind, covers, shortage_key};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
@@ -28,6 +28,12 @@ const COMMITS: Span = Span::from_s(25);
 /// Whether a run could have read something that was written at `at`.
 fn could_know(caller: &Caller, at: Time) -> bool {
     at + SLACK + COMMITS + BEHIND < caller.began()
+}
+
+/// When the limit of this row began: for a refusal, its wait before its end.
+fn told_at(row: &store::Row) -> Option<Time> {
+    let refused_at = || Some(time(row, "until_at")? - Span::from_s(number(row, "wait_s")?));
+    if text(row, "key") == Some("boot_failures") { time(row, "since_at") } else { refused_at() }
 }
 
 /// The nodes that a launch is for, by its tags, in the order of their instances.
@@ -58,8 +64,8 @@ impl Check {
         }
     }
 
-    /// No launch is made while a quota, throttling, a refusal of the caller, failed starts, a shortage, or a refusal of
-    /// its size forbids it, if the run could know. (An earlier call may still be repeated, to learn its outcome.)
+    /// No launch is made while failed starts, or a refusal of a part of it, forbid it, if the run could know. (An earlier
+    /// call may still be repeated, to learn its outcome.)
     fn invariant_no_launch_while_a_refusal_holds(&self, model: &Model, caller: &Caller, request: &LaunchRequest) {
         let nodes = nodes_of(request);
         let record = nodes.first().and_then(|n| model.get(&node_key(n.slot())));
@@ -73,21 +79,14 @@ impl Check {
         for _ in nodes.iter().filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
             self.invariant_what_was_short_is_tried_by_few(caller, model, &shortage);
         }
-        let bad = format!("bad_request#{}", offering.size);
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy"));
         let version = policy.and_then(|p| number(p, "version"));
         for row in model.rows(Table::Control).filter(|row| !self.is_row_spoiled(Table::Control, row)) {
             let Some(key) = text(row, "key") else { continue };
-            let known = time(row, "since_at").is_some_and(|since| could_know(caller, since));
-            let holds = match key {
-                "quota" | "not_allowed" | "backoff" | "boot_failures" => {
-                    time(row, "until_at").is_some_and(|until| now + SLACK < until)
-                }
-                _ if key == shortage => time(row, "until_at").is_some_and(|until| now + SLACK < until),
-                _ if key == bad => version.is_some() && number(row, "policy_version") == version,
-                _ => false,
-            };
-            if known && holds {
+            let known = told_at(row).is_some_and(|at| could_know(caller, at));
+            let holds = time(row, "until_at").is_some_and(|until| now + SLACK < until);
+            let of_this_policy = number(row, "policy_version").is_none_or(|of| Some(of) == version);
+            if known && holds && of_this_policy && (key == "boot_failures" || covers(key, offering)) {
                 self.broken(
                     "invariant_no_launch_while_a_refusal_holds",
                     format!("{} launches {offering:?}, and {row:?}", caller.name()),
@@ -96,8 +95,7 @@ impl Check {
         }
     }
 
-    /// At the end of a run, every shortage, quota, throttling and refusal of the caller that EC2 told the run is in the
-    /// control table, whatever else the run wrote there. (Not checked in worlds where writes fail. There, only the next
+    /// At the end of a run, every refusal and throttling that EC2 told the run is in the control table, whatever else the run wrote there. (Not checked in worlds where writes fail. There, only the next
     /// refusal may be stored.)
     pub fn invariant_a_refusal_is_remembered(&self, model: &Model, caller: &Caller) {
         if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
@@ -110,9 +108,9 @@ impl Check {
             }
             let row = model.get(&control_key(&control)).cloned();
             let of = |name| row.as_deref().and_then(|row| time(row, name));
-            // A quota pause may have ended by now, because something terminated. Then the row still says when it began.
+            // The limit by a quota may have ended by now, because something terminated. Then the row says when it ended.
             let lasts = of("until_at").is_some_and(|until| until > told_at + SLACK);
-            let noted = !key.starts_with("shortage#") && of("since_at").is_some_and(|since| since + SLACK >= told_at);
+            let noted = !key.starts_with("limit#short#") && of("until_at").is_some_and(|at| at + SLACK >= told_at);
             if !lasts && !noted {
                 let what = format!("{} was told at {told_at} of {key}: {row:?}", caller.name());
                 self.broken("invariant_a_refusal_is_remembered", what);
@@ -146,7 +144,8 @@ impl Check {
         let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
         // The check applies only if the run could have read the shortage.
         let success = time(row, "until_at").filter(|_| row.contains_key("count"));
-        let known = time(row, "since_at").into_iter().chain(success).all(|at| could_know(caller, at));
+        let refused = told_at(row).filter(|_| success.is_none());
+        let known = refused.into_iter().chain(success).all(|at| could_know(caller, at));
         let n = caller.takes(shortage);
         let most = count(row, "count").max(1);
         if recent && known && row.contains_key("wait_s") && n as i64 > most {

@@ -3,7 +3,7 @@
 use super::brakes::MOVED;
 use super::jobs::is_held;
 use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
-use crate::caller::{Caller, Kind};
+use crate::caller::{Caller, Kind, may_be_about};
 use crate::core::lock;
 use crate::database::Model;
 use crate::world::STEADY;
@@ -137,11 +137,9 @@ impl Check {
         let (Some(job), Some(size)) = (job, text(after, "size")) else { return };
         let (now, policies) = (self.core.now(), self.policies(RUN));
         let refused = |s: &Size| {
-            let kind = format!("#{}#", s.instance_type);
-            let told = |key: &str| key == format!("bad_request#{}", s.name) || key.contains(&kind);
+            let told = |key: &str| may_be_about(key, s);
             let lately = |row: &Row| time(row, "until_at").is_none_or(|until| now < until + AGAIN);
             caller.refusals().iter().any(|(key, _)| told(key))
-                || caller.taken(&format!("bad_request#{}", s.name)) > 0
                 || model.rows(Table::Control).any(|row| text(row, "key").is_some_and(told) && lately(row))
         };
         let is_full = |s: &Size| {

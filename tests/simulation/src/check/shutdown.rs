@@ -2,15 +2,14 @@
 
 use super::jobs::is_held;
 use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, set, text, time};
-use crate::caller::{Caller, Kind};
+use crate::caller::{Caller, Kind, covers};
 use crate::core::lock;
 use crate::database::Model;
-use model::Market;
-use model::control::ControlKey;
 use model::ids::{AllocId, JobId};
 use model::policy::{Fallback, Policy, Size};
 use model::time::{Span, Time};
-use store::{Item, Table, alloc_key, control_key};
+use model::{Market, Offering};
+use store::{Item, Table, alloc_key};
 
 /// Why a node may be shut down, as its record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -352,18 +351,30 @@ impl Check {
     }
 }
 
-/// Whether EC2 was short of every offering of a size when a run began, as the control table says.
+/// Whether EC2 refused every offering of a size when a run began, as the control table says.
 fn was_short(caller: &Caller, model: &Model, policy: &Policy, size: &Size) -> bool {
     let markets = [size.market, Market::OnDemand];
     let markets = markets.iter().take(if size.fallback == Fallback::OnDemand { 2 } else { 1 });
     let any = vec!["any".to_owned()];
     let places = if policy.launch.subnets.is_empty() { &any } else { &policy.launch.subnets };
     let is_short = |market: &Market, place: &String| {
-        let key = ControlKey::Shortage(format!("{market}#{}#{place}", size.instance_type));
-        model.get(&control_key(&key)).is_some_and(|row| {
+        let offering = Offering {
+            size: size.name.clone(),
+            instance_type: size.instance_type.clone(),
+            market: *market,
+            subnet_id: (place != "any").then(|| place.clone()),
+            zone: None,
+            template: policy.launch.template.clone().unwrap_or_default(),
+            template_version: None,
+            price_per_hour: size.price_per_hour,
+            capacity: size.capacity,
+        };
+        model.rows(Table::Control).any(|row| {
             let until = time(row, "until_at");
             let since = until.map(|until| until - Span::from_s(count(row, "wait_s")));
-            until.is_some_and(|at| at > caller.began()) && since.is_some_and(|at| at < caller.began())
+            text(row, "key").is_some_and(|key| covers(key, &offering))
+                && until.is_some_and(|at| at > caller.began())
+                && since.is_some_and(|at| at < caller.began())
         })
     };
     markets.into_iter().all(|market| places.iter().all(|place| is_short(market, place)))

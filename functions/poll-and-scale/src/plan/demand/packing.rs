@@ -14,7 +14,6 @@ use super::shelf::Kind;
 use model::control::ControlKey;
 use model::explain::{SetNote, name_of};
 use model::ids::{JobId, NodeId};
-use model::limits::Limit;
 use model::policy::Size;
 use model::reason::Reason;
 use model::{Capacity, Intent, JobSummary, Life, Market, NodeRecord, NodeState, NodeStatus, Offering, Usd};
@@ -75,7 +74,6 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) by_size: BTreeMap<&'a str, u32>,
     /// How many of them are launches of this plan.
     new_by_size: BTreeMap<&'a str, u32>,
-    pub(super) paused: Option<Limit>,
     heed: Heed,
     /// Whether a job, or the minimum, waits for the end of a pause or a shortage.
     pub(super) held_up: bool,
@@ -138,7 +136,6 @@ impl Blocked {
 
 impl<'v, 'a> Packing<'v, 'a> {
     pub(super) fn new(view: &'v View<'a>, heed: Heed) -> Self {
-        let control = &view.seen.control;
         let mut packing = Self {
             view,
             sizes: Sizes::new(&view.seen.policy),
@@ -148,7 +145,6 @@ impl<'v, 'a> Packing<'v, 'a> {
             spent: Usd::ZERO,
             by_size: BTreeMap::new(),
             new_by_size: BTreeMap::new(),
-            paused: control.launch_pause(view.now),
             heed,
             held_up: false,
             tried: BTreeMap::new(),
@@ -286,21 +282,17 @@ impl<'v, 'a> Packing<'v, 'a> {
         let mut blocked = Blocked { wait: Wait::Pause, why: Vec::new() };
         let mut ways: Vec<Offering> = Vec::new();
         let mut cheapest = None;
-        if let Some(limit) = &self.paused {
-            blocked.add(limit.reason(now));
-        } else {
-            for size in sizes {
-                // Room does not help a size for which EC2 has no capacity now.
-                let (of_size, refused) = self.attempts(size, asked);
-                if of_size.is_empty() {
-                    refused.into_iter().for_each(|reason| blocked.add(reason));
-                } else if let Some(cap) = self.cap_on(size) {
-                    blocked.wait = Wait::Room;
-                    blocked.add(cap);
-                } else {
-                    cheapest = cheapest.or(Some(*size));
-                    ways.extend(of_size);
-                }
+        for size in sizes {
+            // Room does not help a size that EC2 does not launch now.
+            let (of_size, refused) = self.attempts(size, asked);
+            if of_size.is_empty() {
+                refused.into_iter().for_each(|reason| blocked.add(reason));
+            } else if let Some(cap) = self.cap_on(size) {
+                blocked.wait = Wait::Room;
+                blocked.add(cap);
+            } else {
+                cheapest = cheapest.or(Some(*size));
+                ways.extend(of_size);
             }
         }
         if ways.is_empty() && blocked.wait == Wait::Pause && self.heed == Heed::Caps {

@@ -402,23 +402,35 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("limit", Look),
-        |s| s.entry("shortage#spot#m7a.large#any", 120, |row| EntryRow { message: Some("told".into()), ..row }),
-        &["EC2 is short of spot m7a.large any; next try in 2 min: told"],
+        |s| s.entry("limit#short#offering#spot#m7a.large#any", 120, |row| EntryRow { message: Some("told".into()), ..row }),
+        &["EC2 is short of spot m7a.large any", "next try in 2 min: told"],
         (|_| (), Well),
-        |s| s.entry("shortage#spot#m7a.large#any", 0, |row| row),
+        |s| s.entry("limit#short#offering#spot#m7a.large#any", 0, |row| row),
     ),
     row(
         ("limit", Wrong),
-        |s| s.entry("quota", 30, |row| row),
-        &["the account's limit is reached; next try in 30 s", "raise the account's limit"],
-        (|s| s.entry("backoff", 30, |row| row), Look),
-        |s| s.entry("quota", 0, |row| row),
+        |s| {
+            s.entry("limit#quota#market#spot", 30, |row| row);
+            let why = s.control.limits(at(NOW))[0].reason(at(NOW));
+            s.explained.waits(&job(0).summary, &[why]);
+        },
+        &["since 1 min ago; next try in 30 s; job", "waits for it", "Service Quotas"],
+        // Nobody waits for it.
+        (|s| s.entry("limit#quota#market#spot", 30, |row| row), Look),
+        |s| s.entry("limit#quota#market#spot", 0, |row| row),
     ),
     row(
         ("limit", Wrong),
-        |s| s.entry("bad_request#small", 0, |row| EntryRow { policy_version: Some(1), ..row }),
-        &["EC2 refuses to launch size small", "correct the policy"],
-        (|s| s.entry("bad_request#small", 0, |row| EntryRow { policy_version: Some(0), ..row }), Well),
+        |s| s.entry("limit#refused#subnet#subnet-1", 30, |row| row),
+        &["EC2 refuses launches with subnet subnet-1", "release launches"],
+        (|s| s.entry("limit#throttled#account", 30, |row| row), Look),
+        |s| s.entry("limit#refused#subnet#subnet-1", 0, |row| row),
+    ),
+    row(
+        ("limit", Wrong),
+        |s| s.entry("limit#wrong#template#nodes", 30, |row| EntryRow { policy_version: Some(1), ..row }),
+        &["EC2 refuses launches with launch template nodes", "correct the policy"],
+        (|s| s.entry("limit#wrong#template#nodes", 30, |row| EntryRow { policy_version: Some(0), ..row }), Well),
         |_| (),
     ),
     row(
