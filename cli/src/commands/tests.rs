@@ -30,7 +30,7 @@ use model::ids::JobId;
 use model::launch::LaunchRequest;
 use model::time::Span;
 use model::{
-    Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
+    Alloc, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
 };
 use runtime::observation::Observation;
 use std::collections::BTreeMap;

@@ -9,6 +9,7 @@ mod caps;
 mod demands;
 mod explained;
 mod outage;
+mod retries;
 mod sets;
 mod silence;
 

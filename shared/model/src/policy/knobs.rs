@@ -232,6 +232,13 @@ pub const KNOBS: &[Knob] = &[
         "after EC2 refused a launch for the account's limit, nothing is launched for this time",
     ),
     knob(
+        "retry.pause_s",
+        SECONDS,
+        "10",
+        "how long a job that failed or was lost waits before it is tried again; each wait is twice the one before",
+    ),
+    knob("retry.most_s", SECONDS, "600", "the longest of these waits"),
+    knob(
         "sweep.missing_grace_s",
         SECONDS,
         "300",
