@@ -20,7 +20,7 @@ use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Seek, Write};
+use std::io::{self, BufReader, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -93,7 +93,7 @@ impl Verdict {
     pub fn read(mut self) -> Option<EndCause> {
         self.0.rewind().ok()?;
         // Until the helper says something, the file describes the command.
-        serde_json::from_reader(&self.0).ok()
+        serde_json::from_reader(BufReader::new(&self.0)).ok()
     }
 }
 
@@ -119,7 +119,7 @@ pub fn run(mut stdin: File) -> EndCause {
 }
 
 fn begin(stdin: &File) -> EndCause {
-    let start: JobStart = match serde_json::from_reader(stdin) {
+    let start: JobStart = match serde_json::from_reader(BufReader::new(stdin)) {
         Ok(start) => start,
         Err(e) => return EndCause::NotStarted { why: format!("its helper was told nothing to run: {e}") },
     };
