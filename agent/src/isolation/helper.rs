@@ -112,16 +112,17 @@ pub fn run(mut stdin: File) -> EndCause {
         stdin.rewind()?;
         stdin.write_all(&said)
     });
-    match written {
-        Ok(()) => cause,
-        Err(e) => EndCause::NotStarted { why: format!("{cause}; and the helper cannot say so: {e}") },
+    // Without a verdict the supervisor has the exit code.
+    if let Err(error) = written {
+        tracing::warn!(%error, "the helper cannot say why it did not become the command");
     }
+    cause
 }
 
 fn begin(stdin: &File) -> EndCause {
     let start: JobStart = match serde_json::from_reader(BufReader::new(stdin)) {
         Ok(start) => start,
-        Err(e) => return EndCause::NotStarted { why: format!("its helper was told nothing to run: {e}") },
+        Err(e) => return EndCause::NotStarted { why: format!("standard input says nothing to run: {e}") },
     };
     let Some((name, args)) = start.command.split_first() else {
         return EndCause::Rejected { why: "the command is empty".to_owned() };
