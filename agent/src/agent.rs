@@ -105,8 +105,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
-    // Before the first heartbeat, so that the control plane places nothing on a node that takes no work.
-    guard::note(&state, guard.refusal().await);
+    guard::first(&state, &guard).await;
     // Runs one round first, so that the first report lists the allocs that are on the machine.
     reconcile::run_once(&state, &mut runner).await;
     let uploads = Uploads::start(Arc::clone(&state), unsent, S3Access::new(s3, role, imds.clone(), region, clock));

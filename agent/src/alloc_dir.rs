@@ -19,9 +19,10 @@
 //! a part of their content. So a command runs at most once, and has only one end.
 //! Does not: start or stop processes, or look at them.
 
-use crate::atomic_file::{self, absent_is_fine};
+use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
 use crate::runtime::RuntimeKind;
+use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::time::Time;
 use model::wire::AllocOrder;
@@ -32,6 +33,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// Disk space for the exit record.
+const RESERVE_BYTES: usize = 8 << 10;
 
 /// What a supervisor needs to know: the content of `task.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,14 +86,10 @@ impl StartRecord {
 }
 
 /// How the alloc ended: the content of `exit.json`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
-    /// The exit code of the command, or 128 + the number of the signal that killed it; absent when there is neither.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// Why the alloc ended, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
+    /// Why the alloc ended.
+    pub cause: EndCause,
     /// When the alloc started, by the node's own clock. Only people read this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
@@ -99,9 +99,9 @@ pub struct ExitRecord {
 }
 
 impl ExitRecord {
-    /// An end without an exit code.
-    pub fn without_code(message: impl Into<String>) -> Self {
-        Self { message: Some(message.into()), ..Self::default() }
+    /// An end for this cause.
+    pub const fn of(cause: EndCause) -> Self {
+        Self { cause, started_at: None, finished_at: None }
     }
 }
 
@@ -173,7 +173,8 @@ impl AllocDir {
     pub fn owner(&self) -> io::Result<Option<u32>> {
         match fs::symlink_metadata(self.work()) {
             Ok(work) => Ok(Some(work.uid())),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            // Not a directory: a stray file beside the directories of allocs has no user id of a job.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(e),
         }
     }
@@ -217,6 +218,16 @@ impl AllocDir {
     /// Writes down how the alloc ended. A later record does not replace the first.
     pub fn write_exit_record(&self, exit: &ExitRecord) -> io::Result<()> {
         atomic_file::create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
+    }
+
+    /// Disk space for the exit record, because the job may fill the disk.
+    pub fn reserve(&self) -> Spare {
+        Spare::new(self.0.join("reserve"), RESERVE_BYTES)
+    }
+
+    /// [`Self::write_exit_record`], on the space that is kept for it.
+    pub fn write_exit_record_on(&self, reserve: &Spare, exit: &ExitRecord) -> io::Result<()> {
+        reserve.create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
     }
 
     /// How the alloc ended; `None` if there is no exit record yet.

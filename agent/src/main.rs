@@ -2,6 +2,7 @@
 
 use aws_credential_types::Credentials;
 use clap::Parser;
+use model::EndCause;
 use model::time::Time;
 use nodekeeper_agent::OWN_PROGRAM;
 use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
@@ -13,6 +14,7 @@ use nodekeeper_agent::s3_access::S3Environment;
 use nodekeeper_agent::supervisor::{self, SupervisorContext};
 use std::io::Write;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -34,10 +36,13 @@ fn main() -> ExitCode {
         None => run_agent(args),
         Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),
         Some(InternalCommand::AsUser) => {
-            let (program, error) = helper::run(std::io::stdin().lock());
-            print_error(&format!("cannot run {program:?}: {error}"));
-            // As in a shell: 127 if the command is not found, 126 if it cannot be run.
-            return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
+            let cause = match std::io::stdin().as_fd().try_clone_to_owned() {
+                Ok(stdin) => helper::run(stdin.into()),
+                Err(e) => EndCause::NotStarted { why: format!("its helper has no standard input: {e}") },
+            };
+            print_error(&cause.to_string());
+            // As in a shell: 127 if the program is not found, 126 if it cannot be run.
+            return ExitCode::from(cause.exit_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(126));
         }
         Some(InternalCommand::EndUser { uid, reaper }) => end::run_helper(uid, reaper).map_err(Into::into),
         Some(InternalCommand::Probe) => {

@@ -220,7 +220,7 @@ mod tests {
         let dir = disk.alloc(0, "0123456789");
         assert_eq!(disk.read(0, Start::Byte(0)), (0, "0123".into(), Then::More));
         assert_eq!(disk.read(0, Start::Last(3)), (7, "789".into(), Then::More));
-        dir.write_exit_record(&ExitRecord::default()).unwrap();
+        dir.write_exit_record(&ExitRecord::of(model::EndCause::Exited { code: 0 })).unwrap();
         assert_eq!(disk.read(0, Start::Byte(4)), (4, "4567".into(), Then::More));
         assert_eq!(disk.read(0, Start::Byte(8)), (8, "89".into(), Then::End));
         assert_eq!(disk.read(0, Start::Byte(10)), (10, String::new(), Then::End));

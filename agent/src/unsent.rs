@@ -236,10 +236,12 @@ mod tests {
         let disk = Disk::new(100);
         let dir = disk.alloc(0, "zero");
         assert_eq!(disk.waiting(), [], "it may still grow");
-        dir.write_exit_record(&ExitRecord::default()).unwrap();
+        dir.write_exit_record(&ExitRecord::of(model::EndCause::Exited { code: 0 })).unwrap();
         let other: NodeId = "4-01JD0000000000000000000000".parse().unwrap();
         for (n, of, output_s3) in [(5, node_id(), None), (6, other, Some(place(6)))] {
-            disk.alloc_of(n, "not ours", of, output_s3).write_exit_record(&ExitRecord::default()).unwrap();
+            disk.alloc_of(n, "not ours", of, output_s3)
+                .write_exit_record(&ExitRecord::of(model::EndCause::Exited { code: 0 }))
+                .unwrap();
         }
         let all = disk.unsent.waiting().unwrap();
         assert_eq!(all, [Waiting { alloc_id: alloc_id(0), place: place(0), path: dir.output(), size: 4 }]);
@@ -256,7 +258,7 @@ mod tests {
     fn what_is_stored_is_not_kept_and_what_ended_with_the_machine_is() {
         let disk = Disk::new(100);
         let stored = disk.alloc(0, "stored");
-        stored.write_exit_record(&ExitRecord::default()).unwrap();
+        stored.write_exit_record(&ExitRecord::of(model::EndCause::Exited { code: 0 })).unwrap();
         disk.unsent.settled(alloc_id(0)).unwrap();
         assert_eq!(disk.waiting(), []);
         destroy(&disk, 0, &stored);

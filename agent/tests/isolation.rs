@@ -25,14 +25,15 @@ macro_rules! needs_root {
 struct Ids {
     jobs: String,
     caches: String,
+    /// The first user id that a job gets.
     first: u32,
 }
 
 fn ids() -> Ids {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let of_process = std::process::id() % 20_000;
-    let first = 1_500_000_000 + of_process * 10_000 + NEXT.fetch_add(20, Ordering::Relaxed);
-    Ids { jobs: format!("{first}-{}", first + 9), caches: format!("{}-{}", first + 10, first + 19), first }
+    let base = 1_500_000_000 + of_process * 10_000 + NEXT.fetch_add(20, Ordering::Relaxed);
+    Ids { jobs: format!("{base}-{}", base + 9), caches: format!("{}-{}", base + 10, base + 19), first: base + 1 }
 }
 
 impl Ids {
@@ -222,7 +223,7 @@ async fn an_alloc_whose_supervisor_is_killed_leaves_nothing_running() {
     assert!(process_table::of_user(ids.first).len() >= 2);
     process_table::send(supervisor, nix::sys::signal::Signal::SIGKILL);
     let end = node.end_of(0).await;
-    assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, None));
+    assert_eq!((end.client, common::code(&end)), (ClientStatus::Lost, None));
     assert_eq!(process_table::of_user(ids.first), [] as [i32; 0]);
     assert_eq!(std::fs::metadata(node.alloc_dir(0).join("work")).unwrap().uid(), 0, "its files were taken away");
 }
@@ -238,7 +239,7 @@ async fn a_user_id_is_used_again_only_after_its_files_are_closed() {
         orders.push(order(copy, "id -u; echo x > mine; echo x > /tmp/left"));
         node.with(|p| p.order(orders.clone()));
         let uid: u32 = output(&node, copy).await.trim().parse().unwrap();
-        assert_eq!(uid, ids.first + copy % 9, "in turn; the last id of the range ends jobs");
+        assert_eq!(uid, ids.first + copy % 8, "in turn; the first and the last id of the range are no job's");
         let dir = node.alloc_dir(copy);
         for file in ["work", "tmp", "output"] {
             let file = std::fs::metadata(dir.join(file)).unwrap();
@@ -311,7 +312,7 @@ async fn what_a_job_keeps_in_dev_shm_counts_as_its_memory() {
 async fn with_all_user_ids_in_use_an_alloc_waits() {
     needs_root!();
     let (mut node, ids) = (TestNode::new().await, ids());
-    let range = format!("{}-{}", ids.first, ids.first + 1);
+    let range = format!("{}-{}", ids.first - 1, ids.first + 1);
     node.with(|p| p.order(vec![order(0, "while ! test -e end; do sleep 0.05; done"), order(1, "echo ran")]));
     node.start(&["--job-uids", &range, "--cache-gids", &ids.caches, "--allow-metadata"]);
     let log = node.dir.path().join("agent.log");
@@ -334,13 +335,13 @@ async fn allocs_that_name_a_cache_share_it_one_after_the_other() {
     node.with(|p| p.order(vec![first.clone()]));
     node.start(&ids.args());
     let groups = output(&node, 0).await;
-    assert_eq!(groups, format!("{} {}\n", ids.first, ids.first + 10), "its own group and that of the cache");
+    assert_eq!(groups, format!("{} {}\n", ids.first, ids.first + 9), "its own group and that of the cache");
     let script =
         "cd $NODEKEEPER_CACHE_M2 && cat dir/file && echo 2 > dir/file && echo 3 > dir/new && rm -r dir && echo ok";
     node.with(|p| p.order(vec![first, with_cache(order(1, script))]));
     assert_eq!(output(&node, 1).await, "1\nok\n");
     let cache = std::fs::metadata(node.data().join("caches/m2")).unwrap();
-    assert_eq!((cache.uid(), cache.gid(), cache.mode() & 0o7777), (0, ids.first + 10, 0o2770));
+    assert_eq!((cache.uid(), cache.gid(), cache.mode() & 0o7777), (0, ids.first + 9, 0o2770));
 }
 
 #[tokio::test]
@@ -367,7 +368,7 @@ async fn the_agents_files_are_closed_to_others() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
     assert_eq!(mode(&config), 0o600);
     let data = node.data();
-    let mut files: Vec<_> = ["lock", "state.json", "reserve"].iter().map(|name| data.join(name)).collect();
+    let mut files: Vec<_> = ["lock", "state.json", "state.spare"].iter().map(|name| data.join(name)).collect();
     let alloc = node.alloc_dir(0);
     files.extend(["label", "task.json", "started", "supervisor.log", "output", "reserve"].map(|name| alloc.join(name)));
     for file in files {

@@ -185,7 +185,7 @@ impl Node {
     }
 
     pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
-        let ended = Ended { exit_code: Some(exit_code), message: None, log_tail: Some("the end\n".into()) };
+        let ended = Ended { cause: model::EndCause::Exited { code: exit_code }, log_tail: Some("the end\n".into()) };
         self.protocol.observe(order.alloc_id, Seen::Ended(ended));
     }
 }

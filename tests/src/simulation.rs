@@ -96,6 +96,13 @@ fn every_invariant_holds_where_agents_take_no_work_for_a_while() {
 }
 
 #[test]
+fn no_job_fails_because_machines_can_start_nothing() {
+    for seed in 1..=6 {
+        hold(&world(seed, "--small --hours 1 --fault CannotStart=0.05"), How::default());
+    }
+}
+
+#[test]
 fn every_invariant_holds_where_a_run_reads_a_small_part_of_the_queue() {
     for seed in 1..=8 {
         hold(&world(seed, "--small --hours 1 --queue-rows 4"), How::default());

@@ -30,6 +30,7 @@ const KEEP: Retention = Retention {
     events: Span::from_s(86_400),
     failed_handles: Span::from_s(60),
     creating: Span::from_s(600),
+    retry: (Span::ZERO, Span::ZERO),
 };
 
 /// The database that holds the tables.
@@ -134,7 +135,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let node =
         steps::place(&tables.store, &first, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap().remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
-    let failed = Ending { client: ClientStatus::Failed, exit_code: Some(1), message: None, log_tail: None };
+    let failed = Ending::exited(1);
     // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
     // `failed_handles`, which is longer here.
     let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
@@ -260,7 +261,7 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     steps::place(&tables.store, &job, &members, None, |_| None, KEEP, at(82)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     let ids: Vec<AllocId> = jobs[0].summary.allocs.iter().copied().collect();
-    assert_eq!((jobs[0].summary.state, jobs[0].summary.copies), (JobState::Placed, 2));
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Placed, 2));
     assert_eq!(ids.iter().map(|i| (i.member, i.copy)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
     for (n, id) in ids.iter().enumerate() {
         let life = nodes[n].life().unwrap();
@@ -291,7 +292,7 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
     assert!(placed.unwrap_err().is_conflict());
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!((nodes, handles), (vec![node.clone()], vec![trace.clone()]));
-    assert_eq!((jobs[0].summary.state, jobs[0].summary.copies), (JobState::Queued, 1));
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Queued, 1));
     steps::place(&tables.store, &jobs[0], &[(0, &node)], None, |_| None, KEEP, at(90)).await.unwrap();
     let next = AllocId { copy: 1, ..id };
     let (_, jobs, handles) = tables.all().await;
@@ -311,8 +312,7 @@ async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
 async fn an_end_is_one_transaction(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, job, alloc) = placed(&tables).await;
-    let ending =
-        Ending { client: ClientStatus::Complete, exit_code: Some(0), message: None, log_tail: Some("x".into()) };
+    let ending = Ending { log_tail: Some("x".into()), ..Ending::exited(0) };
     // A node record that is not current any more: nothing changes.
     let old = fixtures::ready(0);
     let before = tables.all().await;
@@ -338,12 +338,10 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
 async fn a_job_never_ends_twice(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
-    let ending = |client| Ending { client, exit_code: None, message: None, log_tail: None };
-    let after =
-        steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Complete), KEEP, at(90)).await;
+    let after = steps::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(0), KEEP, at(90)).await;
     let node = after.unwrap().unwrap();
     let before = tables.all().await;
-    let again = steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Failed), KEEP, at(91)).await;
+    let again = steps::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(1), KEEP, at(91)).await;
     assert!(again.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
 }

@@ -65,7 +65,7 @@ impl World {
     fn end_process(&mut self, alloc: AllocId, exit_code: i32) {
         for node in self.nodes.values_mut() {
             if node.protocol.unfinished().contains(&alloc) {
-                let ended = Ended { exit_code: Some(exit_code), message: None, log_tail: None };
+                let ended = Ended { cause: model::EndCause::Exited { code: exit_code }, log_tail: None };
                 node.protocol.observe(alloc, Seen::Ended(ended));
             }
         }
@@ -119,12 +119,12 @@ async fn history_of_a_job_is_its_whole_story() {
         ("alloc#J.0.0 back: ", "reported by its node"),
         ("alloc#J.0.0 stay: ", "its node is back: J.0.0 stays of 2 copies, by best"),
         ("alloc#J.0.1 stop: ", "J.0.0 stays of 2 copies, by best"),
-        ("alloc#J.0.1 failed: ", "exit code 143: reported by its node"),
-        ("alloc#J.0.0 failed: ", "exit code 3: reported by its node"),
-        ("job#J end_job: ", "queued: member 0 failed: retry 1 of 1, 0 left (J.0.0)"),
+        ("alloc#J.0.1 failed: ", "exit code 143"),
+        ("alloc#J.0.0 failed: ", "exit code 3"),
+        ("job#J end_job: ", "queued: exit code 3; retry 1 of 1, 0 left"),
         ("alloc#J.0.2 place: on slot ", "it fits on slot "),
         ("alloc#J.0.2 start: ", "reported by its node"),
-        ("alloc#J.0.2 complete: ", "exit code 0: reported by its node"),
+        ("alloc#J.0.2 complete: ", "exit code 0"),
         ("job#J end_job: ", "complete"),
     ] {
         let line = rest.next().unwrap_or_else(|| panic!("{begins} is not told: {story:#?}"));

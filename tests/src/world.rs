@@ -312,6 +312,7 @@ pub fn quick_policy() -> Value {
     policy["stale"] = json!({"after_s": 900, "orphan_after_s": 120});
     policy["heartbeat"] = json!({"ttl_s": 20, "idle_s": 10, "grace_s": 10, "blackout_s": 0});
     policy["sweep"] = json!({"failed_keep_s": 30, "creating_s": 60});
+    policy["retry"] = json!({"pause_s": 0});
     policy
 }
 

@@ -9,6 +9,8 @@
 //! Does not: know allocs, or wait for the command.
 
 use crate::isolation::{cgroup, keyrings};
+use crate::program;
+use model::EndCause;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -19,7 +21,7 @@ use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, BufReader, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -75,26 +77,65 @@ pub fn as_stdin(content: &impl Serialize) -> io::Result<Stdio> {
 
 /// The standard input that carries these bytes to a helper.
 pub fn as_stdin_bytes(content: &[u8]) -> io::Result<Stdio> {
+    in_memory(content).map(Stdio::from)
+}
+
+/// A file in memory with these bytes.
+fn in_memory(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("nodekeeper-helper", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(content)?;
     file.rewind()?;
-    Ok(Stdio::from(file))
+    Ok(file)
 }
 
-/// Becomes the command that `stdin` describes. Returns only if that fails, with the program's name if it is known.
-pub fn run(stdin: impl Read) -> (String, io::Error) {
-    let start: JobStart = match serde_json::from_reader(stdin) {
+/// Tells why a helper did not become the command. The command has no way to it: it gets another standard input.
+#[derive(Debug)]
+pub struct Verdict(File);
+
+impl Verdict {
+    /// What the helper has said. `None` if it became the command.
+    pub fn read(mut self) -> Option<EndCause> {
+        self.0.rewind().ok()?;
+        // Until the helper says something, the file describes the command.
+        serde_json::from_reader(BufReader::new(&self.0)).ok()
+    }
+}
+
+/// The standard input that makes a helper the command, and what it says if it cannot become it.
+pub fn start_as(start: &JobStart) -> io::Result<(Stdio, Verdict)> {
+    let file = in_memory(&serde_json::to_vec(start)?)?;
+    Ok((Stdio::from(file.try_clone()?), Verdict(file)))
+}
+
+/// Becomes the command that `stdin` describes. Returns only if that fails, and has written the cause into `stdin` then.
+pub fn run(mut stdin: File) -> EndCause {
+    let cause = begin(&stdin);
+    let said = serde_json::to_vec(&cause).map_err(io::Error::from);
+    let written = said.and_then(|said| {
+        stdin.set_len(0)?;
+        stdin.rewind()?;
+        stdin.write_all(&said)
+    });
+    // Without a verdict the supervisor has the exit code.
+    if let Err(error) = written {
+        tracing::warn!(%error, "the helper cannot say why it did not become the command");
+    }
+    cause
+}
+
+fn begin(stdin: &File) -> EndCause {
+    let start: JobStart = match serde_json::from_reader(BufReader::new(stdin)) {
         Ok(start) => start,
-        Err(e) => return (String::new(), io::Error::other(format!("standard input says nothing to run: {e}"))),
+        Err(e) => return EndCause::NotStarted { why: format!("standard input says nothing to run: {e}") },
     };
-    let Some((program, args)) = start.command.split_first() else {
-        return (String::new(), io::Error::other("the command is empty"));
+    let Some((name, args)) = start.command.split_first() else {
+        return EndCause::Rejected { why: "the command is empty".to_owned() };
     };
-    let error = match restrict(&start) {
-        Ok(()) => Command::new(program).args(args).env_clear().envs(&start.env).stdin(Stdio::null()).exec(),
-        Err(e) => e,
-    };
-    (program.clone(), error)
+    if let Err(e) = restrict(&start) {
+        return EndCause::NotStarted { why: e.to_string() };
+    }
+    let error = Command::new(name).args(args).env_clear().envs(&start.env).stdin(Stdio::null()).exec();
+    program::why_not(name, start.env.get("PATH").map(String::as_str), Path::new("."), &error)
 }
 
 fn restrict(start: &JobStart) -> io::Result<()> {
@@ -107,7 +148,8 @@ fn restrict(start: &JobStart) -> io::Result<()> {
         if let Some(mounts) = &sandbox.mounts {
             enter_private_mounts(mounts).map_err(|e| failed("make the private mounts", &e))?;
         }
-        setrlimit(Resource::RLIMIT_NPROC, sandbox.max_tasks, sandbox.max_tasks)?;
+        setrlimit(Resource::RLIMIT_NPROC, sandbox.max_tasks, sandbox.max_tasks)
+            .map_err(|e| failed("limit the tasks", &e.into()))?;
         // The group is the alloc's own, or a cache's: its members may write.
         umask(Mode::from_bits_truncate(0o002));
     }

@@ -46,7 +46,8 @@ pub enum JobUsers {
 /// The ids that allocs get, and what the machine allows besides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnIds {
-    /// The ids of users. The last one is never a job's: it ends jobs.
+    /// The ids of users. The first and the last one are never a job's: the machine is tried with both, and the last one ends
+    /// jobs.
     pub uids: IdRange,
     /// The ids of groups that share a cache.
     pub cache_gids: IdRange,
@@ -61,7 +62,7 @@ pub struct OwnIds {
 impl OwnIds {
     /// The ids for allocs.
     pub fn job_uids(&self) -> IdRange {
-        IdRange { last: self.uids.last.saturating_sub(1), ..self.uids }
+        IdRange { first: self.uids.first.saturating_add(1), last: self.uids.last.saturating_sub(1) }
     }
 }
 

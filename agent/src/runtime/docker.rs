@@ -10,13 +10,16 @@ use crate::isolation::JobUser;
 use crate::isolation::helper::as_stdin_bytes;
 use crate::isolation::metadata::Reached;
 use crate::runtime::interface::{
-    CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Runtime, StopRequest,
+    CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
 };
+use model::EndCause;
 use model::container_env::{Passing, passing};
 use model::spec::is_image_reference;
+use model::wire::AllocOrder;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -35,6 +38,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Docker's own exit code when it could not run the container.
 const DOCKER_FAILED: i32 = 125;
+/// The exit codes if the program of the command cannot be run, or is not in the image.
+const CANNOT_RUN: i32 = 126;
+const NO_PROGRAM: i32 = 127;
+/// The exit code if the kernel killed the command.
+const KILLED: i32 = 137;
 
 /// Runs a command in a container.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +77,7 @@ impl Runtime for DockerRuntime {
         let mut env = spec.agent_env.clone();
         env.extend(variables.by_name);
         let stdin = as_stdin_bytes(variables.file.as_bytes()).map_err(LaunchError::PassEnvironment)?;
-        Ok(Invocation { program: "docker".into(), args, env, stdin })
+        Ok(Invocation { program: "docker".into(), args, env, stdin, process: Process::Client })
     }
 
     fn begin_stop(&self, request: StopRequest) {
@@ -89,8 +97,22 @@ impl Runtime for DockerRuntime {
         true
     }
 
-    fn explain_exit_code(&self, code: i32) -> Option<&'static str> {
-        (code == DOCKER_FAILED).then_some("docker could not run the container: see the output")
+    fn judge<'a>(
+        &'a self,
+        order: &'a AllocOrder,
+        code: i32,
+        output: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Option<EndCause>> + Send + 'a>> {
+        Box::pin(async move {
+            let name = order.alloc_id.to_string();
+            let format = "{{.State.StartedAt}} {{.State.OOMKilled}}";
+            // Without an answer the container counts as one that was never started.
+            let state = docker(&["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
+            let mut words = state.split_whitespace();
+            let is_started = words.next().is_some_and(|at| at.starts_with("20"));
+            let is_out_of_memory = words.next() == Some("true");
+            judged(order, code, output, is_started, is_out_of_memory)
+        })
     }
 
     fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
@@ -198,6 +220,43 @@ async fn stop(name: String, kill_timeout_s: u64) -> io::Result<()> {
     docker(&["stop", "--time", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
 }
 
+/// What the exit code of `docker run` means if it is not the command's own.
+fn judged(order: &AllocOrder, code: i32, output: &str, is_started: bool, is_out_of_memory: bool) -> Option<EndCause> {
+    if is_started {
+        let (allowed_mib, is_killed) = (order.memory_mib, code == KILLED && is_out_of_memory);
+        return is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
+    }
+    let program = order.command.first().cloned().unwrap_or_default();
+    let is_client_s = |line: &&str| line.starts_with("docker:") || line.starts_with("Error");
+    let line =
+        output.lines().rev().find(is_client_s).or_else(|| output.lines().next_back()).unwrap_or("no word of why");
+    let (why, lower) = (format!("docker could not run the container: {}", line.trim()), line.to_ascii_lowercase());
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    match code {
+        // What the registry says of this image is not the node's fault, and another node hears the same.
+        DOCKER_FAILED if has(IMAGE_REFUSED) => Some(EndCause::Lost { why }),
+        DOCKER_FAILED => Some(EndCause::NotStarted { why }),
+        NO_PROGRAM if has(&["executable file not found", "no such file"]) => Some(EndCause::NotFound { program }),
+        CANNOT_RUN if has(&["permission denied", "is a directory", "exec format"]) => {
+            Some(EndCause::NotExecutable { program })
+        }
+        _ => None,
+    }
+}
+
+/// What registries and the daemon say if there is no such image, or if it may not be had.
+const IMAGE_REFUSED: &[&str] = &[
+    "manifest unknown",
+    "manifest for",
+    "no matching manifest",
+    "not found: manifest",
+    "repository does not exist",
+    "pull access denied",
+    "unauthorized",
+    "invalid reference format",
+    "name unknown",
+];
+
 /// The image that has only the agent's program.
 const PROBE_IMAGE: &str = concat!("nodekeeper-agent-probe:", env!("CARGO_PKG_VERSION"));
 
@@ -248,7 +307,6 @@ mod tests {
     use super::*;
     use crate::isolation::helper::Sandbox;
     use crate::protocol::testing::{node_id, order};
-    use model::wire::AllocOrder;
 
     fn invocation(order: &AllocOrder, env: &Environment) -> Result<Invocation, LaunchError> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
@@ -312,6 +370,34 @@ mod tests {
             let args = invocation(&order, &Environment::new()).unwrap().args.join(" ");
             assert!(args.contains(want) && !args.contains(never), "{args}");
         }
+    }
+
+    #[test]
+    fn an_exit_code_of_docker_itself_is_told_from_that_of_the_command() {
+        let order = AllocOrder { memory_mib: 64, command: vec!["x".into()], ..order(0, 1) };
+        let kind = |code, output: &str, is_started, is_out_of_memory| {
+            let cause = judged(&order, code, output, is_started, is_out_of_memory);
+            cause.map(|cause| serde_json::to_value(cause).unwrap()["kind"].as_str().unwrap().to_owned())
+        };
+        let own = |code, output: &str| kind(code, output, false, false);
+        for (output, want) in [
+            ("docker: the registry answers 429: too many requests", "not_started"),
+            ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "not_started"),
+            ("pulling\ndocker: no space left on device.\nSee 'docker run --help'.", "not_started"),
+            ("", "not_started"),
+            ("docker: Error response from daemon: manifest for a:b not found: manifest unknown.", "lost"),
+            ("docker: Error response from daemon: pull access denied for x, repository does not exist", "lost"),
+        ] {
+            assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
+        }
+        let oci = "docker: Error response from daemon: OCI runtime create failed: exec: \"x\": ";
+        assert_eq!(own(127, &format!("{oci}executable file not found in $PATH")).as_deref(), Some("not_found"));
+        assert_eq!(own(126, &format!("{oci}permission denied")).as_deref(), Some("not_executable"));
+        for code in [1, 125, 126, 127, 137] {
+            assert_eq!(kind(code, "docker: permission denied", true, false), None, "{code} is the command's own");
+        }
+        assert_eq!(kind(137, "", true, true).as_deref(), Some("over_memory"));
+        assert_eq!(kind(1, "", true, true), None, "another process of the container was killed");
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! Does not: choose the user, or the restrictions.
 
 use crate::isolation::JobUser;
-use crate::isolation::helper::{JobStart, as_stdin};
+use crate::isolation::helper::{JobStart, start_as};
 use crate::process_table;
-use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Runtime, StopRequest};
+use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Process, Runtime, StopRequest};
 use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -48,7 +48,8 @@ impl Runtime for ProcessRuntime {
         let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
         let Some(user) = spec.user else {
             let (program, args) = (PathBuf::from(program), args.to_vec());
-            return Ok(Invocation { program, args, env: spec.env.clone(), stdin: Stdio::null() });
+            let (env, stdin) = (spec.env.clone(), Stdio::null());
+            return Ok(Invocation { program, args, env, stdin, process: Process::Command });
         };
         let start = JobStart {
             command: command.clone(),
@@ -58,9 +59,9 @@ impl Runtime for ProcessRuntime {
             groups: user.groups.clone(),
             sandbox: spec.sandbox.cloned(),
         };
-        let stdin = as_stdin(&start).map_err(LaunchError::PassEnvironment)?;
-        let args = vec!["as-user".to_owned()];
-        Ok(Invocation { program: spec.agent_program.to_owned(), args, env: spec.agent_env.clone(), stdin })
+        let (stdin, verdict) = start_as(&start).map_err(LaunchError::PassEnvironment)?;
+        let (args, env) = (vec!["as-user".to_owned()], spec.agent_env.clone());
+        Ok(Invocation { program: spec.agent_program.to_owned(), args, env, stdin, process: Process::Helper(verdict) })
     }
 
     fn begin_stop(&self, request: StopRequest) {

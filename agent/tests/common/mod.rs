@@ -403,3 +403,13 @@ impl Drop for TestNode {
 pub fn is_alive(pid: &str) -> bool {
     process_table::read(pid.parse().unwrap()).is_some_and(|p| !p.zombie)
 }
+
+/// The exit code of an end.
+pub fn code(end: &AllocUpdate) -> Option<i32> {
+    end.cause.as_ref().and_then(model::EndCause::exit_code)
+}
+
+/// The cause of an end in words.
+pub fn cause(end: &AllocUpdate) -> String {
+    end.cause.as_ref().map(ToString::to_string).unwrap_or_default()
+}

@@ -53,7 +53,7 @@ mod web;
 
 pub use next::Next;
 pub(crate) use show::command as command_line;
-pub use show::{Screen, error};
+pub use show::{Screen, error, is_closed};
 pub(crate) use status::{Check, Level, Seen, Status, node_word, none_or};
 pub(crate) use story::{Happening, WHOLE as WHOLE_STORY, of_job as story_of_job};
 

@@ -139,7 +139,7 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 10] {
         or_blank(life.map(|l| l.intent).filter(|i| *i != Intent::Run)),
         or_blank(life.map(|l| l.allocs.len())),
         when_known(record.contact().map(|c| c.last_ping_at), now),
-        record.reason.clone(),
+        record.why(),
     ]
 }
 
@@ -205,6 +205,7 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
         rows.field("lease ends", Some(moment(contact.lease_expires_at, now)));
         rows.field("busy", contact.busy.then_some("yes: its agent says so"));
         rows.field("takes no work", contact.refuses.as_deref());
+        rows.field("since", contact.refuses_since_at.map(|at| moment(at, now)));
         rows.field("idle since", contact.idle_since_at.map(|at| moment(at, now)));
     }
     rows

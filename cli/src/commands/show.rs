@@ -138,6 +138,15 @@ pub(super) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(show).collect())
 }
 
+/// Whether the reader of the output has closed the pipe.
+pub fn is_closed(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.map(io::Error::kind).or(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
 /// The text of an error and its causes. The text may quote what a node or a user wrote, so control characters in it are
 /// shown and not obeyed.
 pub fn error(error: &anyhow::Error) -> String {

@@ -29,9 +29,7 @@ use model::fixtures::{self, at};
 use model::ids::JobId;
 use model::launch::LaunchRequest;
 use model::time::Span;
-use model::{
-    Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
-};
+use model::{Alloc, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus};
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -6,6 +6,7 @@
 //! with the alloc's end, in `store::steps`.
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
+use crate::end_cause::{EndCause, Ending, clip};
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
 use crate::node::{NodeRecord, Version};
@@ -19,8 +20,6 @@ use serde::{Deserialize, Serialize};
 
 /// How many entries of its history an alloc keeps. The oldest go first.
 pub const MAX_HISTORY: usize = 50;
-/// The longest message kept, in bytes.
-const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// A row of the allocs table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,12 +39,12 @@ pub struct Alloc {
     /// Where its node stores the whole output after the end; `None`: nowhere. It does not change with the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
-    /// The exit code of the process; 128 + the number of the signal that ended it.
+    /// Why the alloc ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<EndCause>,
+    /// The exit code that the cause has ([`EndCause::exit_code`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why the alloc ended, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
     /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
@@ -68,26 +67,6 @@ pub struct HistoryEntry {
     pub field: String,
     pub value: String,
     pub reason: String,
-}
-
-/// How an alloc ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Ending {
-    /// `complete`, `failed` or `lost`.
-    pub client: ClientStatus,
-    /// The exit code of the process, if it ended by itself.
-    pub exit_code: Option<i32>,
-    pub message: Option<String>,
-    /// The last part of the output of the process.
-    pub log_tail: Option<String>,
-}
-
-impl Ending {
-    /// The alloc is lost: its node is gone, or the alloc is no longer on it.
-    pub fn lost(reason: &str) -> Self {
-        Self { client: ClientStatus::Lost, exit_code: None, message: Some(reason.to_owned()), log_tail: None }
-    }
 }
 
 /// Whether a copy stays when a reconnect is resolved.
@@ -140,8 +119,8 @@ impl Alloc {
             nodes: job.summary.nodes,
             priority: job.summary.priority,
             output_s3: None,
+            cause: None,
             exit_code: None,
-            message: None,
             log_tail: None,
             history: Vec::new(),
             finished_at: None,
@@ -178,15 +157,14 @@ impl Alloc {
             };
         }
         match update.client {
-            ClientStatus::Complete | ClientStatus::Failed => ReportOutcome::Ends(Ending {
-                client: update.client,
-                exit_code: update.exit_code,
-                message: update.message.as_deref().map(|m| clip(m, MAX_MESSAGE_BYTES).to_owned()),
-                log_tail: update.log_tail.as_deref().map(|t| clip_front(t, MAX_LOG_TAIL_BYTES).to_owned()),
-            }),
-            ClientStatus::Unknown | ClientStatus::Lost => {
-                ReportOutcome::Refused(format!("a node cannot report an alloc as {}", update.client))
-            }
+            ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => match &update.cause {
+                Some(cause) if cause.client() == update.client => ReportOutcome::Ends(Ending {
+                    cause: cause.clone().clipped(),
+                    log_tail: update.log_tail.as_deref().map(|t| clip_front(t, MAX_LOG_TAIL_BYTES).to_owned()),
+                }),
+                _ => ReportOutcome::Refused(format!("the report has no cause for which an alloc is {}", update.client)),
+            },
+            ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
             // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,
             // even if the report says `pending`.
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
@@ -206,19 +184,18 @@ impl Alloc {
     /// runs somewhere.
     pub fn end(&self, ending: &Ending, keep: Span, now: Time) -> Self {
         let mut new = self.clone();
-        new.summary.client = ending.client;
-        if ending.client == ClientStatus::Lost {
+        new.summary.client = ending.client();
+        if ending.client() == ClientStatus::Lost {
             new.summary.desired = Desired::Stop;
         }
         new.summary.awaiting = false;
         new.summary.unknown_since_at = None;
-        new.exit_code = ending.exit_code;
-        new.message.clone_from(&ending.message);
+        new.cause = Some(ending.cause.clone());
+        new.exit_code = ending.cause.exit_code();
         new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
-        let reason = ending.message.clone().unwrap_or_else(|| "reported by its node".into());
-        new.note(now, "client", ending.client.as_str(), &reason);
+        new.note(now, "client", ending.client().as_str(), &ending.cause.to_string());
         new
     }
 
@@ -288,15 +265,6 @@ impl Alloc {
     }
 }
 
-/// At most `max` bytes from the front of `s`, on a character boundary.
-fn clip(s: &str, max: usize) -> &str {
-    let mut end = s.len().min(max);
-    while !s.is_char_boundary(end) {
-        end -= 1;
-    }
-    s.get(..end).unwrap_or_default()
-}
-
 /// At most `max` bytes from the end of `s`, on a character boundary.
 fn clip_front(s: &str, max: usize) -> &str {
     let mut start = s.len().saturating_sub(max);
@@ -321,7 +289,7 @@ mod tests {
     }
 
     fn says(client: ClientStatus) -> AllocUpdate {
-        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, exit_code: None, message: None, log_tail: None }
+        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause: None, log_tail: None }
     }
 
     #[test]
@@ -354,15 +322,31 @@ mod tests {
     }
 
     #[test]
-    fn long_words_are_clipped_on_character_boundaries() {
-        let mut update = says(ClientStatus::Failed);
+    fn a_node_reports_an_end_with_a_cause_that_fits_it() {
+        let report =
+            |client, cause| running().reported(&AllocUpdate { cause, ..says(client) }, fixtures::node_id(0), at(4));
+        let lost = EndCause::NotStarted { why: "the disk is full".into() };
+        assert_eq!(report(ClientStatus::Lost, Some(lost.clone())), ReportOutcome::Ends(Ending::new(lost)));
+        for (client, cause) in [
+            (ClientStatus::Complete, None),
+            (ClientStatus::Lost, None),
+            (ClientStatus::Lost, Some(EndCause::Exited { code: 1 })),
+            (ClientStatus::Complete, Some(EndCause::OverTime { limit_s: 2 })),
+            (ClientStatus::Unknown, Some(EndCause::Lost { why: "x".into() })),
+        ] {
+            let outcome = report(client, cause.clone());
+            assert!(matches!(outcome, ReportOutcome::Refused(_)), "{client} {cause:?}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_output_is_clipped_on_a_character_boundary() {
+        let mut update = AllocUpdate { cause: Some(EndCause::Exited { code: 1 }), ..says(ClientStatus::Failed) };
         update.log_tail = Some("é".repeat(MAX_LOG_TAIL_BYTES));
-        update.message = Some("é".repeat(5000));
         let ReportOutcome::Ends(ending) = running().reported(&update, fixtures::node_id(0), at(4)) else {
             panic!("no end")
         };
         assert_eq!(ending.log_tail.unwrap().len(), MAX_LOG_TAIL_BYTES);
-        assert_eq!(ending.message.unwrap().len(), MAX_MESSAGE_BYTES);
     }
 
     #[test]

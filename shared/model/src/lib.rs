@@ -34,6 +34,7 @@ pub mod chance;
 pub mod cloud;
 pub mod container_env;
 pub mod control;
+pub mod end_cause;
 pub mod events;
 pub mod explain;
 #[cfg(any(test, feature = "fixtures"))]
@@ -58,11 +59,13 @@ pub mod stored;
 pub mod summary;
 pub mod time;
 pub mod told;
+pub mod tries;
 pub mod webhook;
 pub mod wire;
 pub mod words;
 
-pub use alloc::{Alloc, Ending, HistoryEntry, MAX_HISTORY, ReportOutcome, ResolvedCopy};
+pub use alloc::{Alloc, HistoryEntry, MAX_HISTORY, ReportOutcome, ResolvedCopy};
+pub use end_cause::{EndCause, Ending};
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
 pub use job::{Job, JobSet};
 pub use money::{BadAmount, Usd};
@@ -74,6 +77,7 @@ pub use spec::{
     BadJob, FailurePolicy, JobSpec, MAX_COMMAND_BYTES, MAX_NODES, MAX_PRIORITY, MAX_TRANSACTION_ITEMS, Work,
 };
 pub use summary::{AllocSummary, JobSummary, counts_for};
+pub use tries::{JobTimes, Tries};
 pub use words::{
     ActionName, AfterEnd, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
     NodeStateName, NodeStatus, Reconcile, UnknownWord,

@@ -5,6 +5,7 @@
 //! Does not: influence anything. A decision never reads a reason.
 
 use crate::cloud::InstanceState;
+use crate::end_cause::EndCause;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::money::Usd;
 use crate::node::Capacity;
@@ -341,6 +342,11 @@ reasons! {
     /// As many jobs of an array are placed as its limit allows.
     ArrayLimit "array_limit" { limit: u32 } = "its array may have {limit} jobs placed at once, and they are: it waits for the end of one";
 
+    // Retries
+
+    /// A job that failed or was lost waits before its next try.
+    RetryWaits "retry_waits" { why: String, left: Span } = "its last try ended ({why}), and it is tried again in {left}";
+
     // Jobs that follow others
 
     /// Jobs that a job follows have not ended.
@@ -355,7 +361,7 @@ reasons! {
     // Ends
 
     /// How an alloc ended.
-    AllocEndedAs "alloc_ended_as" { client: ClientStatus, message: String } = "{client}{message}";
+    AllocEndedAs "alloc_ended_as" { client: ClientStatus, cause: EndCause } = "{client}: {cause}";
     /// The state of a job after one of its allocs ended.
     JobNow "job_now" { state: JobState, message: String } = "{state}{message}";
 }

@@ -6,6 +6,7 @@
 //! Does not: decide anything, or know how a body was sent.
 
 use crate::batch::Batch;
+use crate::end_cause::EndCause;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::output::Then;
 use crate::stored::S3Place;
@@ -294,14 +295,11 @@ pub struct AllocReport {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct AllocUpdate {
     pub alloc_id: AllocId,
-    /// `pending`, `running`, `complete` or `failed`: a node cannot report anything else.
+    /// `pending`, `running`, `complete`, `failed` or `lost`: a node cannot report anything else.
     pub client: ClientStatus,
-    /// The exit code of the process, if it has ended; 128 + the number of the signal that ended it.
+    /// Why the alloc ended. An end needs a cause for which an alloc ends so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// Why the alloc is in this state, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
+    pub cause: Option<EndCause>,
     /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,

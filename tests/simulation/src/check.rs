@@ -27,9 +27,11 @@ use crate::database::{Change, Model};
 use crate::ec2::Ec2;
 use aws_sdk_dynamodb::types::AttributeValue;
 use demand::Lately;
+use model::EndCause;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::policy::Policy;
 use model::time::{Span, Time};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,7 +117,7 @@ struct Seen {
     /// The first job of the queue at the last look, and since when it is first.
     first_since: Option<(JobId, Time)>,
     /// The exit code of each ended process.
-    exits: HashMap<(NodeId, AllocId), Option<i32>>,
+    exits: HashMap<(NodeId, AllocId), EndCause>,
     /// When each alloc was told to stop.
     stopped_at: HashMap<AllocId, Time>,
     /// For each drained node, when its current deadline was set.
@@ -194,6 +196,14 @@ fn number(row: &Item, name: &str) -> Option<i64> {
 
 fn count(row: &Item, name: &str) -> i64 {
     number(row, name).unwrap_or(0)
+}
+
+/// What stands below an attribute that is a map.
+fn within(row: &Item, map: &str, name: &str) -> Value {
+    match row.get(map) {
+        Some(AttributeValue::M(inner)) => store::to_json(inner).get(name).cloned().unwrap_or(Value::Null),
+        _ => Value::Null,
+    }
 }
 
 fn is_true(row: &Item, name: &str) -> bool {

@@ -217,6 +217,8 @@ faults! {
     LaunchNotAllowed = 0.0,
     /// an agent takes no work for up to an hour, because it finds that it cannot isolate jobs (`--fault`)
     AgentRefuses = 0.0,
+    /// a machine can start no work for up to an hour: its disk is full, or its daemon is away (`--fault`)
+    CannotStart = 0.0,
     /// EC2 launches fewer instances than a batch asks for (`--batches`)
     BatchCutShort = 0.0,
     /// EC2 refuses a call because it does not know an id, and does not name the id (small fleets, and `--fault`)

@@ -376,6 +376,7 @@ fn policy_changes(dice: &mut Xoshiro256PlusPlus) -> BTreeMap<&'static str, Value
         ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),
         ("size", limited_sizes(dice, spot)),
     ]);
+    changes.insert("retry", json!({"pause_s": 10, "most_s": 60}));
     changes.extend(launch_and_shutdown(dice));
     changes.extend(heartbeat_and_sweep(dice, ttl));
     changes

@@ -37,6 +37,8 @@ fn job(n: u32, name: &str, state: JobState) -> JobRow {
         submitted_at: at(100),
         finished_at: None,
         reason: Some(format!("why {n}")),
+        cause: None,
+        exit_code: None,
         command: Some(format!("train --run {n}")),
         slots: Vec::new(),
     }

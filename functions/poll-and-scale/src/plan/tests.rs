@@ -10,6 +10,7 @@ mod demands;
 mod explained;
 mod outage;
 mod reconnects;
+mod retries;
 mod sets;
 mod silence;
 

@@ -92,6 +92,11 @@ impl NodeRecord {
         self.contact().and_then(|c| c.refuses.as_deref())
     }
 
+    /// What a list says of the node: that it takes no work, otherwise why its record was last changed.
+    pub fn why(&self) -> String {
+        self.refuses().map_or_else(|| self.reason.clone(), |why| format!("it takes no work: {why}"))
+    }
+
     /// Whether alloc updates from the node are taken: while it is syncing or ready, and while it is
     /// shutting down, to learn how its last allocs ended.
     pub fn may_update_allocs(&self) -> bool {

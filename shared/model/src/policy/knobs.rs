@@ -234,6 +234,13 @@ pub const KNOBS: &[Knob] = &[
         "after EC2 refused a launch for a quota, no launch that counts for this quota is tried for this time; doubled up to 15 min",
     ),
     knob(
+        "retry.pause_s",
+        SECONDS,
+        "10",
+        "how long a job that failed or was lost waits before it is tried again; each wait is twice the one before",
+    ),
+    knob("retry.most_s", SECONDS, "600", "the longest of these waits"),
+    knob(
         "sweep.missing_grace_s",
         SECONDS,
         "300",

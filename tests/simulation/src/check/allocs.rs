@@ -2,12 +2,13 @@
 
 use super::{
     Check, RUN, SLACK, alloc_id, count, done, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text,
-    time,
+    time, within,
 };
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
+use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::time::Span;
 use model::wire::AllocOrder;
@@ -184,7 +185,8 @@ impl Check {
         }
         if let Some(ground) = self.ground(*node) {
             let ground = lock(&ground);
-            if ground.known.contains(&id) || ground.running.contains(&id) {
+            // What the node itself reports as lost is known to it until the report is answered.
+            if ground.running.contains(&id) || (!named && ground.known.contains(&id)) {
                 let what = format!("{} lost {id}, which is there: {ground:?}", caller.name());
                 self.broken("invariant_what_is_lost_for_its_absence_is_absent", what);
             }
@@ -278,22 +280,27 @@ impl Check {
     }
 
     /// Called when a process ended or will never start, with its exit code if it has one.
-    pub fn ended(&self, node: NodeId, id: AllocId, exit_code: Option<i32>) {
-        lock(&self.seen).exits.insert((node, id), exit_code);
+    pub fn ended(&self, node: NodeId, id: AllocId, cause: &EndCause) {
+        lock(&self.seen).exits.insert((node, id), cause.clone());
     }
 
-    /// An alloc becomes complete only if its process exited with 0, and failed only if its process ended otherwise.
+    /// The row of an alloc that its node saw end has the cause that the node saw: complete only if its process exited with 0,
+    /// failed only if its process ended otherwise, and not started only if its node could not.
     fn invariant_an_end_is_as_it_was(&self, id: AllocId, before: Option<&Item>, after: Option<&Item>) {
         let Some(after) = after.filter(|a| is_final(a) && before.is_none_or(|b| !is_final(b))) else { return };
         let Some(node) = node_id(after) else { return };
-        let exit = lock(&self.seen).exits.get(&(node, id)).copied();
+        let saw = lock(&self.seen).exits.get(&(node, id)).cloned();
+        let cause = after.get("cause").and_then(|cause| cause.as_m().ok()).map(store::to_json);
+        let is_as_seen = saw.as_ref().and_then(|saw| serde_json::to_value(saw).ok()) == cause;
+        let is_of_kind = |kind: &str| cause.as_ref().and_then(|cause| cause.get("kind")?.as_str()) == Some(kind);
         let right = match text(after, "client") {
-            Some("complete") => exit == Some(Some(0)),
-            Some("failed") => exit.is_some_and(|code| code != Some(0)),
-            _ => true,
+            Some("complete" | "failed") => is_as_seen,
+            _ if is_of_kind("not_started") => is_as_seen,
+            // The control plane lost it.
+            client => client == Some("lost") && is_of_kind("lost"),
         };
         if !right {
-            self.broken("invariant_an_end_is_as_it_was", format!("its process: {exit:?}: {after:?}"));
+            self.broken("invariant_an_end_is_as_it_was", format!("its node saw {saw:?}: {after:?}"));
         }
     }
 
@@ -468,8 +475,9 @@ impl Check {
                 && !is_true(after, "replace")
                 && !self.was_restored_since(time(after, "submitted_at"))
             {
+                let waits = within(before, "tries", "pauses").as_i64().unwrap_or(0);
                 let most = 1 + count(before, "lost_count") + count(before, "failed_count");
-                if count(after, "copies") > most {
+                if within(after, "tries", "copies").as_i64().unwrap_or(0) > most.max(1 + waits) {
                     self.broken(rule, format!("placed more often than it was lost or failed: {after:?}"));
                 }
             }

@@ -196,7 +196,8 @@ impl Check {
     }
 
     /// A job goes back to the queue or fails only with exactly one more failure or loss counted. It fails only when
-    /// its retries are used up.
+    /// its retries are used up, and never because a node could not start it: that counts nothing. It is not placed before its
+    /// next try may begin.
     fn invariant_retries_are_counted(&self, before: &Item, after: &Item, changes: &[Change]) {
         let rule = "invariant_retries_are_counted";
         let (from, to) = (text(before, "state"), text(after, "state"));
@@ -206,7 +207,17 @@ impl Check {
         let used_up = !super::is_true(after, "demand")
             && (count(after, "lost_count") > count(after, "retry_lost")
                 || count(after, "failed_count") > count(after, "retry_failed"));
+        let not_started = super::within(after, "tries", "cause").get("kind").is_some_and(|kind| kind == "not_started");
+        let early = super::within(before, "tries", "not_before_at").as_i64().is_some_and(|at| {
+            // (The clocks of two functions may differ.)
+            self.core.now() + super::SLACK < model::time::Time::from_ms(at)
+        });
+        if to == Some("placed") && from == Some("queued") && early {
+            self.broken(rule, format!("too early: {before:?} → {after:?}"));
+        }
         let right = match (from, to) {
+            (Some("placed"), Some("queued" | "regrouping")) if not_started => lost + failed == 0,
+            (Some("placed"), Some("failed")) if not_started => false,
             (Some("placed"), Some("queued" | "regrouping")) => lost + failed == 1 && !used_up,
             (Some("placed"), Some("failed")) => lost + failed == 1 && used_up,
             _ => lost + failed == 0,

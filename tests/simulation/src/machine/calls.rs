@@ -125,8 +125,7 @@ impl Machine {
                 let lie = AllocUpdate {
                     alloc_id: other,
                     client: model::ClientStatus::Complete,
-                    exit_code: Some(0),
-                    message: None,
+                    cause: Some(model::EndCause::Exited { code: 0 }),
                     log_tail: None,
                 };
                 report.allocs.push(lie);
