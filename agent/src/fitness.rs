@@ -112,7 +112,7 @@ pub fn try_disk(allocs: &Path) -> io::Result<()> {
 }
 
 fn remove(dir: &Path) -> io::Result<()> {
-    crate::atomic_file::absent_is_fine(fs::remove_dir_all(dir))
+    remove_tree::remove_tree(dir)
 }
 
 #[cfg(test)]

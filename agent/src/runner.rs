@@ -519,7 +519,7 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let mut runner = runner(root.path(), root.path().join("agent"));
             let path = place(root.path());
-            drop(fs::remove_dir_all(&path));
+            remove_tree::remove_tree(&path).unwrap();
             fs::write(&path, "").unwrap();
             for copy in 0..2 {
                 let order = order_of(copy);

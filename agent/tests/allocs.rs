@@ -18,7 +18,7 @@ async fn a_job_runs_and_its_end_and_output_are_reported() {
     node.with(|p| p.order(vec![hello]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    assert_eq!((end.client, common::code(&end)), (ClientStatus::Failed, Some(3)));
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, Some(3)));
     let tail = end.log_tail.unwrap();
     assert!(tail.starts_with("hello 0 127.0.0.1\n"), "{tail}");
     assert!(tail.trim_end().ends_with("/work"), "{tail}");
@@ -67,7 +67,7 @@ async fn for_a_demand_nothing_runs_until_it_is_told_to_stop() {
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
     let end = node.end_of(0).await;
     assert_eq!(
-        (end.client, common::cause(&end).as_str()),
+        (end.client, crate::common::cause(&end).as_str()),
         (ClientStatus::Complete, "stopped as ordered (exit code 0)")
     );
 }
@@ -82,7 +82,10 @@ async fn a_stop_sends_term_first() {
     node.running(0).await;
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
     let end = node.end_of(0).await;
-    assert_eq!((common::code(&end), common::cause(&end).as_str()), (Some(0), "stopped as ordered (exit code 0)"));
+    assert_eq!(
+        (crate::common::code(&end), crate::common::cause(&end).as_str()),
+        (Some(0), "stopped as ordered (exit code 0)")
+    );
     assert!(end.log_tail.unwrap().ends_with("bye\n"));
 }
 
@@ -98,7 +101,7 @@ async fn a_command_that_ignores_term_is_killed_after_its_kill_timeout() {
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
     let stopped_at = Instant::now();
     let end = node.end_of(0).await;
-    assert_eq!(common::code(&end), Some(137));
+    assert_eq!(crate::common::code(&end), Some(137));
     assert!(stopped_at.elapsed().as_millis() >= 1000, "{:?}", stopped_at.elapsed());
     assert!(!is_alive(&pid));
 }
@@ -130,8 +133,8 @@ async fn the_memory_limit_kills_the_whole_tree() {
     node.with(|p| p.order(vec![AllocOrder { memory_mib: 50, ..order(0, script) }]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    assert_eq!((end.client, common::code(&end)), (ClientStatus::Failed, Some(137)));
-    let message = common::cause(&end);
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, Some(137)));
+    let message = crate::common::cause(&end);
     assert!(message.starts_with("out of memory: ") && message.ends_with("may use 50 MiB"), "{message}");
 }
 
@@ -159,8 +162,8 @@ async fn a_command_that_cannot_be_started_says_why() {
     let end = node.end_of(0).await;
     assert_eq!(end.cause, Some(EndCause::NotFound { program: "/no/such/program".into() }));
     let end = node.end_of(1).await;
-    assert_eq!((end.client, common::code(&end)), (ClientStatus::Failed, None));
-    assert!(common::cause(&end).contains("cannot be the name of a cache"));
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, None));
+    assert!(crate::common::cause(&end).contains("cannot be the name of a cache"));
 }
 
 #[tokio::test]
@@ -169,7 +172,7 @@ async fn an_alloc_stopped_before_its_start_is_never_started() {
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..order(0, "echo ran > ran") }]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    assert_eq!((end.client, common::code(&end)), (ClientStatus::Failed, None));
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, None));
     assert!(!node.alloc_dir(0).join("work/ran").exists());
 }
 
@@ -184,7 +187,7 @@ async fn a_killed_supervisor_leaves_nothing_running_and_its_alloc_is_lost() {
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
     let end = node.end_of(0).await;
     assert_eq!(end.client, ClientStatus::Lost);
-    assert!(common::cause(&end).contains("its supervisor was killed"));
+    assert!(crate::common::cause(&end).contains("its supervisor was killed"));
     node.until("the command has ended", |_| (!is_alive(&pid)).then_some(())).await;
 }
 

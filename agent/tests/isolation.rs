@@ -223,7 +223,7 @@ async fn an_alloc_whose_supervisor_is_killed_leaves_nothing_running() {
     assert!(process_table::of_user(ids.first).len() >= 2);
     process_table::send(supervisor, nix::sys::signal::Signal::SIGKILL);
     let end = node.end_of(0).await;
-    assert_eq!((end.client, common::code(&end)), (ClientStatus::Lost, None));
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Lost, None));
     assert_eq!(process_table::of_user(ids.first), [] as [i32; 0]);
     assert_eq!(std::fs::metadata(node.alloc_dir(0).join("work")).unwrap().uid(), 0, "its files were taken away");
 }
@@ -304,7 +304,7 @@ async fn what_a_job_keeps_in_dev_shm_counts_as_its_memory() {
     let fills = "head -c 100000000 /dev/zero > /dev/shm/x; sleep 1000";
     node.with(|p| p.order(vec![AllocOrder { memory_mib: 64, ..order(0, fills) }]));
     node.start(&ids.args());
-    let message = node.end_of(0).await.message.unwrap();
+    let message = crate::common::cause(&node.end_of(0).await);
     assert!(message.starts_with("killed: it ") && message.contains("64 MiB"), "{message}");
 }
 

@@ -22,7 +22,7 @@ async fn a_killed_agent_loses_no_running_alloc_and_its_end_is_reported_once() {
     node.beats(2).await;
     std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
     let end = node.end_of(0).await;
-    assert_eq!((end.client, common::code(&end)), (ClientStatus::Failed, Some(7)));
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, Some(7)));
     node.with(|p| p.must_report = true);
     node.beats(3).await;
     node.with(|p| {
@@ -50,7 +50,7 @@ async fn another_program_in_its_place(args: &[&str]) {
     assert_eq!(node.end_of(1).await.log_tail.as_deref(), Some("ran\n"));
     // The supervisor of the first alloc needs its helper at the end.
     std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
-    assert_eq!(common::code(&node.end_of(0).await), Some(0));
+    assert_eq!(crate::common::code(&node.end_of(0).await), Some(0));
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn an_end_while_no_agent_runs_is_reported_by_the_next_agent() {
     std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
     node.until("it ends", |_| (!is_alive(&pid)).then_some(())).await;
     node.start(&[]);
-    assert_eq!(common::code(&node.end_of(0).await), Some(5));
+    assert_eq!(crate::common::code(&node.end_of(0).await), Some(5));
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn hb_26_and_27_with_the_option_silence_stops_work_and_an_answer_in_time_p
     node.with(|p| p.refuse = None);
     let end = node.end_of(0).await;
     assert_eq!(end.client, ClientStatus::Lost, "nobody ordered it");
-    assert!(common::cause(&end).contains("no answer from the control plane"));
+    assert!(crate::common::cause(&end).contains("no answer from the control plane"));
     assert_eq!(node.line_of(0, "runs").await, "run", "stopped once, not started again");
 }
 

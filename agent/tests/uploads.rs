@@ -1,12 +1,12 @@
 //! Storing output in S3: with a real agent, and a stand-in for S3 that keeps what it is sent.
 
+use crate::common::{TestNode, alloc_id, order};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use crate::common::{TestNode, alloc_id, order};
 use model::ClientStatus;
 use model::wire::AllocOrder;
 use serde_json::json;

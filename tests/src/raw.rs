@@ -38,11 +38,7 @@ pub struct Raw {
 fn key(table: &str, from: &Item) -> Key {
     let definition = TABLES.iter().find(|d| d.table.suffix() == table).unwrap_or_else(|| panic!("no table {table}"));
     let value = |attribute: KeyAttribute| from[attribute.name].clone();
-    Key {
-        table: definition.table,
-        hash: value(definition.key.hash),
-        range: definition.key.range.map(value),
-    }
+    Key { table: definition.table, hash: value(definition.key.hash), range: definition.key.range.map(value) }
 }
 
 impl Raw {

@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(applied, Applied::All);
             (known.as_of, known.allocs.values().filter(|a| !a.dropped).count())
         };
-        assert_eq!(part(&[first.clone()], &[second.status(), third.status()]), (3, 1));
+        assert_eq!(part(std::slice::from_ref(&first), &[second.status(), third.status()]), (3, 1));
         assert_eq!(part(&[second], &[first.status(), third.status()]), (8, 2));
         // The row of an alloc could not be read, and was corrected: an order that came before is asked for again.
         assert_eq!(

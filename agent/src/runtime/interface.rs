@@ -109,9 +109,11 @@ impl From<LaunchError> for EndCause {
         let why = error.to_string();
         match error {
             LaunchError::PassEnvironment(_) => Self::NotStarted { why },
-            LaunchError::NoCommand | LaunchError::NoImage | LaunchError::InvalidImage(_) | LaunchError::Variable(_) => {
-                Self::Rejected { why }
-            }
+            LaunchError::NoCommand
+            | LaunchError::NoImage
+            | LaunchError::NoContainers(_)
+            | LaunchError::InvalidImage(_)
+            | LaunchError::Variable(_) => Self::Rejected { why },
         }
     }
 }

@@ -11,11 +11,7 @@ use store::Table;
 /// a sign of their own. A quota that nobody waits for is no trouble.
 pub(super) fn limits(facts: &Facts<'_>) -> Vec<Raised> {
     let limits = facts.control.limits(facts.now);
-    limits
-        .iter()
-        .filter(|limit| !matches!(limit, Limit::FailedStarts(_)))
-        .map(|limit| limited(limit, facts))
-        .collect()
+    limits.iter().filter(|limit| !matches!(limit, Limit::FailedStarts(_))).map(|limit| limited(limit, facts)).collect()
 }
 
 fn limited(limit: &Limit, facts: &Facts<'_>) -> Raised {

@@ -402,7 +402,12 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("limit", Look),
-        |s| s.entry("limit#short#offering#spot#m7a.large#any", 120, |row| EntryRow { message: Some("told".into()), ..row }),
+        |s| {
+            s.entry("limit#short#offering#spot#m7a.large#any", 120, |row| EntryRow {
+                message: Some("told".into()),
+                ..row
+            })
+        },
         &["EC2 is short of spot m7a.large any", "next try in 2 min: told"],
         (|_| (), Well),
         |s| s.entry("limit#short#offering#spot#m7a.large#any", 0, |row| row),
