@@ -32,7 +32,7 @@ REQUESTS = {
         ("PUT", "/metadata/i-1/latest/api/token", "", 200),
         ("POST", "/secrets/", '{"SecretId": "nodekeeper-local-node-key"}', 400),
     ],
-    "dynamo": [("POST", "/", '{"TableName": "local-jobs"}', 400), ("GET", "/", "", 405)],
+    "dynamo": [("POST", "/", '{"TableName": "local-jobs"}', 400), ("GET", "/", "", 400)],
     "ec2": [
         ("POST", "/", urllib.parse.urlencode(LAUNCH), 401),
         ("GET", f"/?{urllib.parse.urlencode(LAUNCH)}", "", 401),

@@ -71,7 +71,6 @@ impl Stack {
         let access = Access::new(env);
         let secret = LocalSecret::new(&key, Arc::clone(&env.clock));
         let variables = environment::variables(args, &places, &key, &access, env.s3_endpoint.as_deref());
-        environment::write_file(&places.env_file, &variables)?;
 
         let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
@@ -119,6 +118,8 @@ impl Stack {
         }
         tasks.spawn(page::serve(ports.page, page, secret.router(), access));
         tasks.spawn(reap_orphans());
+        // Whoever waits for this file finds the tables.
+        environment::write_file(&places.env_file, &variables)?;
         let clock = Arc::clone(&env.clock);
         Ok(Self {
             store,
