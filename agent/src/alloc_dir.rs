@@ -8,10 +8,9 @@
 //!                   work/       where the command runs
 //!                   tmp/        what the command sees as /tmp, until it ends
 //!                   passwd      the users that the command sees, and group the groups
-//!                   output      the output of the command
+//!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
 //!                   exit.json   how the alloc ended: created once
-//!                   stored      the whole output is in S3, or there is none to store
 //!                   reserve     disk space for exit.json, while the command runs
 //! ```
 //!
@@ -21,6 +20,7 @@
 
 use crate::atomic_file::{self, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
+use crate::outputs::OutputFiles;
 use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, NodeId};
 use model::time::Time;
@@ -130,18 +130,8 @@ impl AllocDir {
     }
 
     /// The output of the command.
-    pub fn output(&self) -> PathBuf {
-        self.0.join("output")
-    }
-
-    /// Whether the output needs no storing any more.
-    pub fn is_stored(&self) -> bool {
-        self.0.join("stored").exists()
-    }
-
-    /// Writes down that the output needs no storing any more. If the directory was destroyed meanwhile, there is nothing to write.
-    pub fn note_stored(&self) -> io::Result<()> {
-        absent_is_fine(atomic_file::create_once(&self.0.join("stored"), b"").map(drop))
+    pub fn output_files(&self) -> OutputFiles {
+        OutputFiles::at(self.0.clone())
     }
 
     /// Creates the directory with its task, unless the directory exists. A crash leaves the whole directory or none. A
@@ -183,9 +173,8 @@ impl AllocDir {
     /// Takes the job's files away from its user, so that another alloc may get the user id, and removes what only the
     /// running command needs. Call this when no process of the user runs.
     pub fn close(&self) -> io::Result<()> {
-        for path in [self.work(), self.output()].into_iter().filter(|p| p.exists()) {
-            let mode = if path.is_dir() { 0o700 } else { 0o600 };
-            isolation::give(&path, 0, 0, mode)?;
+        if self.work().exists() {
+            isolation::give(&self.work(), 0, 0, 0o700)?;
         }
         absent_is_fine(fs::remove_dir_all(self.0.join("tmp")))?;
         isolation::USER_FILES.iter().try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))

@@ -1,7 +1,7 @@
 //! The supervisor of one alloc: a process of its own, which survives the agent.
 //!
 //! Flow: leave the agent's session, claim the alloc, start the command in a process group of its own, wait, kill
-//! what is left, take the files away from the job's user, write the exit record.
+//! what is left, write the rest of the output, take the files away from the job's user, write the exit record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
 //! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; for an alloc without
@@ -14,17 +14,21 @@
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
 use crate::atomic_file::DiskReserve;
+use crate::capture::{Capture, Printers};
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::process_table;
 use crate::runtime::{CommandSpec, Environment, StopRequest};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use model::INPUT_VARIABLE;
 use model::time::Time;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -76,7 +80,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     }
     let reserve = DiskReserve::new(dir.path().join("reserve"), RESERVE_BYTES);
     let started_at = (context.clock)();
-    let mut exit = work(&task, &dir, context, &mut term).await;
+    let (mut exit, capture) = work(&task, &dir, context, &mut term).await;
     kill_descendants(own_pid).await;
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
@@ -84,28 +88,33 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         reap_adopted_children(own_pid, 0);
         close(&dir).await;
     }
+    if let Some(capture) = capture
+        && let Some(lost) = capture.finish().await
+    {
+        exit.message.get_or_insert(lost);
+    }
     exit.started_at = Some(started_at);
     exit.finished_at = Some((context.clock)());
     write_exit_record(&dir, &exit, &reserve).await
 }
 
-/// Runs the command of the alloc to its end. The alloc of a demand has none.
+/// Runs the command of the alloc to its end. The alloc of a demand has none. The rest of its output is still to be written.
 async fn work(
     task: &AllocTask,
     dir: &AllocDir,
     context: &SupervisorContext,
     term: &mut tokio::signal::unix::Signal,
-) -> ExitRecord {
+) -> (ExitRecord, Option<Capture>) {
     if task.order.command.is_empty() {
-        return hold(dir, term).await;
+        return (hold(dir, term).await, None);
     }
     match start_command(task, dir, context) {
-        Ok(child) => {
-            let exit = supervise(task, dir, child, term).await;
+        Ok((child, capture)) => {
+            let exit = supervise(task, dir, child, &capture, term).await;
             remove_container(task).await;
-            exit
+            (exit, Some(capture))
         }
-        Err(exit) => exit,
+        Err(exit) => (exit, None),
     }
 }
 
@@ -162,20 +171,27 @@ async fn remove_container(task: &AllocTask) {
 }
 
 /// Starts the command. If that fails, returns the exit record that says why.
-fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Child, ExitRecord> {
+fn start_command(
+    task: &AllocTask,
+    dir: &AllocDir,
+    context: &SupervisorContext,
+) -> Result<(Child, Capture), ExitRecord> {
     let cannot = |what: &str, e: &io::Error| ExitRecord::without_code(format!("cannot {what}: {e}"));
     let user = user(task).map_err(|e| cannot("find out who runs the command", &e))?;
     prepare(task, dir, user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
     let sandbox = sandbox(task, dir).map_err(|e| cannot("prepare the limits", &e))?;
-    let out = open_output(dir, user.as_ref()).map_err(|e| cannot("open the output file", &e))?;
-    let err = out.try_clone().map_err(|e| cannot("open the output file", &e))?;
-    let env = environment(task, &context.env, user.as_ref(), &dir.work());
+    let captured = Capture::start(&dir.output_files(), user.as_ref());
+    let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
+    let mut env = environment(task, &context.env, user.as_ref(), &dir.work());
+    let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
+    let input = input.map_err(|e| ExitRecord::without_code(format!("{INPUT_VARIABLE} must be base64: {e}")))?;
     let invocation = task.runtime.invocation(&CommandSpec {
         node_id: task.node_id,
         order: &task.order,
         work_dir: &dir.work(),
         caches: &task.caches,
         env: &env,
+        input: input.as_deref(),
         user: user.as_ref(),
         sandbox: sandbox.as_ref(),
         agent_env: &context.env,
@@ -185,7 +201,8 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
     let mut command = Command::new(&invocation.program);
     command.args(invocation.args).env_clear().envs(invocation.env);
     command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
-    command.spawn().map_err(|e| {
+    let spawned = command.spawn();
+    spawned.map(|child| (child, capture)).map_err(|e| {
         // As in a shell: 127 if the program is not found, 126 if it cannot be run.
         let exit_code = if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
         let message = format!("cannot start {}: {e}", invocation.program.display());
@@ -237,15 +254,6 @@ fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
     Ok(Some(Sandbox { mounts, cgroup, max_tasks }))
 }
 
-/// Opens the output file, and gives it to the job's user: a command that opens `/dev/stderr` opens this file again.
-fn open_output(dir: &AllocDir, user: Option<&JobUser>) -> io::Result<File> {
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.output())?;
-    if let Some(user) = user {
-        std::os::unix::fs::fchown(&file, Some(user.uid), Some(user.gid))?;
-    }
-    Ok(file)
-}
-
 /// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
 /// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
 pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment {
@@ -274,6 +282,7 @@ async fn supervise(
     task: &AllocTask,
     dir: &AllocDir,
     mut child: Child,
+    capture: &Capture,
     term: &mut tokio::signal::unix::Signal,
 ) -> ExitRecord {
     let order = &task.order;
@@ -301,7 +310,7 @@ async fn supervise(
             }
             _ = check.tick() => {
                 reap_adopted_children(own_pid, group);
-                if let Some(over) = over_memory_limit(task, own_pid) {
+                if let Some(over) = over_memory_limit(task, own_pid).or_else(|| capture.given_up()) {
                     reason.get_or_insert(over);
                     kill_all(task, own_pid, group);
                 }

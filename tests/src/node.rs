@@ -184,7 +184,12 @@ impl Node {
     }
 
     pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
-        let ended = Ended { exit_code: Some(exit_code), message: None, log_tail: Some("the end\n".into()) };
+        let ended = Ended {
+            exit_code: Some(exit_code),
+            message: None,
+            log_tail: Some("the end\n".into()),
+            tail_switches: Default::default(),
+        };
         self.protocol.observe(order.alloc_id, Seen::Ended(ended));
     }
 }

@@ -132,7 +132,13 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let node =
         steps::place(&tables.store, &first, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap().remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
-    let failed = Ending { client: ClientStatus::Failed, exit_code: Some(1), message: None, log_tail: None };
+    let failed = Ending {
+        client: ClientStatus::Failed,
+        exit_code: Some(1),
+        message: None,
+        log_tail: None,
+        tail_switches: Default::default(),
+    };
     // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
     // `failed_handles`, which is longer here.
     let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
@@ -309,8 +315,13 @@ async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
 async fn an_end_is_one_transaction(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, job, alloc) = placed(&tables).await;
-    let ending =
-        Ending { client: ClientStatus::Complete, exit_code: Some(0), message: None, log_tail: Some("x".into()) };
+    let ending = Ending {
+        client: ClientStatus::Complete,
+        exit_code: Some(0),
+        message: None,
+        log_tail: Some("x".into()),
+        tail_switches: Default::default(),
+    };
     // A node record that is not current any more: nothing changes.
     let old = fixtures::ready(0);
     let before = tables.all().await;
@@ -336,7 +347,8 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
 async fn a_job_never_ends_twice(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
-    let ending = |client| Ending { client, exit_code: None, message: None, log_tail: None };
+    let ending =
+        |client| Ending { client, exit_code: None, message: None, log_tail: None, tail_switches: Default::default() };
     let after =
         steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Complete), KEEP, at(90)).await;
     let node = after.unwrap().unwrap();

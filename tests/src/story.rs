@@ -63,7 +63,12 @@ impl World {
     fn end_process(&mut self, alloc: AllocId, exit_code: i32) {
         for node in self.nodes.values_mut() {
             if node.protocol.unfinished().contains(&alloc) {
-                let ended = Ended { exit_code: Some(exit_code), message: None, log_tail: None };
+                let ended = Ended {
+                    exit_code: Some(exit_code),
+                    message: None,
+                    log_tail: None,
+                    tail_switches: Default::default(),
+                };
                 node.protocol.observe(alloc, Seen::Ended(ended));
             }
         }

@@ -33,6 +33,8 @@ pub struct JobStart {
     pub command: Vec<String>,
     /// The whole environment of the command.
     pub env: BTreeMap<String, String>,
+    /// The standard input of the command, if it has one.
+    pub input: Option<Vec<u8>>,
     /// The user id.
     pub uid: u32,
     /// The group id.
@@ -86,8 +88,11 @@ pub fn run(stdin: impl Read) -> (String, io::Error) {
     let Some((program, args)) = start.command.split_first() else {
         return (String::new(), io::Error::other("the command is empty"));
     };
-    let error = match restrict(&start) {
-        Ok(()) => Command::new(program).args(args).env_clear().envs(&start.env).stdin(Stdio::null()).exec(),
+    let restricted = restrict(&start);
+    // Made by the job's user, who may open /dev/stdin again.
+    let stdin = restricted.and_then(|()| start.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes));
+    let error = match stdin {
+        Ok(stdin) => Command::new(program).args(args).env_clear().envs(&start.env).stdin(stdin).exec(),
         Err(e) => e,
     };
     (program.clone(), error)

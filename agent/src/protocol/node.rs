@@ -9,10 +9,11 @@ use crate::protocol::handles::{HandleRound, SettledHandles};
 use crate::protocol::orders::{self, Applied};
 use model::ClientStatus;
 use model::ids::AllocId;
+use model::output::Switches;
 use model::time::Time;
 use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat, HeartbeatAnswer,
-    MAX_LOG_TAIL_BYTES, ReportedHandle,
+    MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, ReportedHandle,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +47,8 @@ pub struct Ended {
     pub message: Option<String>,
     /// The last part of its output.
     pub log_tail: Option<String>,
+    /// Which bytes of `log_tail` are standard error.
+    pub tail_switches: Switches,
 }
 
 impl Seen {
@@ -282,13 +285,15 @@ impl Node {
 
     fn update(&self, alloc_id: AllocId, tail_limit: usize) -> AllocUpdate {
         let seen = self.seen(alloc_id);
-        let end = if let Seen::Ended(end) = seen { end.clone() } else { Ended::default() };
+        let mut end = if let Seen::Ended(end) = seen { end.clone() } else { Ended::default() };
+        shorten(&mut end, tail_limit);
         AllocUpdate {
             alloc_id,
             client: seen.client(),
             exit_code: end.exit_code,
             message: end.message.map(|m| m.chars().take(MAX_MESSAGE_CHARS).collect()),
-            log_tail: end.log_tail.map(|t| shortened(t, tail_limit)),
+            log_tail: end.log_tail,
+            tail_switches: end.tail_switches,
         }
     }
 
@@ -395,9 +400,18 @@ impl Node {
     }
 }
 
-/// The text, or its end with a mark if the text is longer than `limit` bytes.
-fn shortened(text: String, limit: usize) -> String {
-    if text.len() <= limit { text } else { format!("{CUT}{}", tail(&text, limit.saturating_sub(CUT.len_utf8()))) }
+/// Makes a `log_tail` that is longer than `limit` bytes, or has too many switches, its own end, with a mark before it.
+fn shorten(end: &mut Ended, limit: usize) {
+    let Some(text) = end.log_tail.as_deref() else { return };
+    let begin = end.tail_switches.begin_of_last(MAX_TAIL_SWITCHES);
+    if text.len() <= limit && begin == 0 {
+        return;
+    }
+    let last = usize::try_from(begin).ok().and_then(|begin| text.get(begin..)).unwrap_or(text);
+    let kept = tail(last, limit.saturating_sub(CUT.len_utf8()));
+    let cut = text.len().saturating_sub(kept.len());
+    end.tail_switches = end.tail_switches.part(cut as u64, CUT.len_utf8() as u64);
+    end.log_tail = Some(format!("{CUT}{kept}"));
 }
 
 /// The end of `text`, in whole characters: at most `limit` bytes.

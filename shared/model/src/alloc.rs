@@ -9,11 +9,12 @@
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
 use crate::node::{NodeRecord, Version};
+use crate::output::Switches;
 use crate::spec::Work;
 use crate::stored::S3Place;
 use crate::summary::AllocSummary;
 use crate::time::{Span, Time};
-use crate::wire::{AllocOrder, AllocUpdate, MAX_LOG_TAIL_BYTES};
+use crate::wire::{AllocOrder, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES};
 use crate::words::{ClientStatus, Desired};
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +36,7 @@ pub struct Alloc {
     pub nodes: u32,
     /// The priority of the job.
     pub priority: u32,
-    /// Where its node stores the whole output after the end; `None`: nowhere. It does not change with the policy.
+    /// Where its node stores the whole output; `None`: nowhere. It does not change with the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
     /// The exit code of the process; 128 + the number of the signal that ended it.
@@ -47,6 +48,9 @@ pub struct Alloc {
     /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
+    /// Which bytes of `log_tail` are standard error.
+    #[serde(default, skip_serializing_if = "Switches::is_empty")]
+    pub tail_switches: Switches,
     /// What happened to the alloc, oldest first. For people: no decision uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<HistoryEntry>,
@@ -79,12 +83,16 @@ pub struct Ending {
     pub message: Option<String>,
     /// The last part of the output of the process.
     pub log_tail: Option<String>,
+    /// Which bytes of `log_tail` are standard error.
+    pub tail_switches: Switches,
 }
 
 impl Ending {
     /// The alloc is lost: its node is gone, or the alloc is no longer on it.
     pub fn lost(reason: &str) -> Self {
-        Self { client: ClientStatus::Lost, exit_code: None, message: Some(reason.to_owned()), log_tail: None }
+        let message = Some(reason.to_owned());
+        let tail_switches = Switches::default();
+        Self { client: ClientStatus::Lost, exit_code: None, message, log_tail: None, tail_switches }
     }
 }
 
@@ -141,6 +149,7 @@ impl Alloc {
             exit_code: None,
             message: None,
             log_tail: None,
+            tail_switches: Switches::default(),
             history: Vec::new(),
             finished_at: None,
             expires_at: None,
@@ -176,12 +185,20 @@ impl Alloc {
             };
         }
         match update.client {
-            ClientStatus::Complete | ClientStatus::Failed => ReportOutcome::Ends(Ending {
-                client: update.client,
-                exit_code: update.exit_code,
-                message: update.message.as_deref().map(|m| clip(m, MAX_MESSAGE_BYTES).to_owned()),
-                log_tail: update.log_tail.as_deref().map(|t| clip_front(t, MAX_LOG_TAIL_BYTES).to_owned()),
-            }),
+            ClientStatus::Complete | ClientStatus::Failed => {
+                let tail = update.log_tail.as_deref();
+                let clipped = tail.map(|t| clip_front(t, MAX_LOG_TAIL_BYTES));
+                let cut = tail.map_or(0, str::len).saturating_sub(clipped.map_or(0, str::len));
+                let switches = &update.tail_switches;
+                let is_small = switches.len() <= MAX_TAIL_SWITCHES;
+                ReportOutcome::Ends(Ending {
+                    client: update.client,
+                    exit_code: update.exit_code,
+                    message: update.message.as_deref().map(|m| clip(m, MAX_MESSAGE_BYTES).to_owned()),
+                    log_tail: clipped.map(str::to_owned),
+                    tail_switches: if is_small { switches.part(cut as u64, 0) } else { Switches::default() },
+                })
+            }
             ClientStatus::Unknown | ClientStatus::Lost => {
                 ReportOutcome::Refused(format!("a node cannot report an alloc as {}", update.client))
             }
@@ -213,6 +230,7 @@ impl Alloc {
         new.exit_code = ending.exit_code;
         new.message.clone_from(&ending.message);
         new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
+        new.tail_switches = ending.tail_switches.clone();
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
         let reason = ending.message.clone().unwrap_or_else(|| "reported by its node".into());
@@ -312,7 +330,14 @@ mod tests {
     }
 
     fn says(client: ClientStatus) -> AllocUpdate {
-        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, exit_code: None, message: None, log_tail: None }
+        AllocUpdate {
+            alloc_id: fixtures::alloc_id(0),
+            client,
+            exit_code: None,
+            message: None,
+            log_tail: None,
+            tail_switches: Switches::default(),
+        }
     }
 
     #[test]

@@ -219,7 +219,12 @@ impl Machine {
             let Some(process) = self.processes.remove(id) else { continue };
             self.appears.remove(&id.to_string());
             self.core.tell(|| self.name(), || format!("{id} exits with {}", process.exit_code));
-            let ended = Ended { exit_code: Some(process.exit_code), message: None, log_tail: None };
+            let ended = Ended {
+                exit_code: Some(process.exit_code),
+                message: None,
+                log_tail: None,
+                tail_switches: Default::default(),
+            };
             self.end(*id, ended);
         }
         let late: Vec<String> = self.appears.iter().filter(|(_, (at, _))| *at <= now).map(|(h, _)| h.clone()).collect();
@@ -265,7 +270,12 @@ impl Machine {
             return Seen::Gone;
         }
         if self.disk.started.contains_key(&id) {
-            let ended = Ended { exit_code: None, message: Some("rebooted while it ran".into()), log_tail: None };
+            let ended = Ended {
+                exit_code: None,
+                message: Some("rebooted while it ran".into()),
+                log_tail: None,
+                tail_switches: Default::default(),
+            };
             self.end(id, ended.clone());
             return Seen::Ended(ended);
         }
@@ -338,7 +348,12 @@ impl Machine {
         }
         let seen = match self.look(id) {
             Seen::Pending => {
-                let ended = Ended { exit_code: None, message: Some("not started".into()), log_tail: None };
+                let ended = Ended {
+                    exit_code: None,
+                    message: Some("not started".into()),
+                    log_tail: None,
+                    tail_switches: Default::default(),
+                };
                 self.disk.started.insert(id, (order.clone(), self.boot));
                 self.end(id, ended.clone());
                 Seen::Ended(ended)

@@ -252,7 +252,8 @@ impl Fleet {
             Due::Ends(id, alloc) => {
                 self.with(id, async |f, id, node| {
                     let log_tail = Some("x".repeat(model::wire::MAX_LOG_TAIL_BYTES));
-                    let ended = Ended { exit_code: Some(0), message: None, log_tail };
+                    let ended =
+                        Ended { exit_code: Some(0), message: None, log_tail, tail_switches: Default::default() };
                     node.protocol.observe(alloc, Seen::Ended(ended));
                     f.report(id, node).await;
                 })

@@ -232,6 +232,7 @@ async fn a_job_shows_its_allocs_and_their_ends() {
         exit_code: Some(3),
         message: Some("exit code 3".into()),
         log_tail: Some("one\ntwo".into()),
+        tail_switches: Default::default(),
     };
     let end = alloc.end(&ending, Span::from_s(9), at(970));
     world.store().write(Some(&alloc), &end, Vec::new()).await.unwrap();

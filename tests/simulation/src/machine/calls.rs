@@ -128,6 +128,7 @@ impl Machine {
                     exit_code: Some(0),
                     message: None,
                     log_tail: None,
+                    tail_switches: Default::default(),
                 };
                 report.allocs.push(lie);
             }
