@@ -23,6 +23,7 @@ import copy
 import json
 import logging
 import os
+import re
 import sys
 import time
 import warnings
@@ -62,7 +63,7 @@ PSEUDO = {
 # Each mode has the parameters of one way to deploy: as it comes, with tokens, and with everything of one's own.
 MODES = {
     "iam": {"ClusterName": CLUSTER},
-    "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "false", "HasDashboard": "false", "OutputS3": OUTPUT},
+    "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "true", "HasDashboard": "false", "OutputS3": OUTPUT, "NodeRootDevice": "/dev/sda1"},
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
         "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123", "AlarmEmail": "a@example.org",
@@ -84,9 +85,9 @@ class Expected:
 
 
 EXPECTED = {
-    "iam": Expected("iam", "arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "arm64", "true", None),
-    "token": Expected("token", "arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "x86_64", "false", None),
-    "own": Expected("iam", ROLE, [TEMPLATE_ARN], "arm64", "true", 20),
+    "iam": Expected("iam", "arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "arm64", "false", None),
+    "token": Expected("token", "arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "x86_64", "true", None),
+    "own": Expected("iam", ROLE, [TEMPLATE_ARN], "arm64", "false", 20),
 }  # fmt: skip
 ABSENT = object()
 
@@ -210,6 +211,7 @@ PARAMETERS = {
         "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64",
         {"AllowedPattern": "ami-[0-9a-f]+|resolve:ssm:/aws/service/.+"},
     ),
+    "NodeRootDevice": ("/dev/xvda", {"AllowedPattern": "/dev/(xvda|sda1)"}),
     "NodeVolumeGib": (30, {"MinValue": 8, "MaxValue": 16384}),
     "NodeVolumeKeyArn": ("", {"AllowedPattern": "(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/.+)?"}),
     "Architecture": ("arm64", {"AllowedValues": ["arm64", "x86_64"]}),
@@ -217,7 +219,7 @@ PARAMETERS = {
     "UrlConcurrency": (0, {"MinValue": 0, "MaxValue": 1000}),
     "RefusedRequestsAlarm": (1000, {"MinValue": 1}),
     "NotReadyNodesAlarm": (0, {"MinValue": 0}),
-    "DeletionProtection": ("true", {"AllowedValues": ["true", "false"]}),
+    "DeletionProtection": ("false", {"AllowedValues": ["true", "false"]}),
     "LogLevel": ("info", {"AllowedValues": ["error", "warn", "info", "debug"]}),
     "HasDashboard": ("true", {"AllowedValues": ["true", "false"]}),
     "AlarmEmail": ("", {}),
@@ -274,6 +276,40 @@ LAUNCHED = {
 # What a launch tags.
 TAGGED = dict.fromkeys(("instance", "network-interface", "spot-instances-request", "volume"), PSEUDO["AWS::AccountId"])
 
+# Everything that may be there. By type: the names of the resources, where F is each function, and all properties that one may
+# have. What a name or a property must be is checked elsewhere; what is not here is a finding.
+PICTURE = {
+    "AWS::CloudWatch::Alarm": ("(F)(Errors|Throttles|Silent|Refused)|(SIGNS)", "AlarmActions AlarmDescription AlarmName ComparisonOperator DatapointsToAlarm Dimensions(Name Value) EvaluationPeriods MetricName Metrics(Expression Id MetricStat(Metric(Dimensions(Name Value) MetricName Namespace) Period Stat) ReturnData) Namespace OKActions Period Statistic Threshold TreatMissingData"),
+    "AWS::CloudWatch::Dashboard": ("Dashboard", "DashboardBody DashboardName"),
+    "AWS::DynamoDB::Table": ("[A-Z][a-z]+Table", "AttributeDefinitions(AttributeName AttributeType) BillingMode DeletionProtectionEnabled GlobalSecondaryIndexes(IndexName KeySchema(AttributeName KeyType) Projection(NonKeyAttributes ProjectionType)) KeySchema(AttributeName KeyType) PointInTimeRecoverySpecification(PointInTimeRecoveryEnabled) StreamSpecification(StreamViewType) TableName TimeToLiveSpecification(AttributeName Enabled)"),
+    "AWS::EC2::LaunchTemplate": ("NodeTemplate", "LaunchTemplateData(BlockDeviceMappings(DeviceName Ebs(DeleteOnTermination Encrypted KmsKeyId VolumeSize VolumeType)) IamInstanceProfile(Arn) ImageId InstanceInitiatedShutdownBehavior MetadataOptions(HttpEndpoint HttpPutResponseHopLimit HttpTokens) SecurityGroupIds) LaunchTemplateName"),
+    "AWS::EC2::SecurityGroup": ("NodeSecurityGroup", "GroupDescription VpcId"),
+    "AWS::EC2::SecurityGroupIngress": ("NodesReachEachOther", "Description GroupId IpProtocol SourceSecurityGroupId"),
+    "AWS::Events::Rule": ("PollAndScale(InstanceEnded|SpotInterruption)", "EventPattern(detail(state) detail-type source) Targets(Arn Id RetryPolicy(MaximumEventAgeInSeconds MaximumRetryAttempts))"),
+    "AWS::IAM::InstanceProfile": ("NodeProfile", "Roles"),
+    "AWS::IAM::ManagedPolicy": ("(Operator|Reader|Submitter)Policy", "Description PolicyDocument(Statement(Action Condition(ForAllValues:StringEquals(dynamodb:Attributes) Null(dynamodb:Attributes) StringEquals(aws:ResourceTag/nodekeeper:cluster) StringEqualsIfExists(dynamodb:Select)) Effect Resource Sid) Version)"),
+    "AWS::IAM::Role": ("(F)(Role|ScheduleRole)|NodeRole", "AssumeRolePolicyDocument(Statement(Action Effect Principal(Service)) Version) Description Policies(PolicyDocument(Statement(Action Condition(ArnEquals(ec2:LaunchTemplate) Bool(ec2:IsLaunchTemplateResource kms:GrantIsForAWSResource) StringEquals(aws:RequestTag/nodekeeper:cluster aws:ResourceTag/nodekeeper:cluster ec2:CreateAction iam:PassedToService kms:ViaService)) Effect Resource Sid) Version) PolicyName)"),
+    "AWS::Lambda::EventInvokeConfig": ("(F)EventInvokeConfig", "DestinationConfig FunctionName MaximumEventAgeInSeconds MaximumRetryAttempts Qualifier"),
+    "AWS::Lambda::EventSourceMapping": ("PollAndScale(EndedAllocs|NewJobs)|WebhookChangedJobs", "BatchSize BisectBatchOnFunctionError EventSourceArn FilterCriteria(Filters(Pattern)) FunctionName FunctionResponseTypes MaximumBatchingWindowInSeconds MaximumRecordAgeInSeconds MaximumRetryAttempts ParallelizationFactor StartingPosition"),
+    "AWS::Lambda::Function": ("F", "Architectures Code(S3Bucket S3Key) Description Environment(Variables(*)) FunctionName Handler LoggingConfig(LogFormat LogGroup SystemLogLevel) MemorySize ReservedConcurrentExecutions Role Runtime Tags(Key Value) Timeout"),
+    "AWS::Lambda::Permission": ("(Heartbeat|Sweep)(Invoke|Url)Permission|PollAndScale(InstanceEnded|SpotInterruption)Permission|WebhookAlarmsPermission", "Action FunctionName FunctionUrlAuthType InvokedViaFunctionUrl Principal SourceArn"),
+    "AWS::Lambda::Url": ("(Heartbeat|Sweep)Url", "AuthType TargetFunctionArn"),
+    "AWS::Logs::LogGroup": ("(F)Log", "LogGroupName RetentionInDays"),
+    "AWS::S3::Bucket": ("AgentBucket", "BucketEncryption(ServerSideEncryptionConfiguration(ServerSideEncryptionByDefault(SSEAlgorithm))) OwnershipControls(Rules(ObjectOwnership)) PublicAccessBlockConfiguration(BlockPublicAcls BlockPublicPolicy IgnorePublicAcls RestrictPublicBuckets)"),
+    "AWS::S3::BucketPolicy": ("AgentBucketPolicy", "Bucket PolicyDocument(Statement(Action Condition(Bool(aws:SecureTransport)) Effect Principal Resource Sid) Version)"),
+    "AWS::SNS::Subscription": ("AlarmSubscription|WebhookAlarms", "Endpoint Protocol TopicArn"),
+    "AWS::SNS::Topic": ("AlarmTopic", "TopicName"),
+    "AWS::Scheduler::Schedule": ("(F)Schedule", "FlexibleTimeWindow(Mode) GroupName Name ScheduleExpression State Target(Arn RetryPolicy(MaximumEventAgeInSeconds MaximumRetryAttempts) RoleArn)"),
+    "AWS::Scheduler::ScheduleGroup": ("(Clean|Poll|Sweep)ScheduleGroup", "Name"),
+    "AWS::SecretsManager::Secret": ("(Node|Webhook)Key", "Description GenerateSecretString(ExcludeCharacters ExcludePunctuation ExcludeUppercase PasswordLength RequireEachIncludedType)"),
+}  # fmt: skip
+SECTIONS = {"AWSTemplateFormatVersion", "Conditions", "Description", "Metadata", "Outputs", "Parameters", "Resources", "Rules"}
+# Besides its type, its properties and its condition, a resource may have these.
+ATTRIBUTES = {"AWS::DynamoDB::Table": {"DeletionPolicy", "UpdateReplacePolicy"}, "AWS::Lambda::Function": {"Metadata"}, "AWS::Lambda::EventInvokeConfig": {"Metadata"}}
+
+# What a stream shows of a row: no more than its readers need. The other tables have no stream.
+STREAM_VIEWS = {"jobs": "KEYS_ONLY", "allocs": "NEW_IMAGE"}
+
 # The metrics of Lambda that the dashboard uses.
 # https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
 LAMBDA_METRICS = ("ConcurrentExecutions", "Errors", "Invocations", "Throttles", "Url4xxCount")
@@ -292,23 +328,34 @@ class Sign:
     period_s: int
     # It goes off when so many of the last so many periods are at the threshold or above.
     periods: tuple[int, int]
-    threshold: int = 1
+    threshold: int
 
 
-# What is usual for a short time must not raise an alarm, and what a brake holds for five minutes must.
-SIGNS = {
-    "BrakesHeld": Sign("brakes-held", "poll-and-scale", "HeldByBrakes", 60, (2, 3)),
-    "InstancesAbsent": Sign("instances-absent", "poll-and-scale", "InstancesAbsent", 300, (3, 3)),
-    "InstanceListEmpty": Sign("instance-list-empty", "poll-and-scale", "InstanceListEmpty", 60, (2, 3)),
-    "StartsFail": Sign("starts-fail", "poll-and-scale", "FailedStarts", 300, (1, 1), 3),
-    "NodesNotReady": Sign("nodes-not-ready", "poll-and-scale", "NodesNotReady", 300, (6, 6)),
-    "RowsSetAside": Sign("rows-set-aside", "poll-and-scale", "RowsSetAside", 300, (2, 2)),
-    "JobRowsSetAside": Sign("job-rows-set-aside", "clean-stale-records", "RowsSetAside", 300, (2, 3)),
-    "HandleRowsSetAside": Sign("handle-rows-set-aside", "sweep-dispatch", "RowsSetAside", 300, (2, 2)),
-    "Orphans": Sign("orphans", "clean-stale-records", "Orphans", 300, (2, 3)),
-    "FunctionsOverdue": Sign("functions-overdue", "sweep-dispatch", "FunctionsOverdue", 300, (2, 2)),
+# The alarms of the signs: the period in seconds, and how many of the last periods must be at the threshold or above. What is
+# usual for a short time must not raise an alarm, and what a brake holds for five minutes must.
+PERIODS = {
+    "BrakesHeld": (60, (2, 3)),
+    "InstancesAbsent": (300, (3, 3)),
+    "InstanceListEmpty": (60, (2, 3)),
+    "StartsFail": (300, (1, 1)),
+    "NodesNotReady": (300, (6, 6)),
+    "NodesSilent": (60, (5, 5)),
+    "RowsSetAside": (300, (2, 2)),
+    "JobRowsSetAside": (300, (2, 3)),
+    "HandleRowsSetAside": (300, (2, 2)),
+    "JobsFail": (300, (3, 3)),
+    "Strangers": (300, (2, 2)),
+    "Orphans": (300, (2, 3)),
+    "FunctionsOverdue": (300, (2, 2)),
+    "WebhookFailed": (300, (1, 1)),
 }
-WEBHOOK_SIGN = Sign("webhook-failed", "webhook", "DeliveriesFailed", 300, (1, 1))
+
+
+def signs(contract: "Contract", mode: str) -> dict[str, Sign]:
+    """The alarms of the project's signs, by their names in the template. The webhook may not be there."""
+    rows = [row for row in contract.metrics["alarms"] if row["id"] in PERIODS]
+    wanted = [row for row in rows if row["function"] != "webhook" or has_webhook(mode)]
+    return {row["id"]: Sign(row["alarm"], row["function"], row["metric"], *PERIODS[row["id"]], row["at_least"]) for row in wanted}
 
 
 # ---- Expand the template and work out its values -----------------------------------------------------------
@@ -376,6 +423,8 @@ class Values:
                 return self.attribute(logical_id, attribute)
             case "Fn::If":
                 return self.of(arg[1] if self.holds(arg[0]) else arg[2])
+            case "Fn::EachMemberEquals":
+                return all(member == self.of(arg[1]) for member in self.of(arg[0]))
             case "Fn::Equals":
                 return self.of(arg[0]) == self.of(arg[1])
             case "Fn::Not":
@@ -540,8 +589,8 @@ def check_tables(resources: dict[str, Any], tables: list[dict[str, Any]]) -> Ite
     for name in sorted(there.keys() & wanted.keys()):
         logical_id, properties = there[name]
         yield from check_table(f"table {name}", properties, wanted[name])
-        for policy in ("DeletionPolicy", "UpdateReplacePolicy"):
-            wanted_policy = "Delete" if wanted[name]["name"] in SHORT_LIVED else "Retain"
+        kept = ("Delete", "Delete") if wanted[name]["name"] in SHORT_LIVED else ("RetainExceptOnCreate", "Retain")
+        for policy, wanted_policy in zip(("DeletionPolicy", "UpdateReplacePolicy"), kept, strict=True):
             if resources[logical_id].get(policy) != wanted_policy:
                 yield f"table {name}: {policy} must be {wanted_policy}"
 
@@ -567,6 +616,8 @@ def check_table(what: str, properties: dict[str, Any], definition: dict[str, Any
     yield from differs("attribute types", declared, types)
     yield from differs("BillingMode", properties.get("BillingMode"), "PAY_PER_REQUEST")
 
+    stream = properties.get("StreamSpecification", {}).get("StreamViewType")
+    yield from differs("stream", stream, STREAM_VIEWS.get(definition["name"]))
     ttl = properties.get("TimeToLiveSpecification", {})
     yield from differs("TTL", ttl.get("AttributeName") if ttl.get("Enabled") else None, definition["ttl"])
     recovery = properties.get("PointInTimeRecoverySpecification", {})
@@ -643,6 +694,59 @@ def check_source(source: dict[str, Any], contract: Contract) -> Iterator[str]:
         yield f"Globals: CodeUri is {code}, must be the workspace"
 
 
+def parsed(shape: str) -> dict[str, Any]:
+    """The properties of a shape: "A B(C)" is {"A": {}, "B": {"C": {}}}."""
+    stack: list[dict[str, Any]] = [{}]
+    for word in re.findall(r"[^\s()]+|[()]", shape):
+        if word == "(":
+            stack.append(stack[-1][next(reversed(stack[-1]))])
+        elif word == ")":
+            stack.pop()
+        else:
+            stack[-1][word] = {}
+    return stack[0]
+
+
+def unknown_properties(node: Any, shape: dict[str, Any], way: str) -> Iterator[str]:
+    for value in node if isinstance(node, list) else ():
+        yield from unknown_properties(value, shape, way)
+    for key, value in node.items() if isinstance(node, dict) and "*" not in shape else ():
+        # What a shape does not go into is one value: it is compared as a whole.
+        if key in shape:
+            yield from unknown_properties(value, shape[key], f"{way}.{key}")
+        elif shape or way.count(".") == 0:
+            yield f"{way}.{key}"
+
+
+def check_picture(expansion: dict[str, Any], resources: dict[str, Any], contract: Contract) -> Iterator[str]:
+    """Nothing is there that `PICTURE` does not have."""
+    functions = "|".join(f.logical_id for f in contract.functions)
+    signs = "|".join([*SIGNS, "WebhookFailed"])
+    for name in sorted(expansion.keys() - SECTIONS):
+        yield f"{name}: not known to check.py: add it to SECTIONS, with its check, or take it away"
+    for logical_id, resource in resources.items():
+        names, shape = PICTURE.get(resource["Type"], ("", ""))
+        names = re.sub(r"\bF\b", functions, names).replace("SIGNS", signs)
+        if not re.fullmatch(names, logical_id):
+            yield f"{logical_id}: a {resource['Type']} of this name is not in PICTURE of check.py"
+            continue
+        for key in sorted(resource.keys() - {"Type", "Properties", "Condition"} - ATTRIBUTES.get(resource["Type"], set())):
+            yield f"{logical_id}: {key} is not in ATTRIBUTES of check.py"
+        for place in unknown_properties(resource["Properties"], parsed(shape), logical_id):
+            yield f"{place}: not in PICTURE of check.py"
+
+
+def check_rules(expansion: dict[str, Any]) -> Iterator[str]:
+    """A role of one's own and launch templates of one's own come together."""
+    for role in ("", ROLE):
+        for templates in ([""], [TEMPLATE_ARN]):
+            values = Values(expansion, {"ClusterName": CLUSTER, "NodeRoleArn": role, "LaunchTemplateArns": templates})
+            rules = [r for r in expansion.get("Rules", {}).values() if values.of(r["RuleCondition"])]
+            refused = not all(values.of(a["Assert"]) for rule in rules for a in rule["Assertions"])
+            if refused != (bool(role) != (templates != [""])):
+                yield f"Rules: NodeRoleArn {role!r} with LaunchTemplateArns {templates} must {'' if not refused else 'not '}be refused"
+
+
 def check_functions(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each function of the table has its block, with the right environment, log and schedule."""
     functions = of_type(resources, "AWS::Lambda::Function")
@@ -665,6 +769,7 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
             # Lines that Lambda writes at the start and the end of each request would cost more than the work.
             "LoggingConfig": {"LogGroup": f"/aws/lambda/{CLUSTER}-{name}", "LogFormat": "JSON", "SystemLogLevel": "WARN"},
             "Role": f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/{wanted.logical_id}Role",
+            "Tags": [{"Key": "lambda:createdBy", "Value": "SAM"}],
         }
         for field, value in should.items():
             if properties.get(field) != value:
@@ -833,6 +938,9 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
         found = granted_by_role.pop(f"{wanted.logical_id}Role", set())
         needed = set(CALLS.get(wanted.name, [])) | stream_calls(wanted.name)
         needed |= {"secretsmanager:GetSecretValue"} if wanted.needs.key or wanted.name == "webhook" else set()
+        needed |= {"logs:CreateLogStream", "logs:PutLogEvents"} | (launch_calls(mode) if wanted.needs.urls_in_user_data else set())
+        if wanted.every_min is not None and granted_by_role.pop(f"{wanted.logical_id}ScheduleRole", None) != {"lambda:InvokeFunction"}:
+            yield f"{wanted.logical_id}ScheduleRole: must allow to invoke the function, and nothing else"
         for call in sorted(found - needed):
             yield f"{wanted.logical_id}Role: {call}: the function never makes this call; take the permission away"
         for call in sorted(needed - found):
@@ -865,6 +973,13 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
     yield from check_follow(resources)
 
 
+def launch_calls(mode: str) -> set[str]:
+    """What EC2 does with the rights of whoever launches."""
+    key = ("CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncryptFrom", "ReEncryptTo")
+    of_key = {f"kms:{verb}" for verb in key} if MODES[mode].get("NodeVolumeKeyArn") else set()
+    return {"iam:PassRole", "ssm:GetParameters"} | of_key
+
+
 def reads_of_everything(tables: list[dict[str, Any]], who: str) -> set[str]:
     """All reads of all tables and indexes. A reader does not query rows with an environment: no command does."""
     reads = set()
@@ -885,7 +1000,7 @@ def check_hidden(resources: dict[str, Any], contract: Contract) -> Iterator[str]
         should = {
             # The call must name attributes ...
             "Null": {"dynamodb:Attributes": "false"},
-            "StringEquals": {"dynamodb:Select": "SPECIFIC_ATTRIBUTES"},
+            "StringEqualsIfExists": {"dynamodb:Select": "SPECIFIC_ATTRIBUTES"},
             # ... and only these.
             "ForAllValues:StringEquals": {"dynamodb:Attributes": table["without_env"]},
         }
@@ -909,13 +1024,9 @@ def check_follow(resources: dict[str, Any]) -> Iterator[str]:
 
 
 def calls_of(action: str, granted: list[str]) -> set[str]:
-    """The calls that a grant allows, in the form of `calls.json`: EC2 actions, and DynamoDB actions with their table."""
-    if action.startswith(("ec2:", "s3:")):
-        return {action}
-    if action.startswith("secretsmanager:"):
-        return {action}
+    """The calls that a grant allows, in the form of `calls.json`: DynamoDB actions with their table, and all others alone."""
     if not action.startswith("dynamodb:"):
-        return set()
+        return {action}
     prefix = f"arn:aws:dynamodb:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:table/{CLUSTER}-"
     tables = {arn.removeprefix(prefix).replace("/index/", "/").replace("/stream/*", "/stream") for arn in granted}
     return {f"{action} {table}" for table in tables}
@@ -958,6 +1069,10 @@ def check_grant(
         yield f"{role}: {action}: needs the condition ec2:CreateAction = RunInstances"
     if service == "s3" and role != "NodeRole" and granted != [OUTPUT_ARN]:
         yield f"{role}: {action}: only the stored outputs of this cluster, {OUTPUT_ARN}"
+    log = role.removesuffix("Role")
+    name = "-".join(word.lower() for word in re.findall("[A-Z][a-z]+", log))
+    if service == "logs" and granted != [f"arn:aws:logs:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:log-group:/aws/lambda/{CLUSTER}-{name}:*"]:
+        yield f"{role}: {action}: on {granted}, must be only the function's own log"
     if service == "kms" and granted != [KEY_ARN]:
         yield f"{role}: {action}: only the key of the nodes' volumes"
     if service == "ssm" and any(":parameter/aws/service/" not in arn for arn in granted):
@@ -1004,7 +1119,7 @@ def check_nodes(resources: dict[str, Any], mode: str) -> Iterator[str]:
         "SecurityGroupIds": ["GroupId of NodeSecurityGroup"],
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": volume}],
+        "BlockDeviceMappings": [{"DeviceName": MODES[mode].get("NodeRootDevice", "/dev/xvda"), "Ebs": volume}],
     }
     if template.get("LaunchTemplateName") != f"{CLUSTER}-node":
         yield f"NodeTemplate: its name is {template.get('LaunchTemplateName')}, must be {CLUSTER}-node"
@@ -1072,8 +1187,9 @@ def check_secret(resources: dict[str, Any], mode: str) -> Iterator[str]:
 def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each alarm can go off, and has a receiver: on errors, throttles, refusals, silence, and what the runs found."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
-    signs = SIGNS | ({"WebhookFailed": WEBHOOK_SIGN} if has_webhook(mode) else {})
-    expected = {name: sign_alarm(sign) for name, sign in signs.items()}
+    expected = {name: sign_alarm(sign) for name, sign in signs(contract, mode).items()}
+    for name in sorted(PERIODS.keys() ^ {row["id"] for row in contract.metrics["alarms"]}):
+        yield f"{name}: PERIODS and the signs of the project do not name the same alarms"
     # Nodes boot one after the other in a growing fleet, so the most that were not ready in a period say nothing.
     threshold = MODES[mode].get("NotReadyNodesAlarm", 0)
     expected["NodesNotReady"] |= {"Statistic": "Minimum", "ComparisonOperator": "GreaterThanThreshold", "Threshold": threshold}
@@ -1218,6 +1334,8 @@ def check_outputs(values: Values, template: dict[str, Any], contract: Contract) 
         **{f"{t['name'].capitalize()}Table": f"{CLUSTER}-{t['name']}" for t in contract.tables},
         "WebhookKeySecret": secret_arn("WebhookKey"),
     }
+    for name in sorted(found.keys() - should.keys() - {"AgentBucket", "AlarmTopic", "NodeKeySecret", "NodeTemplate", *(f"{w.capitalize()}Policy" for w in PEOPLE)}):
+        yield f"output {name}: nobody needs it"
     for name, value in should.items():
         if found.get(name) != value:
             yield f"output {name}: is {found.get(name)}, must be {value}"
@@ -1232,9 +1350,11 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
     yield from check_contract(contract)
     yield from check_parameters(source)
     yield from check_source(source, contract)
+    yield from check_rules(expansion)
     for mode, parameters in MODES.items():
         values = Values(expansion, parameters)
         resources = values.live_resources()
+        yield from check_picture(expansion, resources, contract)
         yield from check_tables(resources, contract.tables)
         for name, table in of_type(resources, "AWS::DynamoDB::Table").items():
             is_kept = table["TableName"].removeprefix(f"{CLUSTER}-") not in SHORT_LIVED

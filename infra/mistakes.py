@@ -6,8 +6,8 @@
     infra/mistakes.py --contract contract.json --draw 1000 --seed 7   other drawn ones
 
 A chosen mistake is one that somebody could make: it has a name and the words of its finding. The drawn mistakes are
-systematic: each property, statement and value of the template can be deleted, widened, renamed or changed. A drawn
-mistake may survive only if `HARMLESS` says why it does not matter.
+systematic: each property, statement and value of the template can be deleted, widened, renamed or changed, and everything that
+CloudFormation knows can be added: each property of each resource, statements, events, resources. A drawn mistake may survive only if `HARMLESS` says why it does not matter.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import check
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from check import ABSENT, PROJECTED_BY_INDEX, Contract, yaml_parse
 
 # ---- Self-test ----------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ MISTAKES = [
     Mistake("TTL switched off", put("AllocsTable", "TimeToLiveSpecification", "Enabled", value=False), "demo-allocs: TTL"),
     Mistake("TTL where none belongs", put("NodesTable", "TimeToLiveSpecification", value={"AttributeName": "expires_at", "Enabled": True}), "demo-nodes: TTL"),
     Mistake("no recovery", put("ControlTable", "PointInTimeRecoverySpecification"), "point in time recovery"),
-    Mistake("a table dies with the stack", lambda t: t["Resources"]["NodesTable"].pop("DeletionPolicy"), "DeletionPolicy must be Retain"),
+    Mistake("a table dies with the stack", lambda t: t["Resources"]["NodesTable"].pop("DeletionPolicy"), "DeletionPolicy must be RetainExceptOnCreate"),
     Mistake("provisioned capacity", put("JobsTable", "BillingMode", value="PROVISIONED"), "BillingMode"),
     Mistake("command in the queue", lambda t: properties("JobsTable")(t)["GlobalSecondaryIndexes"][0]["Projection"]["NonKeyAttributes"].append("command"), "queue: projected attributes"),
     Mistake("everything in the index of live allocs", index("AllocsTable", "Projection", value={"ProjectionType": "ALL"}), "live: projection"),
@@ -143,6 +144,10 @@ MISTAKES = [
     Mistake("our own writes wake us", put("PollAndScale", "Events", "NewJobs", "Properties", "FilterCriteria"), "INSERT"),
     Mistake("ended allocs wake nobody", put("PollAndScale", "Events", "EndedAllocs"), "stream of the allocs table"),
     Mistake("new jobs wait for a batch", put("PollAndScale", "Events", "NewJobs", "Properties", "MaximumBatchingWindowInSeconds", value=5), "seen at once"),
+    Mistake("a stream of whole rows", put("JobsTable", "StreamSpecification", "StreamViewType", value="NEW_AND_OLD_IMAGES"), "demo-jobs: stream"),
+    Mistake("a stream that nobody reads", put("ControlTable", "StreamSpecification", value={"StreamViewType": "NEW_IMAGE"}), "demo-control: stream"),
+    Mistake("a stream switched off", put("PollAndScale", "Events", "NewJobs", "Properties", "Enabled", value=False), "PollAndScaleNewJobs.Enabled: not in PICTURE"),
+    Mistake("a schedule that only plans", put("PollAndScale", "Events", "Schedule", "Properties", "Input", value='{"dry_run": true}'), "PollAndScaleSchedule.Target.Input: not in PICTURE"),
     Mistake("a table without the stream", put("JobsTable", "StreamSpecification"), "StreamArn"),
     # URLs
     Mistake("open to all in iam mode", put("SweepUrl", "AuthType", value="NONE"), "SweepUrl"),
@@ -172,6 +177,12 @@ MISTAKES = [
     Mistake("sweep-dispatch may read jobs", statement("SweepDispatchRole", "Nodes", lambda s: s.update(Resource=[s["Resource"], {"Fn::GetAtt": ["JobsTable", "Arn"]}])), "dynamodb:Scan jobs: the function never"),
     Mistake("a call that is not allowed", statement("PollAndScaleRole", "Nodes", lambda s: s["Action"].remove("dynamodb:GetItem")), "dynamodb:GetItem nodes: the function makes this call"),
     Mistake("an index that is not allowed", statement("SweepDispatchRole", "HandlesDue", lambda s: s.update(Resource={"Fn::GetAtt": ["HandlesTable", "Arn"]})), "dynamodb:Query handles/due: the function makes"),
+    Mistake("a function without its log", statement("SweepDispatchRole", "Log", lambda s: s.update(Action="logs:PutLogEvents")), "SweepDispatchRole: logs:CreateLogStream: the function makes this call"),
+    Mistake("another function's log", statement("SweepDispatchRole", "Log", lambda s: s.update(Resource={"Fn::GetAtt": ["PollAndScaleLog", "Arn"]})), "only the function's own log"),
+    Mistake("a role that makes users", lambda t: properties("PollAndScaleRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append({"Effect": "Allow", "Action": "iam:CreateUser", "Resource": "arn:aws:iam::123456789012:user/x"}), "iam:CreateUser: the function never"),
+    Mistake("a table open to another account", put("JobsTable", "ResourcePolicy", value={"PolicyDocument": {"Version": "2012-10-17", "Statement": []}}), "JobsTable.ResourcePolicy: not in PICTURE"),
+    Mistake("pages of other sites", put("HeartbeatUrl", "Cors", value={"AllowOrigins": ["*"]}), "HeartbeatUrl.Cors: not in PICTURE"),
+    Mistake("a role of one's own without templates", lambda t: t["Rules"].pop("OwnRole"), "must be refused"),
     Mistake("a role for every account", put("SweepDispatchRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "may be assumed by"),
     Mistake("a managed policy", put("PollAndScaleRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AdministratorAccess"]), "managed policies"),
     Mistake("submitters may change nodes", lambda t: next(s for s in properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Follow").pop("Condition"), "a submitter may change nodes"),
@@ -274,8 +285,67 @@ class Drawn:
             place = place[step]
         if self.value is ABSENT:
             del place[last]
+        elif last == "append":
+            place.append(self.value)
         else:
             place[last] = self.value
+
+
+# What a function of SAM can have besides, and an event of one.
+OF_FUNCTION = {
+    "AutoPublishAlias": "live", "DeadLetterQueue": {"Type": "SQS", "TargetArn": "arn:aws:sqs:eu-west-1:123456789012:q"},
+    "EphemeralStorage": {"Size": 1024}, "FunctionUrlConfig": {"AuthType": "NONE", "Cors": {"AllowOrigins": ["*"]}},
+    "Layers": ["arn:aws:lambda:eu-west-1:210987654321:layer:x:1"],
+    "ProvisionedConcurrencyConfig": {"ProvisionedConcurrentExecutions": 1}, "Tags": {"x": "y"}, "Tracing": "Active",
+    "VpcConfig": {"SubnetIds": ["subnet-0123456789abcdef0"], "SecurityGroupIds": ["sg-0123456789abcdef0"]},
+}  # fmt: skip
+OF_EVENT = {"Enabled": False, "Input": '{"dry_run": true}', "KmsKeyArn": check.KEY_ARN, "StartDate": "2030-01-01T00:00:00Z"}
+# Resources that no cluster has.
+RESOURCES = {
+    "AWS::IAM::User": {"ManagedPolicyArns": ["arn:aws:iam::aws:policy/AdministratorAccess"]},
+    "AWS::IAM::ManagedPolicy": {"PolicyDocument": {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "iam:CreateUser", "Resource": "*"}]}},
+    "AWS::Lambda::Permission": {"Action": "lambda:InvokeFunction", "FunctionName": {"Ref": "PollAndScale"}, "Principal": "210987654321"},
+    "AWS::Lambda::Url": {"AuthType": "NONE", "TargetFunctionArn": {"Ref": "PollAndScale"}},
+    "AWS::SecretsManager::ResourcePolicy": {"SecretId": {"Ref": "NodeKey"}, "ResourcePolicy": {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "secretsmanager:GetSecretValue", "Resource": "*"}]}},
+    "AWS::SNS::Topic": {"TopicName": "other"},
+    "AWS::EC2::SecurityGroupEgress": {"GroupId": {"Fn::GetAtt": ["NodeSecurityGroup", "GroupId"]}, "IpProtocol": "-1", "CidrIp": "0.0.0.0/0"},
+}  # fmt: skip
+STATEMENTS = [
+    {"Effect": "Allow", "Action": action, "Resource": "*"}
+    for action in ("iam:CreateUser", "s3:GetObject", "dynamodb:DeleteTable", "lambda:UpdateFunctionCode", "sts:AssumeRole", "ssm:GetParameters")
+]
+
+
+def additions(template: dict[str, Any]) -> Iterator[Drawn]:
+    """Everything that can be added at a known place."""
+    for logical_id, resource in template["Resources"].items():
+        place, there = ("Resources", logical_id), resource["Properties"]
+        yield from (Drawn((*place, key), "add", value) for key, value in {"DeletionPolicy": "Retain", "DependsOn": "NodeKey"}.items() if key not in resource)
+        known = OF_FUNCTION if resource["Type"].startswith("AWS::Serverless") else schema_of(resource["Type"])
+        yield from (Drawn((*place, "Properties", key), "add", value) for key, value in known.items() if key not in there)
+        for name in there.get("Events", {}):
+            way = (*place, "Properties", "Events", name, "Properties")
+            yield from (Drawn((*way, key), "add", value) for key, value in OF_EVENT.items())
+    yield from (Drawn(("Resources", "Added"), "add", {"Type": kind, "Properties": of}) for kind, of in RESOURCES.items())
+    yield Drawn(("Outputs", "Added"), "add", {"Value": {"Fn::Sub": "{{resolve:secretsmanager:${NodeKey}}}"}})
+    for way in statements_in(template["Resources"], ("Resources",)):
+        yield from (Drawn((*way, "append"), "add", statement) for statement in STATEMENTS)
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The properties that CloudFormation knows of a type, each with a value of its kind."""
+    values = {"string": "x", "boolean": True, "integer": 1, "number": 1, "array": [], "object": {"x": "y"}}
+    properties = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema["properties"]
+    return {name: values.get(str(of.get("type")), {"x": "y"}) for name, of in properties.items()}
+
+
+def statements_in(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The places of all lists of statements."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        if key == "Statement" and isinstance(value, list):
+            yield (*path, key)
+        yield from statements_in(value, (*path, key))
 
 
 def changes(path: tuple[Any, ...], value: Any) -> Iterator[Drawn]:
@@ -338,12 +408,14 @@ def main() -> int:
         "--contract", required=True, help="what `nodekeeper init --print-contract` prints; - for standard input"
     )
     arguments.add_argument("--draw", type=int, default=100, help="how many mistakes are drawn")
+    arguments.add_argument("--only-added", action="store_true", help="draw only what adds something")
     arguments.add_argument("--seed", type=int, default=1, help="another seed draws other mistakes")
     options = arguments.parse_args()
 
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())
     text = check.TEMPLATE.read_text()
-    possible = [m for m in every_mistake(yaml_parse(text)) if not harmless(m)]
+    possible = [m for m in (*every_mistake(yaml_parse(text)), *additions(yaml_parse(text))) if not harmless(m)]
+    possible = [m for m in possible if m.kind == "add" or not options.only_added]
     drawn = random.Random(options.seed).sample(possible, min(options.draw, len(possible)))
     with ProcessPoolExecutor() as pool:
         results = list(pool.map(partial(missed, text=text, document=document), [*range(len(CHOSEN)), *drawn]))

@@ -18,6 +18,7 @@ import sys
 import time
 import urllib.request
 
+import attacks
 import page_rows
 from axe_playwright_python.sync_playwright import Axe
 from local_stack import PROGRAM, Local, check
@@ -256,7 +257,7 @@ def main():
             browser = Browser(chromium, local, given.pictures)
             empty(browser)
             browser.page.goto("about:blank")
-            job = page_rows.large(local.dynamo)
+            job = page_rows.large(local.environment())
             local.until("the page knows all jobs", "api/jobs?limit=1", lambda part: part["all"] == 10_000)
             large(browser, job)
             metrics(local)
@@ -270,6 +271,12 @@ def main():
             looks(browser, job)
             browser.quiet("real jobs")
             browser.context.close()
+        chromium.close()
+        # Here evil.example is this machine, as after DNS rebinding.
+        options["args"].append("--host-resolver-rules=MAP evil.example 127.0.0.1")
+        chromium = playwright.chromium.launch(**options)
+        with Local("--tick-s", "1") as local:
+            attacks.all_of(local, chromium)
         chromium.close()
     print("The page passed.")
 

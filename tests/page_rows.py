@@ -21,10 +21,10 @@ def ulid(ms, number):
 class Rows:
     """The tables of a cluster."""
 
-    def __init__(self, endpoint, cluster="local"):
+    def __init__(self, environment, cluster="local"):
         self.db = boto3.resource(
-            "dynamodb", endpoint_url=endpoint, region_name="local-1", aws_access_key_id="local",
-            aws_secret_access_key="local",
+            "dynamodb", endpoint_url=environment["AWS_ENDPOINT_URL_DYNAMODB"], region_name=environment["AWS_REGION"],
+            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"], aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
         )
         self.cluster = cluster
         self.now = int(time.time() * 1000)
@@ -80,9 +80,9 @@ class Rows:
         }
 
 
-def large(endpoint):
+def large(environment):
     """10,000 jobs and 1,000 nodes, of which one is silent. No function has ever run. Returns a running job's id."""
-    rows = Rows(endpoint)
+    rows = Rows(environment)
     running, nodes, allocs = [], [], []
     for slot in range(1000):
         if slot >= 60:

@@ -203,7 +203,7 @@ def broken(local):
 def main():
     with Local("--functions-url", "http://127.0.0.1:9") as local:
         no_terminal(local)
-        page_rows.large(local.dynamo)
+        page_rows.large(local.environment())
         large(local)
         colours(local)
         broken(local)

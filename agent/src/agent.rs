@@ -25,6 +25,7 @@ use crate::signer::{Signer, region_in};
 use crate::sweep::Sweeper;
 use crate::uploads::Uploads;
 use crate::watch;
+use model::names::is_host;
 use model::wire::{LaunchFile, NodeFile};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -102,8 +103,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
-    // Before the first heartbeat, so that the control plane places nothing on a node that takes no work.
-    guard::note(&state, guard.refusal().await);
+    guard::first(&state, &guard).await;
     // Runs one round first, so that the first report lists the allocs that are on the machine.
     reconcile::run_once(&state, &mut runner).await;
     let uploads =
@@ -181,7 +181,8 @@ async fn identity(args: &AgentArgs, imds: Option<&Imds>) -> Result<Identity, Age
     };
     let address = match (&args.address, imds) {
         (Some(address), _) => Some(address.clone()),
-        (None, Some(imds)) => imds.address().await?,
+        // With another text, every heartbeat would be refused.
+        (None, Some(imds)) => imds.address().await?.filter(|address| is_host(address)),
         (None, None) => None,
     };
     Ok(Identity { instance_id, address })

@@ -6,7 +6,7 @@
 //!                   started     which supervisor runs the alloc, or that none ever does: created once
 //!                   stop        why the alloc is to stop; absent if it is not to stop
 //!                   work/       where the command runs
-//!                   tmp/        what the command sees as /tmp, until it ends
+//!                   tmp/        what the command sees as /tmp
 //!                   passwd      the users that the command sees, and group the groups
 //!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
@@ -18,19 +18,24 @@
 //! a part of their content. So a command runs at most once, and has only one end.
 //! Does not: start or stop processes, or look at them.
 
-use crate::atomic_file::{self, absent_is_fine};
+use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
 use crate::outputs::OutputFiles;
 use crate::runtime::RuntimeKind;
+use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::time::Time;
 use model::wire::AllocOrder;
+use remove_tree::remove_tree;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// Disk space for the exit record.
+const RESERVE_BYTES: usize = 8 << 10;
 
 /// What a supervisor needs to know: the content of `task.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,14 +86,10 @@ impl StartRecord {
 }
 
 /// How the alloc ended: the content of `exit.json`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
-    /// The exit code of the command, or 128 + the number of the signal that killed it; absent when there is neither.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// Why the alloc ended, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
+    /// Why the alloc ended.
+    pub cause: EndCause,
     /// When the alloc started, by the node's own clock. Only people read this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
@@ -98,9 +99,9 @@ pub struct ExitRecord {
 }
 
 impl ExitRecord {
-    /// An end without an exit code.
-    pub fn without_code(message: impl Into<String>) -> Self {
-        Self { message: Some(message.into()), ..Self::default() }
+    /// An end for this cause.
+    pub const fn of(cause: EndCause) -> Self {
+        Self { cause, started_at: None, finished_at: None }
     }
 }
 
@@ -146,10 +147,7 @@ impl AllocDir {
         }
         let id = task.order.alloc_id;
         let temp = self.0.with_file_name(format!(".new-{id}"));
-        match fs::remove_dir_all(&temp) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
+        remove_tree(&temp)?;
         fs::create_dir(&temp)?;
         fs::create_dir(temp.join("work"))?;
         give_to_job(&temp, task)?;
@@ -165,18 +163,19 @@ impl AllocDir {
     pub fn owner(&self) -> io::Result<Option<u32>> {
         match fs::symlink_metadata(self.work()) {
             Ok(work) => Ok(Some(work.uid())),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            // Not a directory: a stray file beside the directories of allocs has no user id of a job.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
     /// Takes the job's files away from its user, so that another alloc may get the user id, and removes what only the
-    /// running command needs. Call this when no process of the user runs.
+    /// running command needs. Call this when no process of the user runs. It takes no longer if the job left much behind:
+    /// that is removed with the directory.
     pub fn close(&self) -> io::Result<()> {
-        if self.work().exists() {
-            isolation::give(&self.work(), 0, 0, 0o700)?;
+        for path in [self.work(), self.0.join("tmp")].into_iter().filter(|p| p.exists()) {
+            isolation::give(&path, 0, 0, 0o700)?;
         }
-        absent_is_fine(fs::remove_dir_all(self.0.join("tmp")))?;
         isolation::USER_FILES.iter().try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
     }
 
@@ -208,6 +207,16 @@ impl AllocDir {
     /// Writes down how the alloc ended. A later record does not replace the first.
     pub fn write_exit_record(&self, exit: &ExitRecord) -> io::Result<()> {
         atomic_file::create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
+    }
+
+    /// Disk space for the exit record, because the job may fill the disk.
+    pub fn reserve(&self) -> Spare {
+        Spare::new(self.0.join("reserve"), RESERVE_BYTES)
+    }
+
+    /// [`Self::write_exit_record`], on the space that is kept for it.
+    pub fn write_exit_record_on(&self, reserve: &Spare, exit: &ExitRecord) -> io::Result<()> {
+        reserve.create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
     }
 
     /// How the alloc ended; `None` if there is no exit record yet.

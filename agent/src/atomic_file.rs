@@ -5,8 +5,10 @@
 //! orders contain secrets.
 //! Does not: retry.
 
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,45 +34,85 @@ pub fn create_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// A file that keeps disk space free: when the disk is full, it is deleted to make room for an important write.
+/// Disk space for one important write, in a file that takes it up: the write needs no more space. A job that fills the disk
+/// cannot take it, because it is never freed in between.
 #[derive(Clone, Debug)]
-pub struct DiskReserve {
+pub struct Spare {
     path: PathBuf,
     bytes: usize,
 }
 
-impl DiskReserve {
-    /// Reserves this many bytes at `path`. If the disk is already full, nothing is reserved.
+impl Spare {
+    /// Takes up this many bytes at `path`. If the disk is already full, the first write tries it again.
     pub fn new(path: PathBuf, bytes: usize) -> Self {
-        let reserve = Self { path, bytes };
-        reserve.allocate();
-        reserve
-    }
-
-    fn allocate(&self) {
-        if let Err(error) = replace(&self.path, &vec![0; self.bytes]) {
-            tracing::debug!(%error, path = %self.path.display(), "cannot reserve disk space");
+        let spare = Self { path, bytes };
+        if let Err(error) = spare.allocated(0) {
+            tracing::debug!(%error, path = %spare.path.display(), "cannot reserve disk space");
         }
+        spare
     }
 
-    /// Runs `write`. If the disk is full, deletes the reserve and runs `write` once more. A later successful write
-    /// reserves the space again.
-    pub fn write_with_reserve<T>(&self, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
-        match write() {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull && fs::remove_file(&self.path).is_ok() => write(),
-            Ok(written) => {
-                if !self.path.exists() {
-                    self.allocate();
-                }
-                Ok(written)
+    /// Replaces the content of `path` with `bytes` and spaces after them. The old file of `path` becomes the spare one.
+    pub fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        if self.fill(bytes).is_err() {
+            return replace(path, bytes);
+        }
+        match renameat2(AT_FDCWD, &self.path, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE) {
+            Ok(()) => sync_parent(path),
+            // There is no old file: a new spare one is made.
+            Err(Errno::ENOENT) => {
+                fs::rename(&self.path, path)?;
+                sync_parent(path)?;
+                // Without it the next write tries it again.
+                drop(self.allocated(bytes.len()));
+                Ok(())
             }
-            failed => failed,
+            // This file system cannot exchange two files.
+            Err(_) => replace(path, bytes),
         }
     }
 
-    /// Frees the reserved space.
+    /// Creates `path` with `bytes` and spaces after them, unless `path` exists. The space is used up.
+    pub fn create_once(&self, path: &Path, bytes: &[u8]) -> io::Result<bool> {
+        if self.fill(bytes).is_err() {
+            return create_once(path, bytes);
+        }
+        let linked = fs::hard_link(&self.path, path);
+        self.release();
+        match linked {
+            Ok(()) => sync_parent(path).map(|()| true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Frees the space.
     pub fn release(&self) {
         drop(fs::remove_file(&self.path));
+    }
+
+    /// Writes `bytes` into the spare file, and spaces up to its end.
+    fn fill(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.allocated(bytes.len())?;
+        let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        file.write_all(bytes)?;
+        file.write_all(&vec![b' '; len.saturating_sub(bytes.len())])?;
+        file.sync_all()
+    }
+
+    /// The spare file, with room for this many bytes at least.
+    fn allocated(&self, bytes: usize) -> io::Result<File> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path)?;
+        let wanted = bytes.max(self.bytes) as u64;
+        let len = file.metadata()?.len();
+        if len < wanted {
+            // Written, and not only made longer: a file with holes takes up no space.
+            file.seek(SeekFrom::Start(len))?;
+            io::copy(&mut io::repeat(b' ').take(wanted.saturating_mul(2).saturating_sub(len)), &mut file)?;
+            file.sync_all()?;
+            file.rewind()?;
+        }
+        Ok(file)
     }
 }
 
@@ -111,18 +153,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn on_a_full_disk_the_reserve_makes_room_for_one_write() {
+    fn a_spare_file_takes_a_write_without_a_new_block_and_the_old_file_is_the_next_one() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("reserve");
-        let reserve = DiskReserve::new(path.clone(), 1000);
-        assert_eq!(fs::metadata(&path).unwrap().len(), 1000);
-        // The disk is full as long as the reserve exists.
-        let full = || if path.exists() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) };
-        assert!(reserve.write_with_reserve(full).is_ok());
-        // There is room again, so the reserve is created anew.
-        assert!(!path.exists() && reserve.write_with_reserve(full).is_ok() && path.exists());
-        let always = || Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull));
-        assert!(reserve.write_with_reserve(always).is_err());
+        let (path, spare_path) = (dir.path().join("state"), dir.path().join("spare"));
+        let spare = Spare::new(spare_path.clone(), 100);
+        let number = |path: &Path| fs::metadata(path).map(|m| std::os::unix::fs::MetadataExt::ino(&m)).unwrap();
+        spare.replace(&path, b"one").unwrap();
+        let files = [number(&path), number(&spare_path)];
+        for n in 0..4 {
+            spare.replace(&path, format!("content {n}").as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap().trim_end(), format!("content {n}"));
+            let now = [number(&path), number(&spare_path)];
+            assert!(now == files || now == [files[1], files[0]], "no new file was made");
+        }
+        let long = "x".repeat(5000);
+        spare.replace(&path, long.as_bytes()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().trim_end(), long, "the spare file grows");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_spare_file_becomes_the_one_that_is_created_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, spare_path) = (dir.path().join("exit"), dir.path().join("spare"));
+        let spare = Spare::new(spare_path.clone(), 100);
+        let file = fs::metadata(&spare_path).map(|m| std::os::unix::fs::MetadataExt::ino(&m)).unwrap();
+        assert!(spare.create_once(&path, b"one").unwrap());
+        assert_eq!(fs::metadata(&path).map(|m| std::os::unix::fs::MetadataExt::ino(&m)).unwrap(), file);
+        assert!(!Spare::new(spare_path.clone(), 100).create_once(&path, b"two").unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap().trim_end(), "one");
+        assert!(!spare_path.exists());
     }
 
     #[test]

@@ -34,8 +34,10 @@ const CHUNK: usize = 64 << 10;
 /// The capture as the supervisor sees it.
 #[derive(Debug)]
 pub struct Capture {
-    thread: JoinHandle<()>,
-    ended: PipeWriter,
+    /// `None` once it was waited for.
+    thread: Option<JoinHandle<()>>,
+    /// Closed when the command has ended.
+    ended: Option<PipeWriter>,
     given_up: Arc<OnceLock<String>>,
 }
 
@@ -62,7 +64,8 @@ impl Capture {
         let given_up = Arc::default();
         let writer = Writer { files: Files::create(files)?, told, given_up: Arc::clone(&given_up) };
         let thread = std::thread::Builder::new().name("output".to_owned()).spawn(move || run(writer, out, err))?;
-        Ok((Self { thread, ended, given_up }, Printers { out: out_writer, err: err_writer }))
+        let capture = Self { thread: Some(thread), ended: Some(ended), given_up };
+        Ok((capture, Printers { out: out_writer, err: err_writer }))
     }
 
     /// Why the output was given up; `None` if it was not.
@@ -72,14 +75,14 @@ impl Capture {
 
     /// Writes what is left in the pipes. Call this when no process of the command runs: whoever has a pipe open after that is
     /// not waited for. Returns why output was lost; `None` if all is on disk.
-    pub async fn finish(self) -> Option<String> {
-        let Self { thread, ended, given_up } = self;
-        drop(ended);
-        let joined = tokio::task::spawn_blocking(|| thread.join()).await;
-        match joined {
-            Ok(Ok(())) => given_up.get().cloned(),
-            _ => Some("the end of the output is lost: the thread that writes it failed".to_owned()),
+    pub async fn finish(&mut self) -> Option<String> {
+        drop(self.ended.take());
+        if let Some(thread) = self.thread.take()
+            && !matches!(tokio::task::spawn_blocking(|| thread.join()).await, Ok(Ok(())))
+        {
+            self.given_up.get_or_init(|| "the end of the output is lost: the thread that writes it failed".to_owned());
         }
+        self.given_up()
     }
 }
 
@@ -208,7 +211,7 @@ mod tests {
     async fn printed(script: &str) -> (Vec<u8>, Switches) {
         let dir = tempfile::tempdir().unwrap();
         let files = OutputFiles::at(dir.path().to_owned());
-        let (capture, Printers { out, err }) = Capture::start(&files, None).unwrap();
+        let (mut capture, Printers { out, err }) = Capture::start(&files, None).unwrap();
         let mut command = Command::new("sh");
         let mut child = command.args(["-c", script]).stdout(out).stderr(err).spawn().unwrap();
         drop(command);
@@ -239,7 +242,7 @@ mod tests {
     async fn a_process_that_keeps_the_pipe_open_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let files = OutputFiles::at(dir.path().to_owned());
-        let (capture, Printers { out, err: _held }) = Capture::start(&files, None).unwrap();
+        let (mut capture, Printers { out, err: _held }) = Capture::start(&files, None).unwrap();
         io::Write::write_all(&mut &out, b"before the end\n").unwrap();
         assert_eq!(capture.finish().await, None);
         assert_eq!(std::fs::read(files.output()).unwrap(), b"before the end\n");

@@ -6,6 +6,7 @@
 use crate::isolation::ids::{CACHE_GIDS, IdRange, JOB_UIDS};
 use crate::runtime::RuntimeKind;
 use clap::{Parser, Subcommand};
+use model::names::{is_host, is_id};
 use model::wire::{LaunchFile, NODE_FILE};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -180,6 +181,12 @@ pub enum AgentConfigError {
     /// An option has an empty value.
     #[error("{0} must not be empty")]
     Empty(&'static str),
+    /// The control plane would refuse it.
+    #[error("--address {0:?} is neither an IP address nor the name of a host")]
+    NoAddress(String),
+    /// The control plane would refuse it.
+    #[error("{0} {1:?} must be 1 to 128 letters, digits, '-', '_', '.' or ':'")]
+    NoId(&'static str, String),
 }
 
 /// Reads and checks the node file.
@@ -197,6 +204,13 @@ pub fn check(args: &AgentArgs) -> Result<(), AgentConfigError> {
     let given = [("--instance-id", &args.instance_id), ("--boot-id", &args.boot_id), ("--address", &args.address)];
     if let Some((name, _)) = given.into_iter().find(|(_, value)| value.as_deref() == Some("")) {
         return Err(AgentConfigError::Empty(name));
+    }
+    if let Some(address) = args.address.as_ref().filter(|address| !is_host(address)) {
+        return Err(AgentConfigError::NoAddress(address.clone()));
+    }
+    let ids = [("--instance-id", &args.instance_id), ("--boot-id", &args.boot_id)];
+    if let Some((name, Some(id))) = ids.into_iter().find(|(_, id)| id.as_deref().is_some_and(|id| !is_id(id))) {
+        return Err(AgentConfigError::NoId(name, id.clone()));
     }
     if args.job_uids.overlaps(args.cache_gids) {
         return Err(AgentConfigError::OverlappingIds(args.job_uids, args.cache_gids));
@@ -279,5 +293,14 @@ mod tests {
     fn without_metadata_the_instance_id_must_be_on_the_command_line() {
         let args = AgentArgs::parse_from(["nodekeeper-agent", "--no-imds"]);
         assert!(matches!(check(&args), Err(AgentConfigError::NoInstanceId)));
+    }
+
+    #[test]
+    fn what_the_control_plane_would_refuse_is_refused_at_the_start() {
+        for (option, value) in [("--address", "a,b"), ("--instance-id", "i 1"), ("--boot-id", "b\n")] {
+            let line = ["nodekeeper-agent", "--unisolated", option, value];
+            let error = check(&AgentArgs::parse_from(line)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{option} {value:?} ")), "{error}");
+        }
     }
 }

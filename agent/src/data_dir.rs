@@ -5,7 +5,7 @@
 //! Does not: store how allocs ended; the directory of each alloc does.
 
 use crate::alloc_dir::AllocDir;
-use crate::atomic_file::{self, DiskReserve};
+use crate::atomic_file::{self, Spare};
 use crate::protocol::{Durable, LocalAlloc};
 use model::ids::NodeId;
 use std::fs::{self, File, TryLockError};
@@ -13,9 +13,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Disk space reserved for the state file. Without this space a node with a full disk could not save orders. The node
-/// would have to stay silent, and the control plane could not tell it to destroy the files that fill the disk.
-const RESERVE_BYTES: usize = 1 << 20;
+/// Disk space for the state file, twice: the file and its spare one are this large. Without this space a node with a full disk
+/// could not save orders. The node would have to stay silent, and the control plane could not tell it to stop the job that
+/// fills the disk.
+const STATE_BYTES: usize = 128 << 10;
 
 /// Why the data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +38,7 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     root: PathBuf,
-    reserve: DiskReserve,
+    spare: Spare,
     /// Held while the agent runs. The kernel releases it, however the agent ends.
     _lock: File,
 }
@@ -62,8 +63,8 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => return Err(DataDirError::InUse(root)),
             Err(TryLockError::Error(source)) => return Err(DataDirError::Io { path: lock_path, source }),
         }
-        let reserve = DiskReserve::new(root.join("reserve"), RESERVE_BYTES);
-        let dir = Self { root, reserve, _lock: lock };
+        let spare = Spare::new(root.join("state.spare"), STATE_BYTES);
+        let dir = Self { root, spare, _lock: lock };
         for path in [dir.allocs(), dir.caches(), dir.cache_labels()] {
             make(&path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).map_err(at(&path))?;
@@ -101,8 +102,7 @@ impl DataDir {
     pub fn save_token(&self, node_id: NodeId, token: &str) -> Result<(), DataDirError> {
         let path = self.token_file();
         let text = format!("{node_id} {token}");
-        let written = self.reserve.write_with_reserve(|| atomic_file::replace(&path, text.as_bytes()));
-        written.map_err(|source| DataDirError::Io { path, source })
+        atomic_file::replace(&path, text.as_bytes()).map_err(|source| DataDirError::Io { path, source })
     }
 
     /// The token that this node saved; `None` if there is none, or if it is another node's (a cloned disk).
@@ -120,7 +120,7 @@ impl DataDir {
     pub fn save(&self, state: &Durable) -> Result<(), DataDirError> {
         let path = self.state_file();
         let written = serde_json::to_vec(state).map_err(io::Error::from);
-        let written = written.and_then(|bytes| self.reserve.write_with_reserve(|| atomic_file::replace(&path, &bytes)));
+        let written = written.and_then(|bytes| self.spare.replace(&path, &bytes));
         written.map_err(|source| DataDirError::Io { path, source })
     }
 
@@ -201,7 +201,7 @@ mod tests {
             state.allocs.insert(alloc_id(copy), LocalAlloc::new(order(copy, 1)));
         }
         add_alloc(data, 0, None);
-        add_alloc(data, 1, Some(ExitRecord::default()));
+        add_alloc(data, 1, Some(ExitRecord::of(model::EndCause::Exited { code: 0 })));
         data.save(&state).unwrap();
         state
     }

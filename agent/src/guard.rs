@@ -14,6 +14,7 @@ use crate::isolation::helper::PrivateMounts;
 use crate::isolation::probe::{self, Found, Probe};
 use crate::isolation::{JobUser, JobUsers, OwnIds, cgroup, metadata, private_mounts};
 use crate::node_state::NodeState;
+use crate::protocol::Refusals;
 use crate::runtime::RuntimeKind;
 use std::io;
 use std::net::SocketAddr;
@@ -65,6 +66,7 @@ pub async fn prepare(args: &AgentArgs, data: &DataDir, program: &Path) -> Result
         private_mounts: false,
         cgroups: cgroup::set_up(args.job_uids.first),
     };
+    // No job has these two: a job that kills everything of its own user must not kill an attempt.
     guard.ids = [args.job_uids.first, args.job_uids.last].map(|id| (id, id)).into();
     let no_mounts = guard.must_enter().await?.no_mounts;
     ids.private_mounts = no_mounts.is_none();
@@ -92,18 +94,16 @@ impl Guard {
         }
     }
 
-    /// Why this node takes no work; `None` if it may.
-    pub async fn refusal(&self) -> Option<String> {
+    /// Why this node takes no work; `None` if it may. `before` is what the last attempt found: it stays if this attempt was
+    /// killed, which proves nothing.
+    pub async fn refusal(&self, before: Option<String>) -> Option<String> {
         for id in &self.ids {
             if self.metadata.is_empty() {
                 return None;
             }
-            // A second attempt, because the helper may end together with an alloc that has its user id.
-            let found = match self.reach(*id).await {
-                Err(_) => self.reach(*id).await,
-                found => found,
-            };
-            match found {
+            match self.reach(*id).await {
+                // All jobs of the machine may have the user of the attempt (`--job-user`), and may kill it.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return before,
                 Err(error) => {
                     return Some(format!("cannot find out whether jobs reach the metadata: {error}; {ADVICE}"));
                 }
@@ -129,24 +129,34 @@ impl Guard {
     }
 }
 
+/// Tries before the first heartbeat, so that the control plane places nothing on a node that takes no work.
+pub async fn first(state: &NodeState, guard: &Guard) {
+    let untried = Some("nobody could find out yet whether jobs reach the metadata".to_owned());
+    note(state, guard.refusal(untried).await, |refuses| &mut refuses.metadata);
+}
+
 /// Tries again and again whether the node may take work, and tells the control plane at once when that changes.
 pub async fn watch(state: &NodeState, guard: &Guard) {
     loop {
         tokio::time::sleep(INTERVAL).await;
-        note(state, guard.refusal().await);
+        let before = state.read(|n| n.refuses.metadata.clone());
+        note(state, guard.refusal(before).await, |refuses| &mut refuses.metadata);
     }
 }
 
-/// Notes why the node takes no work; `None` if it may.
-pub fn note(state: &NodeState, refusal: Option<String>) {
-    if state.read(|n| n.refuses == refusal) {
+/// Notes one of the reasons why the node takes no work; `None` if there is none.
+pub fn note(state: &NodeState, refusal: Option<String>, which: fn(&mut Refusals) -> &mut Option<String>) {
+    let mut refuses = state.read(|n| n.refuses.clone());
+    let known = which(&mut refuses);
+    if *known == refusal {
         return;
     }
-    match &refusal {
+    *known = refusal;
+    match refuses.told() {
         Some(why) => tracing::error!(why, "this node takes no work"),
         None => tracing::info!("this node takes work again"),
     }
-    if state.update_or_log(|n| n.refuses = refusal).is_some() {
+    if state.update_or_log(|n| n.refuses = refuses).is_some() {
         state.heartbeat_now.notify_one();
     }
 }

@@ -14,6 +14,7 @@ use crate::runtime::RuntimeKind;
 use model::HandleKind;
 use model::ids::AllocId;
 use model::wire::ReportedHandle;
+use remove_tree::remove_tree;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -82,7 +83,7 @@ impl HandleStore {
         let mut found = BTreeMap::new();
         let mut complete = true;
         let mut add = |handle: String, kind, label| {
-            found.entry(handle.clone()).or_insert(ReportedHandle { handle, kind, label, parent: None });
+            found.entry(handle.clone()).or_insert(ReportedHandle { handle, kind, label, parent: None, stays: None });
         };
         let results = [
             self.each_alloc(|name, label| add(name, HandleKind::Container, label)),
@@ -178,7 +179,7 @@ impl HandleStore {
         let (caches, labels) = (self.caches.clone(), self.cache_labels.clone());
         blocking(move || {
             let TakenCache { name, label, taken } = cache;
-            absent_is_fine(fs::remove_dir_all(&taken)).inspect_err(|_| {
+            remove_tree(&taken).inspect_err(|_| {
                 let dir = caches.join(&name);
                 if !dir.exists() && fs::write(labels.join(&name), label).is_ok() {
                     let _ = fs::rename(&taken, dir);
@@ -195,7 +196,7 @@ impl HandleStore {
             for entry in fs::read_dir(caches)? {
                 let entry = entry?;
                 if entry.file_name().to_string_lossy().starts_with(TAKEN_PREFIX) {
-                    absent_is_fine(fs::remove_dir_all(entry.path()))?;
+                    remove_tree(&entry.path())?;
                 }
             }
             Ok(())
@@ -236,13 +237,9 @@ fn remove_labelled(dir: &Path) -> io::Result<()> {
     };
     for entry in entries {
         let entry = entry?;
-        if entry.file_name() == "label" {
-            continue;
+        if entry.file_name() != "label" {
+            remove_tree(&entry.path())?;
         }
-        // A symbolic link is removed, not followed.
-        let removed =
-            if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
-        absent_is_fine(removed)?;
     }
     absent_is_fine(fs::remove_file(dir.join("label")))?;
     absent_is_fine(fs::remove_dir(dir))
@@ -391,7 +388,7 @@ mod tests {
         }
         // Killed while the directory of an alloc was being removed: the label is removed last, so it is still listed.
         let dir = create(&store, Some(&own));
-        fs::remove_dir_all(dir.join("work")).unwrap();
+        remove_tree(&dir.join("work")).unwrap();
         let listed = |list: HandleList| list.handles.into_iter().map(|h| h.handle).collect::<Vec<_>>();
         assert_eq!(listed(store.list().await), [alloc_id(0).to_string()]);
         store.remove_leftovers().await;

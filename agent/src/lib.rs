@@ -10,6 +10,7 @@
 //! sweep ─ handles             the loop of handle reports; destroys what an answer names
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
+//! fitness                     whether the node can start work; otherwise it takes none
 //! guard                       whether jobs are kept apart as promised; otherwise the node takes no work
 //! node_state                  what the loops share
 //! protocol                    pure: what to say next, and how an answer changes what the node knows
@@ -17,6 +18,8 @@
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
 //! capture ─ outputs           what a command prints, on its way to the disk
+//! memory                      what an alloc uses, where no control group counts it
+//! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
 //! isolation                   what keeps a job apart from the node, from the agent, and from other jobs
 //! ```
@@ -41,14 +44,17 @@ pub mod client;
 pub mod config;
 pub mod control;
 pub mod data_dir;
+pub mod fitness;
 pub mod guard;
 pub mod handles;
 pub mod imds;
 pub mod isolation;
+mod memory;
 pub mod node_state;
 pub mod output;
 pub mod outputs;
 pub mod process_table;
+pub mod program;
 pub mod protocol;
 pub mod reconcile;
 pub mod role_keys;

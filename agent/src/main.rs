@@ -2,6 +2,7 @@
 
 use aws_credential_types::Credentials;
 use clap::Parser;
+use model::EndCause;
 use model::time::Time;
 use nodekeeper_agent::OWN_PROGRAM;
 use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
@@ -13,6 +14,7 @@ use nodekeeper_agent::s3_access::S3Environment;
 use nodekeeper_agent::supervisor::{self, SupervisorContext};
 use std::io::Write;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,6 +25,8 @@ use tracing_subscriber::EnvFilter;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 fn main() -> ExitCode {
+    // Before anything is opened.
+    close_inherited();
     let args = AgentArgs::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // The log may be on a full disk. A log that cannot be written must not end the agent.
@@ -32,10 +36,13 @@ fn main() -> ExitCode {
         None => run_agent(args),
         Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),
         Some(InternalCommand::AsUser) => {
-            let (program, error) = helper::run(std::io::stdin().lock());
-            print_error(&format!("cannot run {program:?}: {error}"));
-            // As in a shell: 127 if the command is not found, 126 if it cannot be run.
-            return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
+            let cause = match std::io::stdin().as_fd().try_clone_to_owned() {
+                Ok(stdin) => helper::run(stdin.into()),
+                Err(e) => EndCause::NotStarted { why: format!("its helper has no standard input: {e}") },
+            };
+            print_error(&cause.to_string());
+            // As in a shell: 127 if the program is not found, 126 if it cannot be run.
+            return ExitCode::from(cause.exit_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(126));
         }
         Some(InternalCommand::EndUser { uid, reaper }) => end::run_helper(uid, reaper).map_err(Into::into),
         Some(InternalCommand::Probe) => {
@@ -49,6 +56,16 @@ fn main() -> ExitCode {
             print_error(&error.to_string());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Closes what whoever started this program left open, except the standard streams: jobs would inherit it.
+fn close_inherited() {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<i32> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|fd| *fd > 2) {
+        // The one of the list itself is closed already.
+        let _closed_is_fine = nix::unistd::close(fd);
     }
 }
 

@@ -21,6 +21,7 @@ use model::ids::{AllocId, NodeId};
 use model::output::{FOLLOW_LASTS, MAX_PIECE_SWITCHES, Stream, Switches, Then};
 use model::stored::S3Place;
 use nix::fcntl::OFlag;
+use remove_tree::remove_tree;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -286,7 +287,7 @@ impl Outputs {
             return Ok(());
         }
         let new = OutputFiles(self.kept.join(format!(".new-{id}")));
-        absent_is_fine(fs::remove_dir_all(&new.0))?;
+        remove_tree(&new.0)?;
         DirBuilder::new().mode(0o700).create(&new.0)?;
         fs::hard_link(files.output(), new.output())?;
         if open_regular(&files.switches())?.is_some() {
@@ -325,7 +326,7 @@ impl Outputs {
             if is_unsent {
                 tracing::warn!(alloc_id = %id, bytes = size, "too much output waits to be stored (--keep-output-mib): it is dropped");
             }
-            absent_is_fine(fs::remove_dir_all(self.kept.join(id.to_string())))?;
+            remove_tree(&self.kept.join(id.to_string()))?;
             (bytes, count) = (bytes.saturating_sub(size), count.saturating_sub(1));
         }
         Ok(())
@@ -421,7 +422,7 @@ mod tests {
             let output = dir.output_files().output();
             File::options().append(true).open(output).unwrap().set_modified(at).unwrap();
             self.outputs.keep(alloc_id(n), dir);
-            fs::remove_dir_all(dir.path()).unwrap();
+            remove_tree(dir.path()).unwrap();
         }
 
         /// The outputs that are kept.
@@ -446,7 +447,7 @@ mod tests {
         let dir = disk.alloc(0, "0123456789");
         assert_eq!(disk.read(0, Start::Byte(0)), (0, "0123".into(), Then::More));
         assert_eq!(disk.read(0, Start::Last(3)), (7, "789".into(), Then::More));
-        dir.write_exit_record(&ExitRecord::default()).unwrap();
+        dir.write_exit_record(&ExitRecord::of(model::EndCause::Exited { code: 0 })).unwrap();
         assert_eq!(disk.read(0, Start::Byte(4)), (4, "4567".into(), Then::More));
         assert_eq!(disk.read(0, Start::Byte(8)), (8, "89".into(), Then::End));
         assert_eq!(disk.read(0, Start::Byte(10)), (10, String::new(), Then::End));

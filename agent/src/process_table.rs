@@ -1,7 +1,8 @@
 //! The process table, read from `/proc`, and signals to processes.
 //!
 //! Guarantees: a process is identified by its pid **and** its start time, so that a reused pid is never taken for the
-//! old process. A zombie counts as ended.
+//! old process. A zombie counts as ended, but not a process whose main thread has ended and whose other threads run: the
+//! kernel shows it as a zombie too.
 //! Does not: use cgroups; a process tree is found through parents and sessions only.
 
 use nix::sys::signal::{self, Signal};
@@ -21,7 +22,7 @@ pub struct ProcessEntry {
     pub session: i32,
     /// When the process started, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Whether the process has ended but its parent has not waited for it yet.
+    /// Whether every thread of the process has ended but its parent has not waited for it yet.
     pub zombie: bool,
 }
 
@@ -44,7 +45,7 @@ fn parse(stat: &str) -> Option<ProcessEntry> {
     let field = |n: usize| tail.split_ascii_whitespace().nth(n);
     Some(ProcessEntry {
         pid,
-        zombie: matches!(field(0)?, "Z" | "X"),
+        zombie: matches!(field(0)?, "Z" | "X") && field(17)?.parse::<u32>().ok()? <= 1,
         parent: field(1)?.parse().ok()?,
         session: field(3)?.parse().ok()?,
         start_ticks: field(19)?.parse().ok()?,
@@ -80,11 +81,20 @@ pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
     }
 }
 
-/// Resident memory in KiB; 0 if it cannot be read.
-pub fn resident_kib(pid: i32) -> u64 {
-    let status = text(pid, "status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    line.and_then(|l| l.split_ascii_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+/// The numbers in KiB after these words in a file about the memory of a process; 0 for what the file does not have. If the
+/// main thread has ended, another thread knows them.
+pub fn memory_kib<const N: usize>(pid: i32, file: &str, words: [&str; N]) -> [u64; N] {
+    let says = |text: &String| ["Rss:", "VmRSS:"].iter().any(|word| text.contains(word));
+    let of_thread = || {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let texts = threads.filter_map(|thread| fs::read(thread.path().join(file)).ok());
+        texts.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).find(says)
+    };
+    let text = text(pid, file).ok().filter(says).or_else(of_thread).unwrap_or_default();
+    words.map(|word| {
+        let line = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(':'));
+        line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0)
+    })
 }
 
 /// The processes that run as this user: with it as the real, effective or saved user id. Without zombies.
@@ -140,6 +150,9 @@ mod tests {
         let stat = "42 (a) b (c) R 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
         let want = ProcessEntry { pid: 42, parent: 7, session: 41, start_ticks: 987_654, zombie: false };
         assert_eq!(parse(stat), Some(want));
+        let main_thread_ended = stat.replace("R 7", "Z 7").replace("0 1 0", "0 2 0");
+        assert_eq!(parse(&main_thread_ended), Some(want), "another thread runs");
+        assert!(parse(&stat.replace("R 7", "Z 7")).unwrap().zombie);
         for bad in ["", "42", "42 (x", "42 (x) R", "x (x) R 1 1 1"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
@@ -153,7 +166,7 @@ mod tests {
         fs::copy("/bin/sleep", &program).unwrap();
         let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
         let pid = child.id() as i32;
-        let found = || all().iter().any(|p| p.pid == pid) && resident_kib(pid) > 0;
+        let found = || all().iter().any(|p| p.pid == pid) && memory_kib(pid, "status", ["VmRSS"]) > [0];
         // Until exec the child is a copy of this process.
         let name = || fs::read(format!("/proc/{pid}/comm")).unwrap();
         while !name().starts_with(b"0123456789") {
@@ -174,6 +187,6 @@ mod tests {
         assert!(is_alive(me.pid, me.start_ticks));
         assert!(!is_alive(me.pid, me.start_ticks + 1));
         assert_eq!(kill_session(me.pid, me.start_ticks + 1), 0);
-        assert!(resident_kib(me.pid) > 0);
+        assert!(memory_kib(me.pid, "status", ["VmRSS"]) > [0]);
     }
 }

@@ -3,6 +3,7 @@
 //! Guarantees: every round looks again; a step that failed is tried again in the next round.
 //! Does not: call the control plane; it wakes the loops that do.
 
+use crate::guard;
 use crate::node_state::NodeState;
 use crate::protocol::{Node, Seen, Work};
 use crate::runner::Runner;
@@ -41,13 +42,16 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
     }
-    let refuses = state.read(|n| n.refuses.clone());
+    guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
+    let refuses = state.read(|n| n.refuses.told().map(str::to_owned));
     for work in state.read(Node::work) {
         match work {
             Work::Run(order) => runner.start(&order, refuses.as_deref()),
             Work::Stop(order, why) => runner.stop(&order, &why),
         }
     }
+    // What could not be started just now may say something about the node: it must know before it gets more.
+    guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
     runner.forget_all_but(|id| state.read(|n| n.durable.allocs.contains_key(&id)));
 }
 

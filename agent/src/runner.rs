@@ -2,18 +2,20 @@
 //!
 //! Guarantees: an alloc is started at most once, even if the agent is killed between any two instructions; a
 //! supervisor that was killed leaves nothing running; two allocs whose files are on the machine never have the same user
-//! id.
+//! id; an alloc that the node cannot start is lost, with the cause, and never failed.
 //! Does not: keep anything outside the alloc directories, except its child processes, the attempts to start an alloc,
-//! exit records that could not be written, and allocs that were given up.
+//! exit records that could not be written, and how starts went lately.
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
 use crate::data_dir::DataDir;
+use crate::fitness::{Fitness, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
 use crate::outputs::OutputFiles;
 use crate::process_table;
 use crate::protocol::{Ended, Seen, tail};
 use crate::runtime::RuntimeKind;
+use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::output::Switches;
 use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
@@ -25,12 +27,16 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use tokio::time::Instant;
 
 /// The most supervisors that are started for one alloc, if each of them ends before it claims the alloc.
 const MAX_SUPERVISORS: u32 = 3;
 
 /// The attempts to start an alloc on a machine without room, before the alloc is given up. They take about a minute.
 const MAX_NO_ROOM: u32 = 300;
+
+/// The attempts after another error. They take about a second.
+const MAX_FAILED: u32 = 5;
 
 /// The attempts to start one alloc.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +45,8 @@ struct StartAttempts {
     started: u32,
     /// Attempts for which the machine had no room.
     no_room: u32,
+    /// Attempts that failed otherwise.
+    failed: u32,
 }
 
 /// How allocs are run on this node.
@@ -66,12 +74,11 @@ pub struct Runner {
     /// The supervisors that this agent started and has to reap. Init reaps the supervisors of an earlier agent.
     children: BTreeMap<AllocId, Child>,
     attempts: BTreeMap<AllocId, StartAttempts>,
-    /// Allocs that the machine had no room to start. Another node may run them.
-    given_up: BTreeSet<AllocId>,
     /// Exit records that could not be written.
     unwritten: BTreeMap<AllocId, ExitRecord>,
     /// The user id that the last alloc got.
     last_uid: Option<u32>,
+    fitness: Fitness,
 }
 
 impl Runner {
@@ -85,10 +92,19 @@ impl Runner {
             cache_labels,
             children: BTreeMap::new(),
             attempts: BTreeMap::new(),
-            given_up: BTreeSet::new(),
             unwritten: BTreeMap::new(),
             last_uid: None,
+            fitness: Fitness::default(),
         }
+    }
+
+    /// Why this node cannot start work; `None` if it can. Tries the disk now and then.
+    pub fn refusal(&mut self) -> Option<String> {
+        let now = Instant::now();
+        if self.fitness.is_due(now) {
+            self.fitness.disk_tried(try_disk(&self.allocs), now);
+        }
+        self.fitness.refusal(now).map(str::to_owned)
     }
 
     fn dir(&self, id: AllocId) -> AllocDir {
@@ -104,15 +120,22 @@ impl Runner {
     /// takes no work at present: the alloc then waits as on a machine without room.
     pub fn start(&mut self, order: &AllocOrder, refuses: Option<&str>) {
         let id = order.alloc_id;
-        if self.children.contains_key(&id) || self.unwritten.contains_key(&id) || self.given_up.contains(&id) {
+        if self.children.contains_key(&id) || self.unwritten.contains_key(&id) {
             return;
         }
         let attempts = self.attempts.entry(id).or_default();
         if attempts.started >= MAX_SUPERVISORS {
             let log = self.dir(id).path().join("supervisor.log");
-            return self.never_start(order, format!("the node could not supervise it: see {} there", log.display()));
+            let why = format!("no supervisor of it lives: see {} there", log.display());
+            return self.give_up(order, why);
+        }
+        if let Some(bad) = order.caches.iter().find(|name| !is_cache_name(name)) {
+            let rule = "only letters, digits, '-', '_' and '.'";
+            let why = format!("{bad:?} cannot be the name of a cache: {rule}");
+            return self.never_start(order, EndCause::Rejected { why });
         }
         let prepared = match refuses {
+            Some(why) if self.fitness.is_hopeless() => return self.not_started(order, why.to_owned()),
             Some(why) => Err(no_room(format!("the node takes no work: {why}"))),
             None => self.prepare(order),
         };
@@ -122,27 +145,43 @@ impl Runner {
                 self.children.insert(id, child);
                 self.attempts.entry(id).or_default().started += 1;
             }
-            Err(error) if is_lack_of_room(&error) => {
-                let attempts = self.attempts.entry(id).or_default();
-                if attempts.no_room == 0 {
-                    tracing::warn!(alloc_id = %id, %error, "this machine has no room to start the alloc: trying again");
-                }
-                attempts.no_room += 1;
-                if attempts.no_room >= MAX_NO_ROOM {
-                    tracing::error!(alloc_id = %id, %error, "this machine has no room to start the alloc: giving up");
-                    self.given_up.insert(id);
-                }
-            }
-            Err(e) => self.never_start(order, format!("the node could not start it: {e}")),
+            Err(error) => self.start_failed(order, &error),
         }
+    }
+
+    /// An attempt to start the alloc failed. It is tried again for a while, and then the alloc is given up.
+    fn start_failed(&mut self, order: &AllocOrder, error: &io::Error) {
+        let (id, now) = (order.alloc_id, Instant::now());
+        let attempts = self.attempts.entry(id).or_default();
+        let (count, most) = if is_lack_of_room(error) {
+            (&mut attempts.no_room, MAX_NO_ROOM)
+        } else {
+            (&mut attempts.failed, MAX_FAILED)
+        };
+        *count += 1;
+        let (is_first, is_last) = (*count == 1, *count >= most);
+        if is_first {
+            tracing::warn!(alloc_id = %id, %error, "this machine cannot start the alloc: trying again");
+            self.fitness.disk_tried(try_disk(&self.allocs), now);
+        }
+        if is_last {
+            self.give_up(order, error.to_string());
+        }
+    }
+
+    /// Makes sure that the alloc is never started, because this node cannot start it.
+    fn give_up(&mut self, order: &AllocOrder, why: String) {
+        tracing::error!(alloc_id = %order.alloc_id, why, "this machine cannot start the alloc: giving up");
+        self.fitness.failed(order.alloc_id, &why, Instant::now());
+        self.not_started(order, why);
+    }
+
+    fn not_started(&mut self, order: &AllocOrder, why: String) {
+        self.never_start(order, EndCause::NotStarted { why });
     }
 
     fn prepare(&mut self, order: &AllocOrder) -> io::Result<AllocDir> {
         let dir = self.dir(order.alloc_id);
-        if let Some(bad) = order.caches.iter().find(|name| !is_cache_name(name)) {
-            let rule = "only letters, digits, '-', '_' and '.'";
-            return Err(io::Error::other(format!("{bad:?} cannot be the name of a cache: {rule}")));
-        }
         let caches: Vec<_> = order.caches.iter().map(|name| (name.clone(), self.caches.join(name))).collect();
         for (name, path) in &caches {
             let label = self.cache_labels.join(name);
@@ -241,7 +280,9 @@ impl Runner {
         }
         let dir = self.dir(id);
         match dir.start_record() {
-            Ok(None) => self.never_start(order, format!("not started: {why}")),
+            Ok(None) => {
+                self.never_start(order, EndCause::Stopped { why: format!("{why} before it was started"), code: None })
+            }
             Ok(Some(start)) => {
                 let ordered = dir.order_stop(why);
                 if process_table::is_alive(start.pid, start.start_ticks) {
@@ -256,10 +297,10 @@ impl Runner {
     }
 
     /// Makes sure that the alloc is never started, and writes down why.
-    fn never_start(&mut self, order: &AllocOrder, why: String) {
+    fn never_start(&mut self, order: &AllocOrder, cause: EndCause) {
         let id = order.alloc_id;
         let dir = self.dir(id);
-        let exit = ExitRecord::without_code(why);
+        let exit = ExitRecord::of(cause);
         let never = StartRecord::never(self.settings.boot_id.clone());
         let task = self.task(order, Vec::new());
         let written = match dir.create(&task).and_then(|()| dir.claim(&never)) {
@@ -285,10 +326,8 @@ impl Runner {
         if let Some(exit) = self.unwritten.get(&id) {
             return Ok(ended(&dir, exit.clone()));
         }
-        if self.given_up.contains(&id) {
-            return Ok(Seen::Gone);
-        }
         if let Some(exit) = dir.exit_record()? {
+            self.learn(id, &exit.cause);
             return Ok(ended(&dir, exit));
         }
         let Some(start) = dir.start_record()? else {
@@ -310,6 +349,15 @@ impl Runner {
         self.end_without_supervisor(id, &dir, &start)
     }
 
+    /// What the end of an alloc says about this node.
+    fn learn(&mut self, id: AllocId, cause: &EndCause) {
+        match cause {
+            EndCause::NotStarted { why } => self.fitness.failed(id, why, Instant::now()),
+            EndCause::Exited { .. } | EndCause::OverTime { .. } | EndCause::OverMemory { .. } => self.fitness.worked(),
+            _ => {}
+        }
+    }
+
     /// Ends everything that runs for the alloc in `dir`, whose supervisor does not, and takes its files away from its
     /// user.
     async fn end_processes(&self, dir: &AllocDir, start: &StartRecord) -> io::Result<()> {
@@ -325,19 +373,20 @@ impl Runner {
 
     /// Writes the exit record of an alloc whose supervisor did not write one.
     fn end_without_supervisor(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<Seen> {
-        let why = if start.is_never() {
-            "not started: the agent was killed while it stopped it"
+        let cause = if start.is_never() {
+            EndCause::NotStarted { why: "the agent was killed while it gave it up".to_owned() }
         } else {
-            "its supervisor was killed, and everything it ran with it"
+            EndCause::Lost { why: "its supervisor was killed, and everything it ran with it".to_owned() }
         };
+        let exit = ExitRecord::of(cause);
         // If the supervisor has written its exit record in the meantime, that record stays.
-        if let Err(error) = dir.write_exit_record(&ExitRecord::without_code(why)) {
+        if let Err(error) = dir.write_exit_record(&exit) {
             if let Some(exit) = dir.exit_record()? {
                 return Ok(ended(dir, exit));
             }
             tracing::error!(alloc_id = %id, %error, "cannot write the exit record");
-            self.unwritten.insert(id, ExitRecord::without_code(why));
-            return Ok(ended(dir, ExitRecord::without_code(why)));
+            self.unwritten.insert(id, exit.clone());
+            return Ok(ended(dir, exit));
         }
         Ok(dir.exit_record()?.map_or(Seen::Running, |exit| ended(dir, exit)))
     }
@@ -362,7 +411,7 @@ impl Runner {
         }
     }
 
-    /// Forgets all allocs except the known ones and those that were given up.
+    /// Forgets all allocs except the known ones.
     pub fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
         self.unwritten.retain(|id, _| known(*id));
         self.attempts.retain(|id, _| known(*id));
@@ -378,7 +427,7 @@ fn no_room(what: String) -> io::Error {
 }
 
 /// Whether the machine has no room at this moment: no memory, disk space, processes or file handles, a read-only disk, or a
-/// program file that is still being written. The job did not cause this, so the start is tried again for a while, and after that the alloc is lost rather than failed.
+/// program file that is still being written. This may pass, so the start is tried again for a while.
 fn is_lack_of_room(error: &io::Error) -> bool {
     use io::ErrorKind::{ExecutableFileBusy, OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull, WouldBlock};
     let no_files = [nix::libc::EMFILE, nix::libc::ENFILE];
@@ -390,7 +439,7 @@ fn is_lack_of_room(error: &io::Error) -> bool {
 fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
-    Seen::Ended(Ended { exit_code: exit.exit_code, message: exit.message, log_tail, tail_switches })
+    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches })
 }
 
 /// The end of an output as text, at most `limit` bytes, and which of it is standard error.
@@ -418,31 +467,91 @@ mod tests {
     use crate::protocol::testing;
     use std::os::unix::fs::PermissionsExt;
 
+    fn runner(root: &Path, program: PathBuf) -> Runner {
+        let data = DataDir::open(root).unwrap();
+        let (node_id, boot_id) = (testing::node_id(), "boot-1".to_owned());
+        let settings =
+            RunnerSettings { node_id, boot_id, runtime: RuntimeKind::default(), users: JobUsers::Agent, program };
+        Runner::new(settings, &data)
+    }
+
+    fn is_not_started(seen: &Seen) -> bool {
+        matches!(seen, Seen::Ended(Ended { cause: EndCause::NotStarted { .. }, .. }))
+    }
+
     #[tokio::test]
     async fn an_alloc_that_the_machine_has_no_room_for_is_lost_after_a_while_and_not_failed() {
         let root = tempfile::tempdir().unwrap();
-        let data = DataDir::open(root.path()).unwrap();
         // A program that is open for writing cannot be started: ExecutableFileBusy counts as lack of room.
         let program = root.path().join("agent");
         let being_written = File::create(&program).unwrap();
         fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-        let (node_id, boot_id) = (testing::node_id(), "boot-1".to_owned());
-        let settings =
-            RunnerSettings { node_id, boot_id, runtime: RuntimeKind::default(), users: JobUsers::Agent, program };
-        let mut runner = Runner::new(settings, &data);
+        let mut runner = runner(root.path(), program);
         let order = testing::order(0, 1);
         for _ in 1..MAX_NO_ROOM {
             runner.start(&order, None);
             assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Pending);
         }
         runner.start(&order, None);
-        assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
-        // The alloc is listed once more before the report without it is accepted. It is still not started.
+        assert!(is_not_started(&runner.observe(order.alloc_id).await.unwrap()));
+        // It is still not started when that would be possible, also by another agent.
         drop(being_written);
         runner.forget_all_but(|_| false);
         runner.start(&order, None);
-        assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Gone);
-        assert!(runner.children.is_empty());
+        assert!(is_not_started(&runner.observe(order.alloc_id).await.unwrap()) && runner.children.is_empty());
+    }
+
+    /// What is in the way of a start.
+    type Place = fn(&Path) -> PathBuf;
+
+    /// The steps from an order to its supervisor, by what a stray file can stand in the way of; and whether that is in the way of
+    /// every alloc.
+    const STEPS: [(&str, Place, bool); 6] = [
+        ("the directory of allocs", |root| root.join("allocs"), true),
+        ("the directory of the alloc", |root| root.join("allocs").join(testing::alloc_id(0).to_string()), false),
+        (
+            "the temporary directory of the alloc",
+            |root| root.join("allocs").join(format!(".new-{}", testing::alloc_id(0))),
+            false,
+        ),
+        ("the caches", |root| root.join("caches"), true),
+        ("the labels of caches", |root| root.join("cache-labels"), true),
+        ("the program of the agent", |root| root.join("agent"), true),
+    ];
+
+    #[tokio::test]
+    async fn no_step_of_a_start_that_fails_is_a_failure_of_the_job_and_the_node_tells_it_at_the_second_alloc() {
+        let order_of = |copy| AllocOrder { caches: vec!["c".into()], ..testing::order(copy, 1) };
+        for (what, place, is_of_all) in STEPS {
+            let root = tempfile::tempdir().unwrap();
+            let mut runner = runner(root.path(), root.path().join("agent"));
+            let path = place(root.path());
+            remove_tree::remove_tree(&path).unwrap();
+            fs::write(&path, "").unwrap();
+            for copy in 0..2 {
+                let order = order_of(copy);
+                for _ in 0..MAX_NO_ROOM {
+                    runner.start(&order, None);
+                }
+                let seen = runner.observe(order.alloc_id).await.unwrap_or_default();
+                let stands_in_the_way = copy == 0 || is_of_all;
+                assert!(!stands_in_the_way || is_not_started(&seen), "{what}: {seen:?}");
+            }
+            assert!(!is_of_all || runner.refusal().is_some(), "{what}: the node refuses");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_step_that_fails_once_is_tried_again() {
+        let root = tempfile::tempdir().unwrap();
+        let mut runner = runner(root.path(), "/bin/true".into());
+        let order = testing::order(0, 1);
+        fs::rename(root.path().join("allocs"), root.path().join("away")).unwrap();
+        runner.start(&order, None);
+        assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Pending);
+        fs::rename(root.path().join("away"), root.path().join("allocs")).unwrap();
+        runner.start(&order, None);
+        assert_eq!((runner.children.len(), runner.attempts[&order.alloc_id].failed), (1, 1));
     }
 
     #[test]

@@ -4,24 +4,27 @@
 //! what is left, write the rest of the output, take the files away from the job's user, write the exit record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
-//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; for an alloc without
+//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; the cause of the end says which of these it was, whatever the command did; what
+//! the node could not do is never a failure of the command; for an alloc without
 //! a command (a demand) nothing is started, and it ends only when it is told to stop. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
-//! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere memory is the
-//! resident memory of all processes of the tree, read twice a second. Pages that processes share are counted for each of
-//! them.
+//! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere `memory` counts what
+//! the processes of the tree use, twice a second.
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
-use crate::atomic_file::DiskReserve;
+use crate::atomic_file::Spare;
 use crate::capture::{Capture, Printers};
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
+use crate::memory;
 use crate::process_table;
-use crate::runtime::{CommandSpec, Environment, StopRequest};
+use crate::program;
+use crate::runner::output_tail;
+use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use model::INPUT_VARIABLE;
+use model::{EndCause, INPUT_VARIABLE};
 use model::time::Time;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -47,8 +50,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the removal of a container is retried before the alloc ends without it.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Disk space reserved for the exit record: the job may fill the disk.
-const RESERVE_BYTES: usize = 16 << 10;
+/// How much of the output is read to find out what a runtime says, in bytes.
+const SAID_BYTES: usize = 4096;
 
 /// What `main` passes to a supervisor.
 pub struct SupervisorContext {
@@ -78,9 +81,9 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     if !dir.claim(&start)? {
         return Ok(());
     }
-    let reserve = DiskReserve::new(dir.path().join("reserve"), RESERVE_BYTES);
+    let reserve = dir.reserve();
     let started_at = (context.clock)();
-    let (mut exit, capture) = work(&task, &dir, context, &mut term).await;
+    let (mut cause, capture) = work(&task, &dir, context, &mut term).await;
     kill_descendants(own_pid).await;
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
@@ -88,13 +91,14 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         reap_adopted_children(own_pid, 0);
         close(&dir).await;
     }
-    if let Some(capture) = capture
-        && let Some(lost) = capture.finish().await
+    if let Some(mut capture) = capture
+        && let Some(why) = capture.finish().await
+        && matches!(cause, EndCause::Exited { .. })
     {
-        exit.message.get_or_insert(lost);
+        // Whoever reads the output of a command that ended by itself takes it for whole.
+        cause = EndCause::Lost { why };
     }
-    exit.started_at = Some(started_at);
-    exit.finished_at = Some((context.clock)());
+    let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some((context.clock)()) };
     write_exit_record(&dir, &exit, &reserve).await
 }
 
@@ -104,22 +108,42 @@ async fn work(
     dir: &AllocDir,
     context: &SupervisorContext,
     term: &mut tokio::signal::unix::Signal,
-) -> (ExitRecord, Option<Capture>) {
+) -> (EndCause, Option<Capture>) {
     if task.order.command.is_empty() {
         return (hold(dir, term).await, None);
     }
     match start_command(task, dir, context) {
-        Ok((child, capture)) => {
-            let exit = supervise(task, dir, child, &capture, term).await;
+        Ok((child, mut capture, process)) => {
+            let cause = supervise(task, dir, child, &capture, term).await;
+            if matches!(process, Process::Client) {
+                // What the client said is judged.
+                capture.finish().await;
+            }
+            let cause = judge(task, dir, cause, process).await;
             remove_container(task).await;
-            (exit, Some(capture))
+            (cause, Some(capture))
         }
-        Err(exit) => (exit, None),
+        Err(cause) => (cause, None),
     }
 }
 
+/// The cause, if the command ended by itself, as those see it who were between it and us.
+async fn judge(task: &AllocTask, dir: &AllocDir, cause: EndCause, process: Process) -> EndCause {
+    let EndCause::Exited { code } = cause else { return cause };
+    let other = match process {
+        Process::Command => None,
+        Process::Helper(verdict) => verdict.read(),
+        Process::Client if code == 0 => None,
+        Process::Client => {
+            let said = output_tail(&dir.output_files(), SAID_BYTES).unwrap_or_default().0;
+            task.runtime.judge(&task.order, code, &said).await
+        }
+    };
+    other.unwrap_or(cause)
+}
+
 /// Runs nothing until the alloc is told to stop. The control plane knows when the time of a demand is over.
-async fn hold(dir: &AllocDir, term: &mut tokio::signal::unix::Signal) -> ExitRecord {
+async fn hold(dir: &AllocDir, term: &mut tokio::signal::unix::Signal) -> EndCause {
     let mut check = interval(CHECK_INTERVAL);
     let why = loop {
         tokio::select! {
@@ -128,13 +152,13 @@ async fn hold(dir: &AllocDir, term: &mut tokio::signal::unix::Signal) -> ExitRec
             _ = check.tick() => if let Some(why) = dir.stop_reason() { break why },
         }
     };
-    ExitRecord { exit_code: Some(0), message: Some(why), ..ExitRecord::default() }
+    EndCause::Stopped { why, code: Some(0) }
 }
 
 /// Writes the exit record. On a full disk this waits for space, and until then the alloc counts as running.
-async fn write_exit_record(dir: &AllocDir, exit: &ExitRecord, reserve: &DiskReserve) -> io::Result<()> {
+async fn write_exit_record(dir: &AllocDir, exit: &ExitRecord, reserve: &Spare) -> io::Result<()> {
     loop {
-        match reserve.write_with_reserve(|| dir.write_exit_record(exit)) {
+        match dir.write_exit_record_on(reserve, exit) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 tracing::warn!(%error, "cannot write the exit record: trying again");
                 tokio::time::sleep(RETRY_INTERVAL).await;
@@ -170,13 +194,12 @@ async fn remove_container(task: &AllocTask) {
     }
 }
 
-/// Starts the command. If that fails, returns the exit record that says why.
-fn start_command(
-    task: &AllocTask,
-    dir: &AllocDir,
-    context: &SupervisorContext,
-) -> Result<(Child, Capture), ExitRecord> {
-    let cannot = |what: &str, e: &io::Error| ExitRecord::without_code(format!("cannot {what}: {e}"));
+/// A command that was started, what it prints, and what its process is.
+type Started = (Child, Capture, Process);
+
+/// Starts the command. If that fails, returns why.
+fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Started, EndCause> {
+    let cannot = |what: &str, e: &io::Error| EndCause::NotStarted { why: format!("cannot {what}: {e}") };
     let user = user(task).map_err(|e| cannot("find out who runs the command", &e))?;
     prepare(task, dir, user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
     let sandbox = sandbox(task, dir).map_err(|e| cannot("prepare the limits", &e))?;
@@ -184,7 +207,7 @@ fn start_command(
     let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
     let mut env = environment(task, &context.env, user.as_ref(), &dir.work());
     let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
-    let input = input.map_err(|e| ExitRecord::without_code(format!("{INPUT_VARIABLE} must be base64: {e}")))?;
+    let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
     let invocation = task.runtime.invocation(&CommandSpec {
         node_id: task.node_id,
         order: &task.order,
@@ -197,17 +220,20 @@ fn start_command(
         agent_env: &context.env,
         agent_program: &context.program,
     });
-    let invocation = invocation.map_err(|e| ExitRecord::without_code(e.to_string()))?;
+    let invocation = invocation?;
     let mut command = Command::new(&invocation.program);
     command.args(invocation.args).env_clear().envs(invocation.env);
     command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
-    let spawned = command.spawn();
-    spawned.map(|child| (child, capture)).map_err(|e| {
-        // As in a shell: 127 if the program is not found, 126 if it cannot be run.
-        let exit_code = if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-        let message = format!("cannot start {}: {e}", invocation.program.display());
-        ExitRecord { exit_code: Some(exit_code), message: Some(message), ..ExitRecord::default() }
-    })
+    match (command.spawn(), invocation.process) {
+        (Ok(child), process) => Ok((child, process)),
+        (Err(e), Process::Command) => {
+            let name = task.order.command.first().map_or("", String::as_str);
+            Err(program::why_not(name, env.get("PATH").map(String::as_str), &dir.work(), &e))
+        }
+        (Err(e), Process::Helper(_) | Process::Client) => {
+            Err(cannot(&format!("start {}", invocation.program.display()), &e))
+        }
+    }
 }
 
 /// Who runs the command; `None` for the agent's own user.
@@ -284,24 +310,25 @@ async fn supervise(
     mut child: Child,
     capture: &Capture,
     term: &mut tokio::signal::unix::Signal,
-) -> ExitRecord {
+) -> EndCause {
     let order = &task.order;
     let own_pid = std::process::id() as i32;
     let group = child.id().map_or(0, |pid| pid as i32);
     let far = Instant::now() + Duration::from_secs(100 * 365 * 86_400);
     let after = |s: u64| Instant::now().checked_add(Duration::from_secs(s)).unwrap_or(far).min(far);
     let timeout_at = if order.timeout_s > 0 { after(order.timeout_s) } else { far };
-    let over_time = || format!("ran longer than its time limit of {} s", order.timeout_s);
+    let over_time = || EndCause::OverTime { limit_s: order.timeout_s };
+    let stopped = |why: String| EndCause::Stopped { why, code: None };
     let mut kill_at = far;
     // Only the first reason is kept, because a later one is its consequence.
-    let mut reason: Option<String> = None;
+    let mut reason: Option<EndCause> = None;
     let mut check = interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let status = loop {
         let stopping = kill_at < far;
         let stop = tokio::select! {
             status = child.wait() => break status,
-            _ = term.recv(), if !stopping => Some(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned())),
+            _ = term.recv(), if !stopping => Some(stopped(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned()))),
             () = sleep_until(timeout_at), if !stopping => Some(over_time()),
             () = sleep_until(kill_at), if stopping => {
                 kill_all(task, own_pid, group);
@@ -310,12 +337,12 @@ async fn supervise(
             }
             _ = check.tick() => {
                 reap_adopted_children(own_pid, group);
-                if let Some(over) = over_memory_limit(task, own_pid).or_else(|| capture.given_up()) {
+                if let Some(over) = over_memory_limit(task, own_pid).or_else(|| lost_output(capture)) {
                     reason.get_or_insert(over);
                     kill_all(task, own_pid, group);
                 }
                 // The stop may have been ordered before we could receive the signal.
-                dir.stop_reason().filter(|_| !stopping)
+                dir.stop_reason().filter(|_| !stopping).map(stopped)
             }
         };
         if let Some(stop) = stop {
@@ -325,44 +352,51 @@ async fn supervise(
             task.runtime.begin_stop(StopRequest { alloc_id, process_group: group, kill_timeout_s });
         }
     };
-    let reason = reason.or_else(|| out_of_memory(task));
-    exit_record(status, reason, task)
+    cause(status, reason, task)
 }
 
-/// Why the kernel killed the command, if that was for the memory limit of the control group.
-fn out_of_memory(task: &AllocTask) -> Option<String> {
-    let group = task.isolation.as_ref()?.cgroup.as_ref()?;
-    let allowed = task.order.memory_mib;
-    (allowed > 0 && cgroup::was_out_of_memory(group))
-        .then(|| format!("killed: it needed more than the {allowed} MiB of memory that it may use"))
+/// The node could not write what the command prints.
+fn lost_output(capture: &Capture) -> Option<EndCause> {
+    capture.given_up().map(|why| EndCause::Lost { why })
 }
 
-/// How the command ended, in numbers and words.
-fn exit_record(status: io::Result<ExitStatus>, reason: Option<String>, task: &AllocTask) -> ExitRecord {
+/// Whether the kernel killed a process of the alloc for the memory limit of its control group.
+fn was_out_of_memory(task: &AllocTask) -> bool {
+    let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
+    task.order.memory_mib > 0 && group.is_some_and(cgroup::was_out_of_memory)
+}
+
+/// Why the command ended. `reason` is why it was made to end.
+fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocTask) -> EndCause {
     let status = match status {
         Ok(status) => status,
-        Err(e) => return ExitRecord::without_code(format!("the supervisor could not wait for the command: {e}")),
+        Err(e) => return EndCause::Lost { why: format!("the supervisor could not wait for the command: {e}") },
     };
-    let signal = status.signal();
-    let exit_code = status.code().or(signal.map(|n| 128 + n));
-    let explanation = match (signal, exit_code) {
-        (Some(n), _) => Some(format!("killed by signal {n}")),
-        (None, Some(code)) => task.runtime.explain_exit_code(code).map(str::to_owned),
-        (None, None) => None,
+    let own = match (status.code(), status.signal()) {
+        (Some(code), _) => EndCause::Exited { code },
+        (None, signal) => EndCause::Signalled { signal: signal.unwrap_or(0) },
     };
-    ExitRecord { exit_code, message: reason.or(explanation), ..ExitRecord::default() }
+    match reason {
+        Some(EndCause::Stopped { why, .. }) => EndCause::Stopped { why, code: own.exit_code() },
+        Some(reason) => reason,
+        // A command that goes on after it lost a process, and succeeds, has succeeded.
+        None if own != (EndCause::Exited { code: 0 }) && was_out_of_memory(task) => {
+            EndCause::OverMemory { allowed_mib: task.order.memory_mib, used_mib: None }
+        }
+        None => own,
+    }
 }
 
 /// Why the command must be killed, if its processes use more memory than the order allows.
-fn over_memory_limit(task: &AllocTask, own_pid: i32) -> Option<String> {
-    let allowed = task.order.memory_mib;
+fn over_memory_limit(task: &AllocTask, own_pid: i32) -> Option<EndCause> {
+    let allowed_mib = task.order.memory_mib;
     let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    if allowed == 0 || task.runtime.enforces_memory_limit() || group.is_some_and(cgroup::limits_memory) {
+    if allowed_mib == 0 || task.runtime.enforces_memory_limit() || group.is_some_and(cgroup::limits_memory) {
         return None;
     }
-    let used_kib: u64 = process_table::descendants(own_pid).iter().map(|p| process_table::resident_kib(p.pid)).sum();
-    let used = used_kib / 1024;
-    (used > allowed).then(|| format!("killed: it used {used} MiB of memory and may use {allowed} MiB"))
+    let pids: Vec<i32> = process_table::descendants(own_pid).iter().map(|p| p.pid).collect();
+    let used_mib = memory::above_mib(allowed_mib, &pids)?;
+    Some(EndCause::OverMemory { allowed_mib, used_mib: Some(used_mib) })
 }
 
 fn kill_all(task: &AllocTask, own_pid: i32, group: i32) {

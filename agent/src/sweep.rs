@@ -9,11 +9,11 @@ use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient, next_call};
 use crate::handles::{HandleStore, HandleTarget};
 use crate::node_state::NodeState;
-use crate::protocol::{HandleRound, Node};
+use crate::protocol::{HandleList, HandleRound, Node};
 use crate::runner::Runner;
 use model::chance::Chance;
 use model::wire::{ErrorCode, HandleReportAnswer};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +49,8 @@ pub struct Sweeper {
     timeout: Duration,
     /// The handles that are being destroyed now.
     in_progress: Arc<Mutex<BTreeSet<String>>>,
+    /// Why handles could not be destroyed when they were last tried.
+    failed: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 /// How the last reports went.
@@ -91,7 +93,7 @@ impl ReportHistory {
 impl Sweeper {
     /// Destroys at most `max_at_a_time` handles at a time, and waits for each at most `timeout`.
     pub fn new(handles: HandleStore, max_at_a_time: usize, timeout: Duration) -> Self {
-        Self { handles, max_at_a_time, timeout, in_progress: Arc::default() }
+        Self { handles, max_at_a_time, timeout, in_progress: Arc::default(), failed: Arc::default() }
     }
 
     /// Reports until the node is gone.
@@ -129,7 +131,7 @@ impl Sweeper {
         history: &mut ReportHistory,
     ) -> Reported {
         let as_of = state.read(|n| n.durable.as_of);
-        let list = self.handles.list().await;
+        let list = self.with_failures(self.handles.list().await);
         if history.reported_at.is_some_and(|at| at.elapsed() >= AT_LEAST_EVERY) {
             state.update_or_log(Node::report_handles_again);
         }
@@ -180,6 +182,18 @@ impl Sweeper {
         }
     }
 
+    /// The list, with why handles in it could not be destroyed. Forgets the others.
+    fn with_failures(&self, mut list: HandleList) -> HandleList {
+        let mut failed = lock(&self.failed);
+        let listed = list.handles.iter_mut().filter_map(|handle| {
+            handle.stays = failed.remove(&handle.handle);
+            Some((handle.handle.clone(), handle.stays.clone()?))
+        });
+        let still = listed.collect();
+        *failed = still;
+        list
+    }
+
     /// Destroys the handles that the answer names, and returns the wait before the next report.
     async fn apply(
         &self,
@@ -226,6 +240,7 @@ impl Sweeper {
         semaphore: Arc<Semaphore>,
     ) -> impl Future<Output = bool> + Send + use<> {
         let (handles, in_progress, timeout) = (self.handles.clone(), self.in_progress.clone(), self.timeout);
+        let failed = self.failed.clone();
         async move {
             let _permit = semaphore.acquire().await;
             lock(&in_progress).insert(handle.clone());
@@ -235,6 +250,10 @@ impl Sweeper {
             let work = tokio::spawn(async move {
                 let result = destroy(&handles, &state, &target, &label).await;
                 lock(&in_progress).remove(&name);
+                match &result {
+                    Ok(()) => _ = lock(&failed).remove(&name),
+                    Err(error) => _ = lock(&failed).insert(name, model::short_reason(&error.to_string())),
+                }
                 result
             });
             match tokio::time::timeout(timeout, work).await {

@@ -1,10 +1,7 @@
 //! A real agent with real processes: how allocs start, stop and end.
 
-#![allow(clippy::unwrap_used, reason = "these are tests")]
-
-mod common;
-
-use common::{TestNode, alloc_id, is_alive, order};
+use crate::common::{TestNode, alloc_id, is_alive, order};
+use model::EndCause;
 use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
 use model::{ClientStatus, Desired};
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +18,7 @@ async fn a_job_runs_and_its_end_and_output_are_reported() {
     node.with(|p| p.order(vec![hello]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, Some(3)));
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, Some(3)));
     let tail = end.log_tail.unwrap();
     assert!(tail.starts_with("hello 0 127.0.0.1\n"), "{tail}");
     assert!(tail.trim_end().ends_with("/work"), "{tail}");
@@ -69,7 +66,10 @@ async fn for_a_demand_nothing_runs_until_it_is_told_to_stop() {
     assert!(!node.alloc_dir(0).join("output").exists(), "no command was started");
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
     let end = node.end_of(0).await;
-    assert_eq!((end.client, end.message.as_deref()), (ClientStatus::Complete, Some("stopped as ordered")));
+    assert_eq!(
+        (end.client, crate::common::cause(&end).as_str()),
+        (ClientStatus::Complete, "stopped as ordered (exit code 0)")
+    );
 }
 
 #[tokio::test]
@@ -82,7 +82,10 @@ async fn a_stop_sends_term_first() {
     node.running(0).await;
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
     let end = node.end_of(0).await;
-    assert_eq!((end.exit_code, end.message.as_deref()), (Some(0), Some("stopped as ordered")));
+    assert_eq!(
+        (crate::common::code(&end), crate::common::cause(&end).as_str()),
+        (Some(0), "stopped as ordered (exit code 0)")
+    );
     assert!(end.log_tail.unwrap().ends_with("bye\n"));
 }
 
@@ -98,7 +101,7 @@ async fn a_command_that_ignores_term_is_killed_after_its_kill_timeout() {
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
     let stopped_at = Instant::now();
     let end = node.end_of(0).await;
-    assert_eq!(end.exit_code, Some(137));
+    assert_eq!(crate::common::code(&end), Some(137));
     assert!(stopped_at.elapsed().as_millis() >= 1000, "{:?}", stopped_at.elapsed());
     assert!(!is_alive(&pid));
 }
@@ -109,8 +112,17 @@ async fn the_time_limit_ends_a_command() {
     node.with(|p| p.order(vec![AllocOrder { timeout_s: 1, ..order(0, "sleep 1000") }]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    assert_eq!(end.exit_code, Some(143));
-    assert_eq!(end.message.as_deref(), Some("ran longer than its time limit of 1 s"));
+    assert_eq!((end.client, end.cause), (ClientStatus::Failed, Some(EndCause::OverTime { limit_s: 1 })));
+}
+
+#[tokio::test]
+async fn a_command_over_its_time_limit_has_failed_whatever_it_does_at_the_end() {
+    let mut node = TestNode::new().await;
+    let polite = "trap 'exit 0' TERM; echo $$ > pid; while :; do sleep 0.05; done";
+    node.with(|p| p.order(vec![AllocOrder { timeout_s: 1, ..order(0, polite) }]));
+    node.start(&[]);
+    let end = node.end_of(0).await;
+    assert_eq!((end.client, end.cause), (ClientStatus::Failed, Some(EndCause::OverTime { limit_s: 1 })));
 }
 
 #[tokio::test]
@@ -121,9 +133,9 @@ async fn the_memory_limit_kills_the_whole_tree() {
     node.with(|p| p.order(vec![AllocOrder { memory_mib: 50, ..order(0, script) }]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, Some(137)));
-    let message = end.message.unwrap();
-    assert!(message.ends_with("may use 50 MiB"), "{message}");
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, Some(137)));
+    let message = crate::common::cause(&end);
+    assert!(message.starts_with("out of memory: ") && message.ends_with("may use 50 MiB"), "{message}");
 }
 
 #[tokio::test]
@@ -148,11 +160,10 @@ async fn a_command_that_cannot_be_started_says_why() {
     node.with(|p| p.order(vec![nowhere, bad_cache]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    assert_eq!(end.exit_code, Some(127));
-    assert!(end.message.unwrap().contains("/no/such/program"));
+    assert_eq!(end.cause, Some(EndCause::NotFound { program: "/no/such/program".into() }));
     let end = node.end_of(1).await;
-    assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, None));
-    assert!(end.message.unwrap().contains("cannot be the name of a cache"));
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, None));
+    assert!(crate::common::cause(&end).contains("cannot be the name of a cache"));
 }
 
 #[tokio::test]
@@ -161,12 +172,12 @@ async fn an_alloc_stopped_before_its_start_is_never_started() {
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..order(0, "echo ran > ran") }]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, None));
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, None));
     assert!(!node.alloc_dir(0).join("work/ran").exists());
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_leaves_nothing_running_and_its_alloc_failed() {
+async fn a_killed_supervisor_leaves_nothing_running_and_its_alloc_is_lost() {
     let mut node = TestNode::new().await;
     node.with(|p| p.order(vec![order(0, "echo $PPID > supervisor; echo $$ > pid; sleep 1000")]));
     node.start(&[]);
@@ -175,8 +186,8 @@ async fn a_killed_supervisor_leaves_nothing_running_and_its_alloc_failed() {
     let supervisor = nix::unistd::Pid::from_raw(supervisor.parse().unwrap());
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
     let end = node.end_of(0).await;
-    assert_eq!(end.client, ClientStatus::Failed);
-    assert!(end.message.unwrap().contains("its supervisor was killed"));
+    assert_eq!(end.client, ClientStatus::Lost);
+    assert!(crate::common::cause(&end).contains("its supervisor was killed"));
     node.until("the command has ended", |_| (!is_alive(&pid)).then_some(())).await;
 }
 

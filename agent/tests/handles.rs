@@ -1,10 +1,6 @@
 //! A real agent with handles, other work, interruptions and containers.
 
-#![allow(clippy::unwrap_used, reason = "these are tests")]
-
-mod common;
-
-use common::{NODE_ID, TestNode, alloc_id, is_alive, order};
+use crate::common::{NODE_ID, TestNode, alloc_id, is_alive, order};
 use model::wire::AllocOrder;
 use model::{ClientStatus, HandleKind};
 use std::os::unix::fs::PermissionsExt;
@@ -123,8 +119,8 @@ async fn a_container_runs_stops_and_is_removed() {
     });
     node.start(&["--runtime", "docker"]);
     let end = node.end_of(0).await;
-    assert_eq!((end.exit_code, end.log_tail.as_deref()), (Some(4), Some("in a container\n")));
-    assert!(node.end_of(2).await.message.unwrap().contains("names no image"));
+    assert_eq!((crate::common::code(&end), end.log_tail.as_deref()), (Some(4), Some("in a container\n")));
+    assert!(crate::common::cause(&node.end_of(2).await).contains("names no image"));
     node.running(1).await;
     let running = bin.join(format!("c-{}", alloc_id(1)));
     node.until("the container runs", |_| running.exists().then_some(())).await;
@@ -178,8 +174,8 @@ async fn an_option_in_place_of_an_image_is_refused_and_docker_is_not_called() {
     node.start(&["--runtime", "docker"]);
     for (image, copy) in images.iter().zip(0..) {
         let end = node.end_of(copy).await;
-        assert_eq!((end.client, end.exit_code), (ClientStatus::Failed, None));
-        let message = end.message.unwrap();
+        assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, None));
+        let message = crate::common::cause(&end);
         assert!(message.contains("is not an image reference") && message.contains(image), "{message}");
     }
     let calls = std::fs::read_to_string(bin.join("calls")).unwrap_or_default();

@@ -1,10 +1,6 @@
 //! A real agent that sends output to readers.
 
-#![allow(clippy::unwrap_used, reason = "these are tests")]
-
-mod common;
-
-use common::{ControlPlane, TestNode, alloc_id, order};
+use crate::common::{ControlPlane, TestNode, alloc_id, order};
 use model::output::{MAX_PIECE_BYTES, Then};
 use model::wire::WantedOutput;
 

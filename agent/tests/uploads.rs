@@ -1,16 +1,11 @@
 //! Storing output in S3: with a real agent, and a stand-in for S3 that keeps what it is sent.
 
-#![allow(missing_docs, reason = "these are tests")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
-
-mod common;
-
+use crate::common::{TestNode, alloc_id, order};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::put;
-use common::{TestNode, alloc_id, order};
 use model::ClientStatus;
 use model::stored::{BOTH, END, MORE, OUT, STREAMS_HEADER, THEN_HEADER};
 use model::wire::AllocOrder;

@@ -69,6 +69,9 @@ enum What {
 /// one line.
 const QUIET: &str = "warn,dynoxide=error,aws_config=off,aws_runtime=error";
 
+/// The exit code if the reader of the output has closed the pipe: as that of a program that SIGPIPE ended.
+const CLOSED_PIPE: u8 = 141;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -82,8 +85,8 @@ async fn main() -> ExitCode {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Code(code)) => ExitCode::from(code),
-        // The reader closed the pipe: it has read enough.
-        Err(e) if closed(&e) => ExitCode::SUCCESS,
+        // The reader closed the pipe: it has read enough, and not everything was told.
+        Err(e) if commands::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
             eprintln!("nodekeeper: {}{}", commands::error(&e), no_cluster::where_it_looked(&e, &given));
             ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
@@ -99,7 +102,7 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
             let exe = std::env::current_exe()?;
             let s3_endpoint = env("AWS_ENDPOINT_URL_S3").filter(|url| !url.is_empty());
             let (path, home, rust_log) = (env("PATH"), env("HOME"), env("RUST_LOG"));
-            let env = LocalEnv { path, home, rust_log, s3_endpoint, exe, clock };
+            let env = LocalEnv { path, home, rust_log, s3_endpoint, sudo_uid: env("SUDO_UID"), exe, clock };
             local::run(args, env).await?;
             Ok(Outcome::Done)
         }
@@ -170,13 +173,4 @@ fn colours(choice: ColorChoice) -> bool {
     // What draws the tables has a look at NO_COLOR of its own, which `--color always` overrides.
     ratatui::crossterm::style::force_color_output(wanted);
     wanted
-}
-
-/// Whether the reader of the output has closed the pipe.
-fn closed(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let io = cause.downcast_ref::<io::Error>();
-        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
-        io.map(io::Error::kind).or(json) == Some(io::ErrorKind::BrokenPipe)
-    })
 }

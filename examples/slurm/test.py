@@ -9,7 +9,6 @@ import socket
 import subprocess
 import threading
 import time
-import urllib.parse
 import urllib.request
 
 from local_stack import PROGRAM, check, wait_until
@@ -245,8 +244,8 @@ def dies(slurm):
     wait_until("the watch does it again, and the Slurm job runs", started.exists, 120)
     first = slurm.instances()
     check("on one instance", len(first) == 1, first)
-    form = {"Action": "TerminateInstances", "Version": "2016-11-15", "InstanceId.1": first[0]["instance_id"]}
-    urllib.request.urlopen(slurm.env["AWS_ENDPOINT_URL_EC2"], urllib.parse.urlencode(form).encode(), timeout=30).close()
+    end = f"{slurm.env['AWS_ENDPOINT_URL_EC2']}/_stand-in/instances/{first[0]['instance_id']}/terminate"
+    urllib.request.urlopen(end, b"", timeout=30).close()
     wait_until("its instance died: Slurm requeues the job, and it runs again on a new one", lambda: len(started.read_text().splitlines()) == 2, 240)
     check("another instance", slurm.instances() and slurm.instances()[0]["instance_id"] != first[0]["instance_id"], slurm.instances())
     check("Slurm was told why", "is failed: member 0 lost its node" in slurm.log(), slurm.log())

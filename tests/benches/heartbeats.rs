@@ -52,7 +52,7 @@ impl Cloud for Running {
         Ok(self.0.iter().find(|i| i.instance_id == instance_id).cloned())
     }
     async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
-        Err(LaunchError::BadRequest("nothing is launched here".into()))
+        Err(LaunchError::Lost("nothing is launched here".into()))
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
         Ok(())

@@ -104,6 +104,7 @@ impl Node {
             kind: HandleKind::Container,
             label: label.clone(),
             parent: None,
+            stays: None,
         };
         let all: Vec<ReportedHandle> = self.handles.iter().map(listed).collect();
         let parts: Vec<&[ReportedHandle]> = if all.is_empty() { vec![&[]] } else { all.chunks(PART).collect() };

@@ -74,7 +74,7 @@ impl Party {
     }
 
     fn report(&self, report_no: u64, alloc: AllocId, client: &str) -> Value {
-        let allocs = json!([{"alloc_id": alloc, "client": client, "exit_code": 0}]);
+        let allocs = json!([{"alloc_id": alloc, "client": client, "cause": {"kind": "exited", "code": 0}}]);
         json!({"incarnation": self.incarnation, "report_no": report_no, "as_of": self.as_of, "complete": false,
             "allocs": allocs})
     }

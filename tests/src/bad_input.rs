@@ -149,8 +149,8 @@ async fn a_report_about_another_nodes_alloc_is_refused_and_the_rest_is_taken() {
     "incarnation": node.protocol.durable.incarnation, "report_no": 1000, "as_of": node.protocol.durable.as_of,
     "complete": false,
     "allocs": [
-        {"alloc_id": allocs[1].alloc_id, "client": "complete", "exit_code": 0},
-        {"alloc_id": allocs[0].alloc_id, "client": "failed", "exit_code": 3},
+        {"alloc_id": allocs[1].alloc_id, "client": "complete", "cause": {"kind": "exited", "code": 0}},
+        {"alloc_id": allocs[0].alloc_id, "client": "failed", "cause": {"kind": "exited", "code": 3}},
     ]});
     let path = format!("/v1/nodes/{}/allocs", node.file.node_id);
     let response = world.ingest.handle(&http(&path, node.file.token.as_deref(), &report), world.now()).await;

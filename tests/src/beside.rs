@@ -171,7 +171,7 @@ async fn the_handles_of_a_dead_node_are_deleted_in_parts() {
         })
         .collect();
     use store::Db;
-    world.dynamo.put_new(Table::Handles, &rows).await.unwrap();
+    world.tables.put_new(Table::Handles, &rows).await.unwrap();
     // One of them cannot be read. It stays until a person corrects it.
     let key = item(&[("node_id", text(node_id)), ("handle", text("h00007"))]);
     raw.spoil("handles", &key, "kind", Some(text("thing"))).await;

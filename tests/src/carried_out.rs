@@ -13,9 +13,10 @@ use model::fixtures::{self, at};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::reason::Reason;
+use model::refusal::Scope;
 use model::time::Span;
 use model::{
-    ActionName, Alloc, ClientStatus, Intent, Job, JobSpec, Market, NodeRecord, NodeState, NodeStatus, Version,
+    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, Market, NodeRecord, NodeState, NodeStatus, Version,
 };
 use nodekeeper_simulation::database::Plain;
 use poll_and_scale::{Plan, act, plan};
@@ -242,11 +243,11 @@ async fn state(seed: u64) -> (Store, Ec2) {
     }
     let entry = |key: ControlKey| EntryRow { until_at: Some(at(NOW_S + 60)), wait_s: Some(60), ..EntryRow::new(&key) };
     if draw.is(0.05) {
-        store.write(None, &entry(ControlKey::Quota), Vec::new()).await.unwrap();
+        store.write(None, &entry(ControlKey::Limit(Class::Quota, Scope::ACCOUNT)), Vec::new()).await.unwrap();
     }
     for (market, kind) in [(Market::OnDemand, "s"), (Market::OnDemand, "b"), (Market::Spot, "b")] {
         if draw.is(0.1) {
-            let mut row = entry(ControlKey::Shortage(format!("{market}#{kind}#any")));
+            let mut row = entry(format!("limit#short#offering#{market}#{kind}#any").parse().unwrap());
             if draw.is(0.5) {
                 row.until_at = Some(at(NOW_S - 10));
             }

@@ -1,7 +1,8 @@
 //! Crashes: every function is killed after every single write and EC2 call of a whole life, one by one. Each time the
 //! next runs repair everything.
 
-use crate::world::{World, dynamo_client, dynamo_url, job, quick_policy};
+use crate::raw::{Item, Raw};
+use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
 use model::cloud::{Cloud, CloudError, Instance, LaunchError};
 use model::fixtures::slot;
@@ -11,7 +12,7 @@ use runtime::answer::Outcome;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::{Definition, Item, Store, TABLES, Table};
+use store::{Store, TABLES, Table};
 
 /// A life with a launch, registrations, placements (one on two nodes at once), a failure with a retry, a cache,
 /// shutdowns and cleaning.
@@ -234,50 +235,45 @@ async fn slot_0_is_used_first_and_cleaned_like_any_other() {
     world.until_quiet(120).await;
 }
 
-/// Every row except events.
-type Tables = Vec<(Definition, Vec<Item>)>;
+/// Every row except events, by table.
+type Tables = Vec<(&'static str, Vec<Item>)>;
 
-async fn saved(world: &World, dynamo: &aws_sdk_dynamodb::Client) -> Tables {
+async fn saved(world: &World) -> Tables {
+    let raw = Raw::of(world);
     let mut tables = Vec::new();
-    for definition in TABLES.iter().filter(|d| d.table != Table::Events) {
-        let name = format!("{}-{}", world.cluster, definition.table.suffix());
-        let rows = dynamo.scan().table_name(&name).consistent_read(true).send().await.unwrap();
-        assert!(rows.last_evaluated_key.is_none(), "{name} has more than a page");
-        tables.push((*definition, rows.items.unwrap_or_default()));
+    for table in TABLES.iter().map(|d| d.table).filter(|table| *table != Table::Events) {
+        tables.push((table.suffix(), raw.rows(table.suffix()).await));
     }
     tables
 }
 
-async fn restore(world: &World, dynamo: &aws_sdk_dynamodb::Client, tables: &Tables) {
-    for ((definition, now), (_, then)) in saved(world, dynamo).await.iter().zip(tables) {
-        let name = format!("{}-{}", world.cluster, definition.table.suffix());
-        let keys = || std::iter::once(definition.key.hash).chain(definition.key.range);
+async fn restore(world: &World, tables: &Tables) {
+    let raw = Raw::of(world);
+    for ((table, now), (_, then)) in saved(world).await.iter().zip(tables) {
         for row in now {
-            let key = keys().map(|k| (k.name.to_owned(), row[k.name].clone())).collect();
-            dynamo.delete_item().table_name(&name).set_key(Some(key)).send().await.unwrap();
+            raw.delete(table, row).await;
         }
         for row in then {
-            dynamo.put_item().table_name(&name).set_item(Some(row.clone())).send().await.unwrap();
+            raw.put(table, row).await;
         }
     }
 }
 
 #[tokio::test]
 async fn a_life_ends_after_tables_are_restored_to_any_earlier_step() {
-    let dynamo = dynamo_client(dynamo_url());
     for after in 2..=12 {
         for back in [1, 2] {
             let mut world = fresh().await;
             for spec in [job(&["one"]), job(&["fail"]), job(&["two"])] {
                 world.submit(spec).await;
             }
-            let mut past = vec![saved(&world, &dynamo).await];
+            let mut past = vec![saved(&world).await];
             for _ in 0..after {
                 world.step().await;
-                past.push(saved(&world, &dynamo).await);
+                past.push(saved(&world).await);
             }
             let Some(then) = past.len().checked_sub(1 + back).and_then(|n| past.get(n)) else { continue };
-            restore(&world, &dynamo, then).await;
+            restore(&world, then).await;
             world.until_quiet(200).await;
             let jobs = world.look.jobs().await.unwrap();
             for job in &jobs {
@@ -292,7 +288,6 @@ async fn a_life_ends_after_tables_are_restored_to_any_earlier_step() {
 
 #[tokio::test]
 async fn an_ended_alloc_leaves_a_restored_node() {
-    let dynamo = dynamo_client(dynamo_url());
     let mut world = fresh().await;
     world.submit(job(&["one"])).await;
     let mut with_alloc = None;
@@ -304,19 +299,18 @@ async fn an_ended_alloc_leaves_a_restored_node() {
         }
         let nodes = world.look.nodes().await.unwrap();
         if nodes.iter().filter_map(|n| n.life()).any(|life| !life.allocs.is_empty()) {
-            with_alloc = Some(saved(&world, &dynamo).await);
+            with_alloc = Some(saved(&world).await);
         }
     }
-    restore_only(&world, &dynamo, Table::Nodes, with_alloc.unwrap()).await;
+    restore_only(&world, Table::Nodes, with_alloc.unwrap()).await;
     until_quiet_unchecked(&mut world).await;
 }
 
 #[tokio::test]
 async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
-    let dynamo = dynamo_client(dynamo_url());
     let mut world = fresh().await;
     let id = world.submit(job(&["one"])).await.summary.job_id;
-    let without_allocs = saved(&world, &dynamo).await;
+    let without_allocs = saved(&world).await;
     for step in 0.. {
         assert!(step < 60, "the job is not placed");
         world.step().await;
@@ -324,7 +318,7 @@ async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
             break;
         }
     }
-    restore_only(&world, &dynamo, Table::Allocs, without_allocs).await;
+    restore_only(&world, Table::Allocs, without_allocs).await;
     let did = world.poll().await.unwrap().actions;
     let requeued = did.iter().find(|a| a.action == ActionName::Requeue).map(|a| (a.subject.as_str(), a.outcome));
     assert_eq!(requeued, Some((format!("job#{id}").as_str(), Outcome::Done)), "{did:?}");
@@ -344,14 +338,14 @@ async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
 }
 
 /// Restores one table and leaves the others.
-async fn restore_only(world: &World, dynamo: &aws_sdk_dynamodb::Client, table: Table, then: Tables) {
-    let mut tables = saved(world, dynamo).await;
-    for ((definition, rows), (_, then)) in tables.iter_mut().zip(then) {
-        if definition.table == table {
+async fn restore_only(world: &World, table: Table, then: Tables) {
+    let mut tables = saved(world).await;
+    for ((name, rows), (_, then)) in tables.iter_mut().zip(then) {
+        if *name == table.suffix() {
             *rows = then;
         }
     }
-    restore(world, dynamo, &tables).await;
+    restore(world, &tables).await;
 }
 
 /// Steps until the fleet is quiet. Does not call [`World::check`], because tables of different moments break the

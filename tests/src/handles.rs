@@ -176,6 +176,22 @@ async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
 }
 
 #[tokio::test]
+async fn a_handle_that_its_node_does_not_destroy_is_told_of_once_a_day_with_the_reason() {
+    let (mut world, nodes) = ready(1, json!({})).await;
+    let name = cache_handle("data");
+    let node = world.node_of(&nodes[0]);
+    (_, _) = (node.handles.insert(name.clone()), node.stuck.insert(name.clone()));
+    let marked = live(&nodes[0], &name, HandleKind::Volume, world.now()).marked(1, world.now());
+    world.look.apply(&insert_handle(&marked)).await.unwrap();
+    world.steps(8).await;
+    assert_eq!(world.warnings(&nodes[0]).await, [] as [String; 0], "it may just take long");
+    world.pass(600);
+    world.steps(8).await;
+    let said = "its agent cannot remove 1 handles (cache:data): it is mounted";
+    assert_eq!(world.warnings(&nodes[0]).await, [said]);
+}
+
+#[tokio::test]
 async fn in_each_part_of_a_report_every_handle_gets_its_turn() {
     let (mut world, nodes) = ready(1, json!({"max_in_flight": 2})).await;
     let name = |n: usize| format!("h{n:05}");

@@ -46,7 +46,7 @@ impl World {
         self.nodes[&instance(record)].handles.contains(handle)
     }
 
-    async fn warnings(&self, record: &NodeRecord) -> Vec<String> {
+    pub(crate) async fn warnings(&self, record: &NodeRecord) -> Vec<String> {
         let events = self.look.history(&format!("slot#{}", record.slot), 100).await.unwrap();
         events.into_iter().filter(|e| e.action == "warn").map(|e| e.reason).collect()
     }

@@ -125,6 +125,7 @@ impl Node {
         let label = Some(self.file.node_id.to_string());
         let handles = self.handles.iter().map(|h| ReportedHandle {
             parent: None,
+            stays: self.stuck.contains(h).then(|| "it is mounted".to_owned()),
             handle: h.clone(),
             kind: if h.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
             label: self.relabelled.get(h).cloned().unwrap_or_else(|| label.clone()),
@@ -184,12 +185,8 @@ impl Node {
     }
 
     pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
-        let ended = Ended {
-            exit_code: Some(exit_code),
-            message: None,
-            log_tail: Some("the end\n".into()),
-            tail_switches: Default::default(),
-        };
+        let cause = model::EndCause::Exited { code: exit_code };
+        let ended = Ended { cause, log_tail: Some("the end\n".into()), tail_switches: Default::default() };
         self.protocol.observe(order.alloc_id, Seen::Ended(ended));
     }
 }

@@ -104,8 +104,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let update = AllocUpdate {
         alloc_id: original,
         client: ClientStatus::Running,
-        exit_code: None,
-        message: None,
+        cause: None,
         log_tail: None,
         tail_switches: Default::default(),
     };
@@ -121,7 +120,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     seen.jobs = vec![before.summary.clone()];
     seen.nodes = nodes;
     let planned = plan(&seen, now);
-    let alone = Action::ResolveReconnect { keep: original, stop: Vec::new() };
+    let alone = Action::ResolveReconnect { keep: original, stop: Vec::new(), on: vec![node] };
     assert!(planned.actions.iter().any(|p| p.action == alone), "{planned:?}");
     let rows = world.rows().await;
     assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Conflict);

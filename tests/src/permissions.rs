@@ -2,9 +2,16 @@
 //!
 //! The simulation runs the real functions, and records every call at the boundaries of the store and of EC2. The list of
 //! these calls is `infra/calls.json`. `infra/check.py` compares the template's policies with it, in both directions.
+//!
+//! No simulated world loses single rows. So a table of cases takes each kind of row away before each thing that can happen to
+//! work, in worlds that record calls too.
 
+use crate::raw::{Item, Raw, item};
 use crate::second_opinions::root;
 use crate::simulation::world;
+use crate::world::{World, job, lonely_job, patient_policy};
+use model::functions::{CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, POLL_AND_SCALE};
+use model::{Intent, JobSpec};
 use nodekeeper_simulation::world::{How, simulate};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +39,12 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:BatchGetItem jobs",
         "beside::a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node",
     ),
+    (
+        "clean-stale-records",
+        "dynamodb:ConditionCheckItem jobs",
+        "permissions::a_lost_row_needs_only_what_the_roles_allow",
+    ),
+    ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),
     ("heartbeat-ingest", "dynamodb:PutItem output", "output::a_node_writes_pieces_only_for_readers_on_its_own_record"),
     ("heartbeat-ingest", "dynamodb:Query output", "output::a_node_writes_pieces_only_for_readers_on_its_own_record"),
     (
@@ -58,14 +71,121 @@ fn the_calls_of_the_functions_are_those_that_the_policies_allow() {
         let news = made.entry((*function).to_owned()).or_default().insert((*call).to_owned());
         assert!(news, "{function}: {call} is not rare: a world makes it");
     }
-    let file = root().join("infra/calls.json");
-    let listed: BTreeMap<String, BTreeSet<String>> =
-        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let (file, listed) = listed();
     assert_eq!(listed.keys().collect::<Vec<_>>(), made.keys().collect::<Vec<_>>());
     for (function, calls) in &made {
         let missing: Vec<_> = calls.difference(&listed[function]).collect();
         let never: Vec<_> = listed[function].difference(calls).collect();
         assert!(missing.is_empty(), "{function} makes calls that are not in {}: {missing:?}", file.display());
         assert!(never.is_empty(), "no world makes these calls of {function}: {never:?}");
+    }
+}
+
+/// The calls that the policies allow, and the file that lists them.
+fn listed() -> (std::path::PathBuf, BTreeMap<String, BTreeSet<String>>) {
+    let file = root().join("infra/calls.json");
+    let listed = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    (file, listed)
+}
+
+/// What happens to work whose row is lost.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Ends,
+    NodeIsSilent,
+    InstanceIsGone,
+    DrainIsOver,
+    Nothing,
+}
+
+const TABLES: [(&str, &[&str]); 4] =
+    [("jobs", &["job_id"]), ("allocs", &["alloc_id"]), ("handles", &["node_id", "handle"]), ("nodes", &["slot"])];
+
+/// A world with running work of every kind: alone on its node with a cache, in two members, and with a copy if it must wait.
+async fn working() -> World {
+    let mut policy = patient_policy();
+    policy["nodes"] = serde_json::json!({"max": 6});
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    let waits = model::FailurePolicy { replace: true, ..Default::default() };
+    for spec in [
+        lonely_job(),
+        JobSpec { nodes: 2, ..job(&["forever"]) },
+        JobSpec { failure_policy: waits, ..lonely_job() },
+        JobSpec { retry_lost: 0, failure_policy: model::FailurePolicy { lost_after_s: 0, ..waits }, ..lonely_job() },
+    ] {
+        world.submit(spec).await;
+    }
+    for _ in 0..9 {
+        world.step().await;
+    }
+    world
+}
+
+/// Takes every row of a table away.
+async fn lose(world: &World, table: &str, key: &[&str]) {
+    let raw = Raw::of(world);
+    for row in raw.rows(table).await {
+        let key: Item = item(&key.iter().map(|name| (*name, row[*name].clone())).collect::<Vec<_>>());
+        raw.delete(table, &key).await;
+    }
+}
+
+async fn happen(world: &mut World, happens: Happens) {
+    match happens {
+        Happens::Nothing => {}
+        Happens::Ends => {
+            for node in world.nodes.values_mut() {
+                for id in node.protocol.unfinished() {
+                    let order = node.protocol.durable.allocs[&id].order.clone();
+                    node.end(&order, i32::from(id.member == 1));
+                }
+            }
+        }
+        Happens::NodeIsSilent => world.nodes.values_mut().for_each(|node| node.silent = true),
+        Happens::InstanceIsGone => {
+            let ids: Vec<String> = world.nodes.keys().cloned().collect();
+            model::cloud::Cloud::terminate(&*world.cloud, &ids).await.unwrap();
+            world.machines();
+            world.pass(60);
+            world.clean().await;
+            world.pass(120);
+            world.clean().await;
+        }
+        Happens::DrainIsOver => {
+            for record in world.look.nodes().await.unwrap() {
+                if let Ok(drained) = record.with_intent(Intent::Drain, Some(world.now()), world.now()) {
+                    world.look.write(Some(&record), &drained, Vec::new()).await.unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_row_needs_only_what_the_roles_allow() {
+    let mut made: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (table, key) in TABLES {
+        for happens in
+            [Happens::Ends, Happens::NodeIsSilent, Happens::InstanceIsGone, Happens::DrainIsOver, Happens::Nothing]
+        {
+            let mut world = working().await;
+            lose(&world, table, key).await;
+            happen(&mut world, happens).await;
+            for _ in 0..8 {
+                world.step().await;
+            }
+            for (function, calls) in world.switch.made() {
+                made.entry(function).or_default().extend(calls);
+            }
+        }
+    }
+    let (file, listed) = listed();
+    for (function, calls) in &made {
+        let missing: Vec<_> = calls.difference(&listed[*function]).collect();
+        assert!(missing.is_empty(), "{function} makes calls that are not in {}: {missing:?}", file.display());
+    }
+    // Whoever ends an alloc also makes sure that a job without a row has none.
+    for function in [HEARTBEAT_INGEST, CLEAN_STALE_RECORDS, POLL_AND_SCALE] {
+        assert!(made[function.name].contains("dynamodb:ConditionCheckItem jobs"), "{}", function.name);
     }
 }

@@ -27,7 +27,7 @@ use model::ids::{ClusterName, JobId};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{BrakeKind, ClientStatus, Market};
+use model::{BrakeKind, Class, ClientStatus, Market};
 use nodekeeper_cli::commands::Cluster;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
@@ -341,7 +341,7 @@ async fn what_a_role_does_not_allow_is_refused() {
     assert!(error.contains("AccessDenied"), "{error}");
     refused("HeartbeatIngestRole", "dynamodb:PutItem jobs");
     let error = fleet.cloud(&clean).launch(&fleet.request(offering(&fleet)), "a").await.unwrap_err();
-    assert!(matches!(error, LaunchError::NotAllowed(_)), "{error:?}");
+    assert!(matches!(&error, LaunchError::Refused(r) if r.class == Class::Refused), "{error:?}");
     refused("CleanStaleRecordsRole", "ec2:RunInstances");
     every_part_of_a_launch_is_needed(&fleet, &role("PollAndScaleRole")).await;
     conditions_are_kept(&fleet, &role("PollAndScaleRole"), &clean).await;
@@ -361,7 +361,7 @@ async fn every_part_of_a_launch_is_needed(fleet: &Fleet, poll: &Keys) {
         let request = fleet.request(model::Offering { market, ..offering(fleet) });
         let (name, keys) = fleet.account.role_without("PollAndScaleRole", sid, action);
         let error = fleet.cloud(&keys).launch(&request, sid).await.unwrap_err();
-        assert!(matches!(error, LaunchError::NotAllowed(_)), "{sid}: {error:?}");
+        assert!(matches!(&error, LaunchError::Refused(r) if r.class == Class::Refused), "{sid}: {error:?}");
         assert_eq!(fleet.account.refused(), only(&name, action));
         fleet.cloud(poll).launch(&request, sid).await.unwrap();
         refused_nothing(fleet);
@@ -379,7 +379,7 @@ async fn conditions_are_kept(fleet: &Fleet, poll: &Keys, clean: &Keys) {
     let elsewhere = fleet.request(model::Offering { template: "other".into(), ..offering(fleet) });
     for request in [&foreign, &elsewhere] {
         let error = fleet.cloud(poll).launch(request, "b").await.unwrap_err();
-        assert!(matches!(error, LaunchError::NotAllowed(_)), "{request:?}: {error:?}");
+        assert!(matches!(&error, LaunchError::Refused(r) if r.class == Class::Refused), "{request:?}: {error:?}");
         refused("PollAndScaleRole", "ec2:RunInstances");
     }
     let id = fleet.cloud(&Account::owner()).launch(&foreign, "c").await.unwrap().remove(0).instance_id;
@@ -476,6 +476,7 @@ impl Fleet {
             inherited_env: BTreeMap::new(),
             event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
             url_auth: None,
+            invoke_auth: None,
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (now, log) = (self.now, Arc::new(|function: &str, line: &str| println!("{function}: {line}")));

@@ -65,7 +65,7 @@ async fn runs_at_once(runs: usize) {
     let jobs = world.look.jobs().await.unwrap();
     assert!(jobs.iter().all(|j| j.summary.state == JobState::Complete), "{jobs:#?}");
     // No alloc was lost, so each job was placed once.
-    assert!(jobs.iter().all(|j| j.summary.copies == 1), "a job was placed twice");
+    assert!(jobs.iter().all(|j| j.summary.tries.copies == 1), "a job was placed twice");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,10 @@
 //! The rows of a world's tables as DynamoDB keeps them, for tests that break rows on purpose.
 
-use crate::world::{World, dynamo_client, dynamo_url};
+use crate::world::World;
 use aws_sdk_dynamodb::types::AttributeValue;
+use nodekeeper_simulation::embedded::Embedded;
 use std::collections::HashMap;
+use store::{Answer, Db, Effect, Key, KeyAttribute, Scan, TABLES, Write};
 
 pub type Item = HashMap<String, AttributeValue>;
 
@@ -29,35 +31,42 @@ pub fn without_pulse(mut row: Item) -> Item {
 
 /// The tables of one world.
 pub struct Raw {
-    client: aws_sdk_dynamodb::Client,
-    prefix: String,
+    tables: Embedded,
+}
+
+/// The table of this name, and the key of a row in it. `from` may be the whole row.
+fn key(table: &str, from: &Item) -> Key {
+    let definition = TABLES.iter().find(|d| d.table.suffix() == table).unwrap_or_else(|| panic!("no table {table}"));
+    let value = |attribute: KeyAttribute| from[attribute.name].clone();
+    Key { table: definition.table, hash: value(definition.key.hash), range: definition.key.range.map(value) }
 }
 
 impl Raw {
     pub fn of(world: &World) -> Self {
-        Self { client: dynamo_client(dynamo_url()), prefix: world.cluster.to_string() }
+        Self { tables: world.tables.clone() }
     }
 
-    fn table(&self, table: &str) -> String {
-        format!("{}-{table}", self.prefix)
+    async fn write(&self, key: Key, effect: Effect) {
+        self.tables.write(&Write { key, when: Vec::new(), effect }, Answer::None).await.unwrap();
     }
 
-    pub async fn get(&self, table: &str, key: &Item) -> Option<Item> {
-        let read = self.client.get_item().table_name(self.table(table)).set_key(Some(key.clone()));
-        read.consistent_read(true).send().await.unwrap().item
+    pub async fn get(&self, table: &str, row: &Item) -> Option<Item> {
+        self.tables.get(&key(table, row)).await.unwrap().map(|row| (*row).clone())
     }
 
-    pub async fn put(&self, table: &str, item: &Item) {
-        self.client.put_item().table_name(self.table(table)).set_item(Some(item.clone())).send().await.unwrap();
+    pub async fn put(&self, table: &str, row: &Item) {
+        self.write(key(table, row), Effect::Put(row.clone())).await;
     }
 
-    pub async fn delete(&self, table: &str, key: &Item) {
-        self.client.delete_item().table_name(self.table(table)).set_key(Some(key.clone())).send().await.unwrap();
+    pub async fn delete(&self, table: &str, row: &Item) {
+        self.write(key(table, row), Effect::Delete).await;
     }
 
     /// Every row of a table. The tables of a test fit one page.
     pub async fn rows(&self, table: &str) -> Vec<Item> {
-        let scan = self.client.scan().table_name(self.table(table)).consistent_read(true);
-        scan.send().await.unwrap().items.unwrap_or_default()
+        let definition = TABLES.iter().find(|d| d.table.suffix() == table).unwrap();
+        let page = self.tables.scan(&Scan::all(definition.table, None), None).await.unwrap();
+        assert!(page.next.is_none(), "{table} has more than a page");
+        page.items.into_iter().map(|row| (*row).clone()).collect()
     }
 }

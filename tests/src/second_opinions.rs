@@ -144,7 +144,10 @@ async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     bad.template = "no-such-template".into();
     let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(9), 1, &bad);
     let error = cloud.launch(&request, "token-9").await.unwrap_err();
-    assert!(matches!(error, model::cloud::LaunchError::BadRequest(_)), "{error:?}");
+    assert!(
+        matches!(&error, model::cloud::LaunchError::Refused(r) if r.reach == model::words::Reach::Template),
+        "{error:?}"
+    );
 }
 
 /// A whole life by the real function, with moto as EC2: the node is launched and bound, given up after the boot time,

@@ -5,7 +5,7 @@
 
 use crate::second_opinions::python_tool;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use lambda_stand_in::{Issued, MAX_SKEW, Signed, UrlAuth, caller};
+use guard::sigv4::{Issued, Issuer, MAX_SKEW, Scope, Signed, caller};
 use model::chance::Chance;
 use model::time::{Span, Time};
 use nodekeeper_agent::imds::Imds;
@@ -16,6 +16,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 const REGION: &str = "eu-west-1";
+const SCOPE: Scope<'static> = Scope { region: REGION, service: "lambda" };
 const KEY_ID: &str = "ASIAEXAMPLE";
 
 /// Signs each request of a JSON list with botocore, and writes the headers as a list.
@@ -60,7 +61,7 @@ struct OneRole {
     issued: Issued,
 }
 
-impl UrlAuth for OneRole {
+impl Issuer for OneRole {
     fn issued(&self, access_key_id: &str) -> Option<Issued> {
         (access_key_id == KEY_ID).then(|| self.issued.clone())
     }
@@ -69,7 +70,7 @@ impl UrlAuth for OneRole {
 fn role(now: Time) -> OneRole {
     let issued = Issued {
         secret_access_key: "wJalrXUtnFEMI/K7MDENG".into(),
-        session_token: "session/token+of==role".into(),
+        session_token: Some("session/token+of==role".into()),
         expires_at: now + Span::from_s(3600),
         account: "123456789012".into(),
         arn: "arn:aws:sts::123456789012:assumed-role/node/i-0abc".into(),
@@ -80,7 +81,7 @@ fn role(now: Time) -> OneRole {
 
 fn check(request: &Received, auth: &OneRole, now: Time) -> Result<String, &'static str> {
     let Received { method, path, query, headers, body } = request;
-    caller(Signed { method, path, query, headers, body }, REGION, auth, now).map(|issued| issued.arn)
+    caller(Signed { method, path, query, headers, body }, SCOPE, auth, now).map(|issued| issued.arn)
 }
 
 /// Requests with paths, queries, headers and bodies of many kinds.
@@ -105,7 +106,7 @@ fn requests(chance: &Chance) -> Vec<Plain> {
                 body: (0..length).map(|_| chance.between(0.0, 255.9) as u8).collect(),
                 key_id: KEY_ID.into(),
                 secret: auth.secret_access_key.clone(),
-                token: auth.session_token.clone(),
+                token: auth.session_token.clone().unwrap(),
                 region: REGION.into(),
             }
         })
@@ -185,7 +186,10 @@ fn what_botocore_signs_is_accepted_and_with_any_change_it_is_refused() {
         let other = OneRole { issued: Issued { secret_access_key: "other".into(), ..auth.issued.clone() } };
         assert!(check(request, &ended, now).is_err() && check(request, &other, now).is_err());
         let Received { method, path, query, headers, body } = request;
-        assert!(caller(Signed { method, path, query, headers, body }, "eu-west-2", &auth, now).is_err());
+        assert!(
+            caller(Signed { method, path, query, headers, body }, Scope { region: "eu-west-2", ..SCOPE }, &auth, now)
+                .is_err()
+        );
     }
     assert_eq!(all.len(), 200);
 }

@@ -38,7 +38,6 @@ const KEPT: &[(&str, u64)] = &[
     ("regrouping_waits_for_what_does_not_wait", 46),
     ("success_told_by_its_time", 133),
     ("missing_while_it_is_stopped", 121),
-    ("fleet_shrinks_as_its_instances_end", 15),
     ("late_run_drains_too_long", 50),
 ];
 
@@ -93,6 +92,13 @@ fn every_invariant_holds_in_a_few_small_fleets() {
 fn every_invariant_holds_where_agents_take_no_work_for_a_while() {
     for seed in 1..=8 {
         hold(&world(seed, "--small --hours 1 --fault AgentRefuses=0.05"), How::default());
+    }
+}
+
+#[test]
+fn no_job_fails_because_machines_can_start_nothing() {
+    for seed in 1..=6 {
+        hold(&world(seed, "--small --hours 1 --fault CannotStart=0.05"), How::default());
     }
 }
 

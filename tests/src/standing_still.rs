@@ -2,10 +2,11 @@
 
 use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
-use model::ClientStatus;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchError, Refusal};
 use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::launch::LaunchRequest;
+use model::words::Reach;
+use model::{Class, ClientStatus};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -141,7 +142,7 @@ async fn a_function_that_fails_says_why_until_it_succeeds_again() {
         assert!(since < model::time::Span::from_s(10), "{since}");
         assert!(first.error.as_ref().unwrap().contains("it is away"), "{first:?}");
         let line = world.status_of(function).await;
-        assert!(line.starts_with("note") && line.contains("its last run failed"), "{line}");
+        assert!(line.starts_with("look") && line.contains("its last run failed"), "{line}");
         world.pass(period_s);
         world.run(function).await.unwrap_err();
         let second = row(&world).await;
@@ -189,7 +190,8 @@ impl Cloud for Lists {
         }
     }
     async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
-        Err(LaunchError::NotAllowed("the credentials were not accepted".into()))
+        let message = "AuthFailure: the credentials were not accepted".into();
+        Err(Refusal { reach: Reach::Account, class: Class::Refused, message }.into())
     }
     async fn terminate(&self, ids: &[String]) -> Result<(), CloudError> {
         match self.refusal {
@@ -212,7 +214,7 @@ struct Way {
     tables_away: bool,
     /// The most minutes until an event tells of it; `None` if no function is left to tell.
     told_within: Option<u32>,
-    /// The most minutes until `status` says that not all is well; `None` if it stays well, because the work goes on.
+    /// The most minutes until `status` says that not all is well.
     wrong_within: Option<u32>,
 }
 
@@ -295,7 +297,7 @@ const WAYS: &[Way] = &[
         cloud: |real| Arc::new(Lists { real, refusal: None }),
         tables_away: false,
         told_within: Some(26),
-        wrong_within: None,
+        wrong_within: Some(8),
     },
 ];
 

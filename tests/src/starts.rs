@@ -1,10 +1,11 @@
 //! Failed starts, and launches that must not last longer than their run.
 
 use crate::world::{World, job, quick_policy};
-use model::ActionName;
-use model::JobSpec;
-use model::control::{ControlKey, Entry, EntryRow, FailedStarts, Quota};
+use model::cloud::Refusal;
+use model::control::{ControlKey, Entry, EntryChange, EntryRow, FailedStarts};
 use model::time::Span;
+use model::words::Reach;
+use model::{ActionName, Class, JobSpec};
 use runtime::answer::{Outcome, RunAnswer};
 use serde_json::json;
 
@@ -128,17 +129,19 @@ async fn after_a_shortage_launches_double_with_each_success() {
 }
 
 #[tokio::test]
-async fn a_quota_pause_ends_when_clean_stale_records_sees_that_an_instance_terminated() {
+async fn a_limit_by_a_quota_ends_when_clean_stale_records_sees_that_an_instance_terminated() {
     let world = World::new().await;
     world.submit(alone()).await;
     world.poll().await.unwrap();
-    let quota = async || world.look.entry::<Quota>(&ControlKey::Quota).await.unwrap();
-    let never = quota().await;
-    let until_at = Some(world.now() + Span::from_s(3600));
-    let paused = EntryRow { since_at: Some(world.now()), until_at, ..never.row().clone() };
-    world.look.write_entry(&never, &Quota::from_row(paused)).await.unwrap();
+    let refused = async || !world.look.control().await.unwrap().limits(world.now()).is_empty();
+    let launched = world.look.nodes().await.unwrap().remove(0).life().unwrap().offering.clone();
+    let error = Refusal { reach: Reach::Family, class: Class::Quota, message: "VcpuLimitExceeded".into() }.into();
+    let control = world.look.control().await.unwrap();
+    let change = control.after_refusal(&launched, &error, &world.policy, 1, world.now()).unwrap();
+    let after = EntryRow { until_at: Some(world.now() + Span::from_s(3600)), ..change.after.clone() };
+    world.look.change_entry(&EntryChange { after, ..change }).await.unwrap();
     world.clean().await.unwrap();
-    assert!(quota().await.applies(world.now()), "nothing has terminated");
+    assert!(refused().await, "nothing has terminated");
     for instance in world.ec2.instances() {
         world.ec2.terminate_by_cloud(&instance.instance_id);
     }
@@ -147,7 +150,60 @@ async fn a_quota_pause_ends_when_clean_stale_records_sees_that_an_instance_termi
         world.ec2.advance();
     }
     world.clean().await.unwrap();
-    // The pause ended at the time of the action, which is a little later than the start of the run.
+    // The limit ended at the time of the action, which is a little later than the start of the run.
     world.pass(1);
-    assert!(!quota().await.applies(world.now()));
+    assert!(!refused().await);
+}
+
+/// Sizes that differ in market, family and template, and two subnets. The first way of each is refused, and the same run
+/// launches the first way that the refusal does not speak of.
+#[tokio::test]
+async fn after_a_refusal_the_same_run_tries_what_it_does_not_speak_of() {
+    let template = |name: &str| json!({"id": format!("lt-{name}"), "name": name, "versions": [{"version": 1}]});
+    let subnet = |name: &str| json!({"subnet_id": name, "zone": format!("zone-{name}")});
+    for (code, of, message, calls, expected) in [
+        ("InsufficientInstanceCapacity", json!({"subnet_id": "a"}), "", 2, "spot m7a.large b"),
+        ("InvalidSubnetID.NotFound", json!({"subnet_id": "a"}), "", 2, "spot m7a.large b"),
+        ("InsufficientFreeAddressesInSubnet", json!({"subnet_id": "a"}), "", 2, "spot m7a.large b"),
+        ("MaxSpotInstanceCountExceeded", json!({"market": "spot"}), "", 2, "on_demand m7a.large a"),
+        ("VcpuLimitExceeded", json!({"market": "spot"}), "", 2, "on_demand m7a.large a"),
+        ("InvalidParameterValue", json!({"instance_type": "m7a.large"}), "no such type", 5, "on_demand x8g.large a"),
+        (
+            "InvalidParameterValue",
+            json!({"template": "one"}),
+            "Invalid IAM Instance Profile name",
+            2,
+            "on_demand x8g.large a",
+        ),
+        ("InvalidAMIID.Unavailable", json!({"template": "one"}), "", 2, "on_demand x8g.large a"),
+        ("OfTheFuture", json!({"subnet_id": "a", "market": "spot"}), "", 2, "spot m7a.large b"),
+    ] {
+        let mut policy = quick_policy();
+        policy["launch"]["template"] = json!("one");
+        policy["launch"]["subnets"] = json!(["a", "b"]);
+        let size = |name: &str, of_type: &str, price: f64| json!({"name": name, "instance_type": of_type, "vcpus": 2, "memory_mib": 4096, "price_per_hour": price});
+        let mut sizes = [size("spot", "m7a.large", 0.05), size("memory", "x8g.large", 0.2)];
+        (sizes[0]["market"], sizes[0]["fallback"]) = (json!("spot"), json!("on_demand"));
+        sizes[1]["template"] = json!("two");
+        policy["size"] = json!(sizes);
+        let settings =
+            json!({"subnets": [subnet("a"), subnet("b")], "launch_templates": [template("one"), template("two")]});
+        let world = World::with(policy, serde_json::from_value(settings).unwrap()).await;
+        let mut fail = of.clone();
+        (fail["action"], fail["code"], fail["message"]) = (json!("RunInstances"), json!(code), json!(message));
+        fail["times"] = json!(100);
+        world.ec2.set_faults(serde_json::from_value(json!({"fail": [fail]})).unwrap());
+        world.submit(alone()).await;
+        let answer = world.poll().await.unwrap();
+        let launched: Vec<String> =
+            world.ec2.instances().iter().map(|i| format!("{} {} {}", i.market, i.instance_type, i.subnet_id)).collect();
+        assert_eq!(launched, [expected], "{code} {of}: {answer:?}");
+        let refused = 100 - world.ec2.faults().fail[0].times;
+        assert_eq!(refused + 1, calls, "{code} {of}: calls");
+        // What was refused is not tried by the next run either.
+        world.submit(alone()).await;
+        world.poll().await.unwrap();
+        assert_eq!(world.ec2.instances().len(), 2, "{code} {of}");
+        assert_eq!(100 - world.ec2.faults().fail[0].times, refused, "{code} {of}: tried again at once");
+    }
 }

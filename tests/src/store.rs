@@ -6,7 +6,7 @@
 
 use crate::second_opinions::Emulator;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
-use model::control::{ControlKey, Entry, EntryRow, Quota};
+use model::control::{ControlKey, Entry, EntryRow, FailedStarts};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at, slot};
 use model::ids::{AllocId, NodeId};
@@ -30,6 +30,7 @@ const KEEP: Retention = Retention {
     events: Span::from_s(86_400),
     failed_handles: Span::from_s(60),
     creating: Span::from_s(600),
+    retry: (Span::ZERO, Span::ZERO),
 };
 
 /// The database that holds the tables.
@@ -122,6 +123,8 @@ async fn suite(place: Place<'_>) {
     a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place).await;
     long_lists_are_read_to_the_last_page(place).await;
     many_events_are_written_together(place).await;
+    what_is_told_once_has_its_time_and_comes_again_after_its_span(place).await;
+    the_jobs_that_ended_last_are_read_newest_first(place).await;
 }
 
 async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>) {
@@ -132,13 +135,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let node =
         steps::place(&tables.store, &first, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap().remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
-    let failed = Ending {
-        client: ClientStatus::Failed,
-        exit_code: Some(1),
-        message: None,
-        log_tail: None,
-        tail_switches: Default::default(),
-    };
+    let failed = Ending::exited(1);
     // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
     // `failed_handles`, which is longer here.
     let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
@@ -264,7 +261,7 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     steps::place(&tables.store, &job, &members, None, |_| None, KEEP, at(82)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     let ids: Vec<AllocId> = jobs[0].summary.allocs.iter().copied().collect();
-    assert_eq!((jobs[0].summary.state, jobs[0].summary.copies), (JobState::Placed, 2));
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Placed, 2));
     assert_eq!(ids.iter().map(|i| (i.member, i.copy)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
     for (n, id) in ids.iter().enumerate() {
         let life = nodes[n].life().unwrap();
@@ -295,7 +292,7 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
     assert!(placed.unwrap_err().is_conflict());
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!((nodes, handles), (vec![node.clone()], vec![trace.clone()]));
-    assert_eq!((jobs[0].summary.state, jobs[0].summary.copies), (JobState::Queued, 1));
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Queued, 1));
     steps::place(&tables.store, &jobs[0], &[(0, &node)], None, |_| None, KEEP, at(90)).await.unwrap();
     let next = AllocId { copy: 1, ..id };
     let (_, jobs, handles) = tables.all().await;
@@ -315,13 +312,7 @@ async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
 async fn an_end_is_one_transaction(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, job, alloc) = placed(&tables).await;
-    let ending = Ending {
-        client: ClientStatus::Complete,
-        exit_code: Some(0),
-        message: None,
-        log_tail: Some("x".into()),
-        tail_switches: Default::default(),
-    };
+    let ending = Ending { log_tail: Some("x".into()), ..Ending::exited(0) };
     // A node record that is not current any more: nothing changes.
     let old = fixtures::ready(0);
     let before = tables.all().await;
@@ -347,13 +338,10 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
 async fn a_job_never_ends_twice(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
-    let ending =
-        |client| Ending { client, exit_code: None, message: None, log_tail: None, tail_switches: Default::default() };
-    let after =
-        steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Complete), KEEP, at(90)).await;
+    let after = steps::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(0), KEEP, at(90)).await;
     let node = after.unwrap().unwrap();
     let before = tables.all().await;
-    let again = steps::end_alloc(&tables.store, Some(&node), &alloc, &ending(ClientStatus::Failed), KEEP, at(91)).await;
+    let again = steps::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(1), KEEP, at(91)).await;
     assert!(again.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
 }
@@ -423,11 +411,11 @@ async fn handles_are_changed_as_read(place: Place<'_>) {
     assert!(tables.store.handles_due(START).await.unwrap().rows.is_empty(), "it is not due yet");
     tables.store.apply(&delete_handle(&live)).await.unwrap();
     assert_eq!(tables.all().await.2, []);
-    let never: Quota = tables.store.entry(&ControlKey::Quota).await.unwrap();
-    let quota = Quota::from_row(EntryRow { count: Some(1), ..never.row().clone() });
-    let written = tables.store.write_entry(&never, &quota).await.unwrap();
-    assert!(tables.store.write_entry(&never, &quota).await.unwrap_err().is_conflict());
-    assert_eq!(tables.store.control().await.unwrap().quota(), written);
+    let never: FailedStarts = tables.store.entry(&ControlKey::FailedStarts).await.unwrap();
+    let counted = FailedStarts::from_row(EntryRow { count: Some(1), ..never.row().clone() });
+    let written = tables.store.write_entry(&never, &counted).await.unwrap();
+    assert!(tables.store.write_entry(&never, &counted).await.unwrap_err().is_conflict());
+    assert_eq!(tables.store.control().await.unwrap().failed_starts(), written);
     let _ = no_live_allocs();
 }
 
@@ -465,6 +453,43 @@ async fn many_events_are_written_together(place: Place<'_>) {
         let expected: BTreeSet<String> = (0..before + many).map(|n| format!("event {n}")).collect();
         assert_eq!(told, expected);
     }
+}
+
+/// Two functions notice the same, each in every minute.
+async fn what_is_told_once_has_its_time_and_comes_again_after_its_span(place: Place<'_>) {
+    let tables = Tables::new(place).await;
+    let (hour, subject) = (Span::from_s(3600), Subject::Cluster);
+    let once = |key, s| Event::once_in(hour, &subject, ActionName::Warn, (key, "it is so"), at(s), hour);
+    for minute in 0..90 {
+        let s = 1000 + minute * 60;
+        tables.store.tell_all(&[once("a", s), once("a", s + 1), once("b", s)]).await;
+    }
+    let told: Vec<Time> = tables.store.history("cluster", 100).await.unwrap().iter().map(Event::at).collect();
+    // Of two at the same moment, either is told.
+    let near = |told: &Time, s: i64| told.since(at(s)).as_ms().unsigned_abs() <= 61_000;
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert!(near(&told[0], 4600) && near(&told[1], 4600) && near(&told[2], 1000) && near(&told[3], 1000), "{told:?}");
+    assert_eq!(tables.store.events().await.unwrap().len(), 4, "the rows that keep it from being told are no events");
+}
+
+async fn the_jobs_that_ended_last_are_read_newest_first(place: Place<'_>) {
+    let tables = Tables::new(place).await;
+    for n in 0..40 {
+        let job = tables.job(n, spec()).await;
+        let end = if n % 4 == 0 {
+            job.cancel(KEEP.finished, at(1))
+        } else {
+            job.reject("too large", KEEP.finished, at(i64::from(n)))
+        };
+        tables.store.write(Some(&job), &end.unwrap(), Vec::new()).await.unwrap();
+    }
+    let ended = async |since, most| {
+        let ended = tables.store.ended(at(since), most).await.unwrap();
+        ended.iter().map(|e| e.at.since(at(0)).as_ms() / 1000).collect::<Vec<_>>()
+    };
+    assert_eq!(ended(30, 100).await, [39, 38, 37, 35, 34, 33, 31, 30]);
+    assert_eq!(ended(0, 3).await, [39, 38, 37]);
+    assert_eq!(tables.store.queue().await.unwrap(), [], "no run sees them");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What an operator sees: the whole story of a job, told by one command.
 
-use crate::world::{World, credentials, quick_policy, s3_client, secrets_client};
+use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client, secrets_client};
 use clap::Parser;
 use model::ids::{AllocId, JobId};
 use model::time::Time;
@@ -9,6 +9,7 @@ use nodekeeper_agent::protocol::{Ended, Seen};
 use nodekeeper_cli::commands::{self, Cluster, Command, Context, Screen};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use store::Dynamo;
 
 #[derive(Parser)]
 struct Line {
@@ -38,8 +39,9 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
 
 impl World {
     pub async fn operate(&self, line: &[&str]) -> String {
-        let (store, dynamo, cloud) = (self.look.clone(), self.dynamo.clone(), Arc::clone(&self.cloud));
-        // No command of a story needs the secret.
+        let (store, cloud) = (self.look.clone(), Arc::clone(&self.cloud));
+        // No command of a story makes tables, or needs the secret.
+        let dynamo = Dynamo::new(dynamo_client("http://127.0.0.1:9"), self.cluster.clone());
         let secrets = secrets_client("http://127.0.0.1:9", "us-east-1", credentials());
         let outputs = s3_client("http://127.0.0.1:9", "us-east-1", credentials());
         operate(Cluster { store, dynamo, cloud, secrets, outputs }, self.now(), line).await.unwrap()
@@ -63,12 +65,8 @@ impl World {
     fn end_process(&mut self, alloc: AllocId, exit_code: i32) {
         for node in self.nodes.values_mut() {
             if node.protocol.unfinished().contains(&alloc) {
-                let ended = Ended {
-                    exit_code: Some(exit_code),
-                    message: None,
-                    log_tail: None,
-                    tail_switches: Default::default(),
-                };
+                let cause = model::EndCause::Exited { code: exit_code };
+                let ended = Ended { cause, log_tail: None, tail_switches: Default::default() };
                 node.protocol.observe(alloc, Seen::Ended(ended));
             }
         }
@@ -122,12 +120,12 @@ async fn history_of_a_job_is_its_whole_story() {
         ("alloc#J.0.0 back: ", "reported by its node"),
         ("alloc#J.0.0 stay: ", "its node is back: J.0.0 stays of 2 copies, by best"),
         ("alloc#J.0.1 stop: ", "J.0.0 stays of 2 copies, by best"),
-        ("alloc#J.0.1 failed: ", "exit code 143: reported by its node"),
-        ("alloc#J.0.0 failed: ", "exit code 3: reported by its node"),
-        ("job#J end_job: ", "queued: member 0 failed: retry 1 of 1, 0 left (J.0.0)"),
+        ("alloc#J.0.1 failed: ", "exit code 143"),
+        ("alloc#J.0.0 failed: ", "exit code 3"),
+        ("job#J end_job: ", "queued: exit code 3; retry 1 of 1, 0 left"),
         ("alloc#J.0.2 place: on slot ", "it fits on slot "),
         ("alloc#J.0.2 start: ", "reported by its node"),
-        ("alloc#J.0.2 complete: ", "exit code 0: reported by its node"),
+        ("alloc#J.0.2 complete: ", "exit code 0"),
         ("job#J end_job: ", "complete"),
     ] {
         let line = rest.next().unwrap_or_else(|| panic!("{begins} is not told: {story:#?}"));

@@ -205,8 +205,8 @@ async fn an_entry_that_cannot_be_read_stops_nothing() {
     rows(
         "control",
         &[
-            &[("key", s("quota")), ("version", n(1)), ("count", s("many"))],
-            &[("key", s("backoff")), ("version", s("x"))],
+            &[("key", s("limit#quota#account")), ("version", n(1)), ("count", s("many"))],
+            &[("key", s("limit#throttled#account")), ("version", s("x"))],
             &[("key", s("brake#leases")), ("version", n(1)), ("since_at", s("x"))],
             &[("key", s("release#orphans")), ("version", n(1)), ("until_at", AttributeValue::Bool(true))],
             &[("key", s("queue_place")), ("version", n(1)), ("count", AttributeValue::L(Vec::new()))],

@@ -1,5 +1,5 @@
-//! A whole cluster for tests: the embedded DynamoDB and the EC2 stand-in over HTTP, the real functions, and nodes with
-//! the agent's real protocol.
+//! A whole cluster for tests: the embedded DynamoDB in process, the EC2 stand-in over HTTP, the real functions, and nodes
+//! with the agent's real protocol. `contract` proves that the database answers through the SDK as it does in process.
 //!
 //! Guarantees: time is an argument; calls are counted, and a run can be killed after any one of them.
 
@@ -9,11 +9,13 @@ use model::auth::KeyRing;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Cloud, CloudError, Instance, LaunchError, NODE_TAG};
 use model::control::PolicyRow;
+use model::functions::{CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::ids::{ClusterName, NodeId};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use model::{Job, JobSpec};
+use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
@@ -24,7 +26,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use store::{Answer, Db, DbError, Dynamo, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
+use store::{Answer, Db, DbError, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
@@ -111,6 +113,8 @@ pub struct Switch {
     /// DynamoDB answers no call.
     tables_away: AtomicBool,
     log: Mutex<Vec<String>>,
+    /// The calls of DynamoDB that each function made, as in `infra/calls.json`.
+    made: Mutex<BTreeMap<&'static str, BTreeSet<String>>>,
 }
 
 impl Switch {
@@ -140,6 +144,11 @@ impl Switch {
         self.kill_after.store(n, Ordering::SeqCst);
     }
 
+    /// The calls of DynamoDB that each function made.
+    pub fn made(&self) -> BTreeMap<&'static str, BTreeSet<String>> {
+        self.made.lock().unwrap().clone()
+    }
+
     pub fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
@@ -156,28 +165,49 @@ impl Switch {
 struct Switched<T: ?Sized> {
     inner: Arc<T>,
     switch: Arc<Switch>,
+    /// The function that calls.
+    function: &'static str,
+}
+
+impl Switched<dyn Db> {
+    fn makes(&self, operation: &'static str, table: Table, index: Option<store::Index>) -> Result<(), DbError> {
+        let index = index.map(|index| format!("/{}", index.name)).unwrap_or_default();
+        let call = format!("dynamodb:{operation} {}{index}", table.suffix());
+        self.switch.made.lock().unwrap().entry(self.function).or_default().insert(call);
+        self.switch.has_tables(operation)
+    }
+
+    fn makes_write(&self, write: &Write) -> Result<(), DbError> {
+        let operation = match write.effect {
+            store::Effect::Put(_) => "PutItem",
+            store::Effect::Update { .. } => "UpdateItem",
+            store::Effect::Delete => "DeleteItem",
+            store::Effect::Check => "ConditionCheckItem",
+        };
+        self.makes(operation, write.key.table, None)
+    }
 }
 
 #[async_trait]
 impl Db for Switched<dyn Db> {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        self.switch.has_tables("GetItem")?;
+        self.makes("GetItem", key.table, None)?;
         self.inner.get(key).await
     }
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
-        self.switch.has_tables("BatchGetItem")?;
+        keys.iter().try_for_each(|key| self.makes("BatchGetItem", key.table, None))?;
         self.inner.get_many(keys).await
     }
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.switch.has_tables("Query")?;
+        self.makes("Query", query.table, query.index)?;
         self.inner.query(query, from).await
     }
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.switch.has_tables("Scan")?;
+        self.makes("Scan", scan.table, scan.index)?;
         self.inner.scan(scan, from).await
     }
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
-        self.switch.has_tables("UpdateItem")?;
+        self.makes_write(write)?;
         let result = self.inner.write(write, answer).await;
         if write.key.table != Table::Events {
             let state = match &write.effect {
@@ -189,13 +219,13 @@ impl Db for Switched<dyn Db> {
         result
     }
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
-        self.switch.has_tables("TransactWriteItems")?;
+        writes.iter().try_for_each(|write| self.makes_write(write))?;
         let result = self.inner.transact(writes).await;
         self.switch.called(format!("transact of {}", writes.len())).await;
         result
     }
     async fn put_new(&self, table: Table, rows: &[store::Item]) -> Result<(), DbError> {
-        self.switch.has_tables("BatchWriteItem")?;
+        self.makes("BatchWriteItem", table, None)?;
         self.inner.put_new(table, rows).await
     }
 }
@@ -248,9 +278,11 @@ impl ec2_stand_in::Machines for Hooks {
 /// One cluster.
 pub struct World {
     pub cluster: ClusterName,
-    pub dynamo: Dynamo,
-    /// The store that the functions use, through the switch.
+    pub tables: Embedded,
+    /// The store of poll-and-scale, through the switch.
     pub store: Store,
+    /// The store of clean-stale-records.
+    cleaner: Store,
     /// The store for the test's own reads and writes, without the switch.
     pub look: Store,
     pub cloud: Arc<dyn Cloud>,
@@ -269,6 +301,8 @@ pub struct World {
 }
 
 /// A policy with short times: a whole life takes minutes of the world's time.
+///
+/// The silence of all nodes is believed at once: these fleets have one or two nodes, and heartbeat-ingest always works.
 pub fn quick_policy() -> Value {
     let mut policy = model::policy::example_json();
     policy["nodes"] = json!({"max": 4});
@@ -276,8 +310,9 @@ pub fn quick_policy() -> Value {
     policy["boot"] = json!({"timeout_s": 300});
     policy["idle"] = json!({"timeout_s": 10, "confirmations": 2});
     policy["stale"] = json!({"after_s": 900, "orphan_after_s": 120});
-    policy["heartbeat"] = json!({"ttl_s": 20, "idle_s": 10, "grace_s": 10});
+    policy["heartbeat"] = json!({"ttl_s": 20, "idle_s": 10, "grace_s": 10, "blackout_s": 0});
     policy["sweep"] = json!({"failed_keep_s": 30, "creating_s": 60});
+    policy["retry"] = json!({"pause_s": 0});
     policy
 }
 
@@ -305,8 +340,7 @@ impl World {
             .unwrap_or_else(|e| panic!("{e}")),
         );
         let cluster = fresh_cluster();
-        let dynamo = Dynamo::new(dynamo_client(dynamo_url()), cluster.clone());
-        dynamo.create_tables().await.unwrap();
+        let tables = Embedded::new().unwrap();
         let now = Arc::new(AtomicI64::new(START.as_ms()));
         let clock = {
             let now = Arc::clone(&now);
@@ -318,12 +352,14 @@ impl World {
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
         let switch = Arc::new(Switch::default());
-        let db: Arc<dyn Db> = Arc::new(dynamo.clone());
+        let db: Arc<dyn Db> = Arc::new(tables.clone());
         let look = Store::new(Arc::clone(&db));
-        let store = Store::new(Arc::new(Switched { inner: db, switch: Arc::clone(&switch) }));
-        let operated = dynamo.clone();
+        let store_of = |function| {
+            let (inner, switch) = (Arc::clone(&db), Arc::clone(&switch));
+            Store::new(Arc::new(Switched { inner, switch, function }))
+        };
         let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
-        let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch) });
+        let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch), function: "" });
         let keys = KeyRing::new(NODE_KEY.parse().unwrap(), None);
         let credentials = Credentials::Token(Keys::fixed(keys.clone()));
         let settings = LaunchSettings {
@@ -335,11 +371,16 @@ impl World {
         let policy_row = Policy::from_json(&policy).unwrap();
         set_policy(&look, &policy_row).await;
         Self {
-            ingest: heartbeat_ingest::Ingest::new(store.clone(), credentials.clone(), cluster.clone()),
-            sweep: sweep_dispatch::Sweep::new(store.clone(), credentials, cluster.clone()),
+            ingest: heartbeat_ingest::Ingest::new(
+                store_of(HEARTBEAT_INGEST.name),
+                credentials.clone(),
+                cluster.clone(),
+            ),
+            sweep: sweep_dispatch::Sweep::new(store_of(SWEEP_DISPATCH.name), credentials, cluster.clone()),
             cluster,
-            dynamo: operated,
-            store,
+            tables,
+            store: store_of(POLL_AND_SCALE.name),
+            cleaner: store_of(CLEAN_STALE_RECORDS.name),
             look,
             cloud,
             ec2: stand_in,
@@ -390,7 +431,7 @@ impl World {
     /// One run of clean-stale-records; `None` if it was killed.
     pub async fn clean(&self) -> Option<RunAnswer> {
         let input = json!({});
-        let run = clean_stale_records::tick(&self.store, &*self.cloud, &input, self.clock());
+        let run = clean_stale_records::tick(&self.cleaner, &*self.cloud, &input, self.clock());
         self.switch.guard(run).await.map(|r| r.unwrap())
     }
 

@@ -8,23 +8,29 @@
 //! if one cannot be applied, the command is not run.
 //! Does not: know allocs, or wait for the command.
 
-use crate::isolation::cgroup;
+use crate::isolation::{cgroup, keyrings};
+use crate::program;
+use model::EndCause;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
+use nix::sys::statfs::{FsType, statfs};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, BufReader, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A badness that makes the kernel kill jobs before the agent, when the machine has no memory left.
 const OOM_SCORE: &str = "500";
+
+/// The kernel's number of the file system that shows message queues.
+const MESSAGE_QUEUES: FsType = FsType(0x1980_0202);
 
 /// A command, and who runs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,29 +79,70 @@ pub fn as_stdin(content: &impl Serialize) -> io::Result<Stdio> {
 
 /// The standard input that carries these bytes to a helper.
 pub fn as_stdin_bytes(content: &[u8]) -> io::Result<Stdio> {
+    in_memory(content).map(Stdio::from)
+}
+
+/// A file in memory with these bytes.
+fn in_memory(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("nodekeeper-helper", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(content)?;
     file.rewind()?;
-    Ok(Stdio::from(file))
+    Ok(file)
 }
 
-/// Becomes the command that `stdin` describes. Returns only if that fails, with the program's name if it is known.
-pub fn run(stdin: impl Read) -> (String, io::Error) {
-    let start: JobStart = match serde_json::from_reader(stdin) {
+/// Tells why a helper did not become the command. The command has no way to it: it gets another standard input.
+#[derive(Debug)]
+pub struct Verdict(File);
+
+impl Verdict {
+    /// What the helper has said. `None` if it became the command.
+    pub fn read(mut self) -> Option<EndCause> {
+        self.0.rewind().ok()?;
+        // Until the helper says something, the file describes the command.
+        serde_json::from_reader(BufReader::new(&self.0)).ok()
+    }
+}
+
+/// The standard input that makes a helper the command, and what it says if it cannot become it.
+pub fn start_as(start: &JobStart) -> io::Result<(Stdio, Verdict)> {
+    let file = in_memory(&serde_json::to_vec(start)?)?;
+    Ok((Stdio::from(file.try_clone()?), Verdict(file)))
+}
+
+/// Becomes the command that `stdin` describes. Returns only if that fails, and has written the cause into `stdin` then.
+pub fn run(mut stdin: File) -> EndCause {
+    let cause = begin(&stdin);
+    let said = serde_json::to_vec(&cause).map_err(io::Error::from);
+    let written = said.and_then(|said| {
+        stdin.set_len(0)?;
+        stdin.rewind()?;
+        stdin.write_all(&said)
+    });
+    // Without a verdict the supervisor has the exit code.
+    if let Err(error) = written {
+        tracing::warn!(%error, "the helper cannot say why it did not become the command");
+    }
+    cause
+}
+
+fn begin(stdin: &File) -> EndCause {
+    let start: JobStart = match serde_json::from_reader(BufReader::new(stdin)) {
         Ok(start) => start,
-        Err(e) => return (String::new(), io::Error::other(format!("standard input says nothing to run: {e}"))),
+        Err(e) => return EndCause::NotStarted { why: format!("standard input says nothing to run: {e}") },
     };
-    let Some((program, args)) = start.command.split_first() else {
-        return (String::new(), io::Error::other("the command is empty"));
+    let Some((name, args)) = start.command.split_first() else {
+        return EndCause::Rejected { why: "the command is empty".to_owned() };
     };
-    let restricted = restrict(&start);
+    if let Err(e) = restrict(&start) {
+        return EndCause::NotStarted { why: e.to_string() };
+    }
     // Made by the job's user, who may open /dev/stdin again.
-    let stdin = restricted.and_then(|()| start.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes));
-    let error = match stdin {
-        Ok(stdin) => Command::new(program).args(args).env_clear().envs(&start.env).stdin(stdin).exec(),
-        Err(e) => e,
+    let input = match start.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes) {
+        Ok(input) => input,
+        Err(e) => return EndCause::NotStarted { why: format!("cannot pass on the standard input: {e}") },
     };
-    (program.clone(), error)
+    let error = Command::new(name).args(args).env_clear().envs(&start.env).stdin(input).exec();
+    program::why_not(name, start.env.get("PATH").map(String::as_str), Path::new("."), &error)
 }
 
 fn restrict(start: &JobStart) -> io::Result<()> {
@@ -108,11 +155,13 @@ fn restrict(start: &JobStart) -> io::Result<()> {
         if let Some(mounts) = &sandbox.mounts {
             enter_private_mounts(mounts).map_err(|e| failed("make the private mounts", &e))?;
         }
-        setrlimit(Resource::RLIMIT_NPROC, sandbox.max_tasks, sandbox.max_tasks)?;
+        setrlimit(Resource::RLIMIT_NPROC, sandbox.max_tasks, sandbox.max_tasks)
+            .map_err(|e| failed("limit the tasks", &e.into()))?;
         // The group is the alloc's own, or a cache's: its members may write.
         umask(Mode::from_bits_truncate(0o002));
     }
-    become_user(start.uid, start.gid, &start.groups).map_err(|e| failed("become the job's user", &e))
+    become_user(start.uid, start.gid, &start.groups).map_err(|e| failed("become the job's user", &e))?;
+    keyrings::deny().map_err(|e| failed("deny the keyrings", &e))
 }
 
 fn failed(what: &str, error: &io::Error) -> io::Error {
@@ -145,6 +194,10 @@ pub(super) fn enter_private_mounts(mounts: &PrivateMounts) -> io::Result<()> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     if Path::new("/dev/shm").is_dir() {
         mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, Some("mode=1777"))?;
+    }
+    // The machine's one shows the queues of the machine.
+    if statfs("/dev/mqueue").is_ok_and(|fs| fs.filesystem_type() == MESSAGE_QUEUES) {
+        mount(Some("mqueue"), "/dev/mqueue", Some("mqueue"), plain | MsFlags::MS_NOEXEC, NONE)?;
     }
     if mounts.hide_processes {
         mount(Some("proc"), "/proc", Some("proc"), plain | MsFlags::MS_NOEXEC, Some("hidepid=2"))?;

@@ -22,8 +22,8 @@ const HIGHEST: u32 = i32::MAX as u32;
 /// `nobody` and its neighbour, which means "unchanged" in 16-bit interfaces.
 const RESERVED: [u32; 2] = [65_534, 65_535];
 
-/// The fewest ids of a range.
-const FEWEST: u32 = 2;
+/// The fewest ids of a range: the first and the last one may be kept from jobs.
+const FEWEST: u32 = 3;
 
 /// Ids from `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,15 +109,16 @@ mod tests {
             ("9999-20000", IdRangeError::OutOfBounds),
             ("20000-4294967294", IdRangeError::OutOfBounds),
             ("20000-4294967296", IdRangeError::NotARange),
-            ("20000-20000", IdRangeError::TooSmall),
+            ("20000-20001", IdRangeError::TooSmall),
             ("30000-20000", IdRangeError::TooSmall),
             ("60000-70000", IdRangeError::Reserved(65_534)),
             ("65535-70000", IdRangeError::Reserved(65_535)),
         ] {
             assert_eq!(text.parse::<IdRange>(), Err(want), "{text:?}");
         }
-        let range: IdRange = "20000-20001".parse().unwrap();
-        assert_eq!((range.ids().collect::<Vec<_>>(), range.to_string().as_str()), (vec![20000, 20001], "20000-20001"));
+        let range: IdRange = "20000-20002".parse().unwrap();
+        let ids = vec![20000, 20001, 20002];
+        assert_eq!((range.ids().collect::<Vec<_>>(), range.to_string().as_str()), (ids, "20000-20002"));
     }
 
     #[test]

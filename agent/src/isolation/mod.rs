@@ -6,8 +6,10 @@
 //! | the agent's rights | given up before the job's environment is applied, and never regained |
 //! | other jobs' processes | the user id; `/proc` shows the job only its own |
 //! | `/tmp`, `/var/tmp`, `/dev/shm` | private, and gone with the alloc |
+//! | keyrings of the kernel | denied: they outlive the alloc |
+//! | descriptors of whoever starts the agent | closed when the agent starts |
 //! | memory, tasks, CPU | a control group for each alloc; without one, the supervisor measures memory, and the kernel counts tasks for each user id |
-//! | what a job leaves behind | everything that runs as its user id is ended with the alloc |
+//! | what a job leaves behind | everything that runs as its user id is ended with the alloc, and what the id owns in places that are open to everybody is removed |
 //! | the instance metadata | a rule of the machine, tried with a job's rights |
 //!
 //! Guarantees: `docs/rules.md#isolation`.
@@ -17,6 +19,8 @@ pub mod cgroup;
 pub mod end;
 pub mod helper;
 pub mod ids;
+mod keyrings;
+mod left;
 pub mod metadata;
 pub mod probe;
 
@@ -42,7 +46,8 @@ pub enum JobUsers {
 /// The ids that allocs get, and what the machine allows besides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnIds {
-    /// The ids of users. The last one is never a job's: it ends jobs.
+    /// The ids of users. The first and the last one are never a job's: the machine is tried with both, and the last one ends
+    /// jobs.
     pub uids: IdRange,
     /// The ids of groups that share a cache.
     pub cache_gids: IdRange,
@@ -57,7 +62,7 @@ pub struct OwnIds {
 impl OwnIds {
     /// The ids for allocs.
     pub fn job_uids(&self) -> IdRange {
-        IdRange { last: self.uids.last.saturating_sub(1), ..self.uids }
+        IdRange { first: self.uids.first.saturating_add(1), last: self.uids.last.saturating_sub(1) }
     }
 }
 
@@ -78,7 +83,8 @@ pub struct TaskIsolation {
 }
 
 impl TaskIsolation {
-    /// Ends everything that runs for the alloc. `program` is the agent's own.
+    /// Ends everything that runs for the alloc, and removes what it left in places that are open to everybody. `program` is
+    /// the agent's own.
     pub async fn end(&self, program: &Path) {
         if let Some(cgroup) = &self.cgroup
             && let Err(error) = cgroup::remove(cgroup).await
@@ -86,6 +92,10 @@ impl TaskIsolation {
             tracing::warn!(%error, cgroup = %cgroup.display(), "the control group of the alloc is left behind");
         }
         end::end_user(program, self.uid, self.reaper).await;
+        let uid = self.uid;
+        if let Err(error) = tokio::task::spawn_blocking(move || left::remove_of_user(uid)).await {
+            tracing::error!(%error, "the removal of what a job left failed");
+        }
     }
 }
 
@@ -127,8 +137,8 @@ impl JobUser {
     }
 }
 
-/// The directories of the machine that an alloc sees its own in place of.
-const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+/// The directories of the machine that an alloc sees its own in place of: the distributions open them to everybody.
+const TEMPORARY: [&str; 4] = ["/tmp", "/var/tmp", "/run/lock", "/var/crash"];
 
 /// The private mounts of an alloc. `dir` is the directory of the alloc, with the files that [`write_user_files`] made. If a
 /// temporary directory contains the data directory, the alloc sees the machine's one. Otherwise the alloc would not find

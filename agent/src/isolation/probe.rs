@@ -11,6 +11,7 @@ use crate::isolation::metadata::{self, Reached};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -45,13 +46,16 @@ pub struct Found {
     pub metadata: Reached,
 }
 
-/// Runs the helper, and returns what it found.
+/// Runs the helper, and returns what it found. `Interrupted`: somebody killed it, so nothing is known.
 pub async fn run(program: &Path, probe: &Probe) -> io::Result<Found> {
     let mut helper = Command::new(program);
     helper.arg("probe").env_clear().current_dir("/").kill_on_drop(true);
     helper.stdin(helper::as_stdin(probe)?).stdout(Stdio::piped()).stderr(Stdio::piped());
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("the helper did not end in {TIMEOUT:?}"));
     let output = tokio::time::timeout(TIMEOUT, helper.output()).await.map_err(late)??;
+    if let Some(signal) = output.status.signal() {
+        return Err(io::Error::new(io::ErrorKind::Interrupted, format!("signal {signal} ended the helper")));
+    }
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         return Err(io::Error::other(format!("the helper failed ({}): {}", output.status, stderr.trim())));

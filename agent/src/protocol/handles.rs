@@ -165,6 +165,7 @@ mod tests {
             kind: HandleKind::Container,
             label: Some("node".into()),
             parent: None,
+            stays: None,
         };
         HandleList { handles: names.into_iter().map(handle).collect(), complete: true }
     }
@@ -217,6 +218,7 @@ mod tests {
             kind: HandleKind::Volume,
             label: None,
             parent: None,
+            stays: None,
         };
         let handles = (0..1000).map(name).collect();
         let mut round = HandleRound::new(0, HandleList { handles, complete: true }, 1000, 0, None).unwrap();

@@ -21,7 +21,7 @@ pub mod orders;
 
 pub use durable::{Durable, LocalAlloc};
 pub use handles::{HandleRound, SettledHandles};
-pub use node::{Ended, HandleList, Identity, Node, Seen, Work, tail};
+pub use node::{Ended, HandleList, Identity, Node, Refusals, Seen, Work, tail};
 
 #[cfg(test)]
 pub(crate) mod testing;

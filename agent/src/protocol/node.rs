@@ -6,22 +6,20 @@
 
 use crate::protocol::durable::{Durable, LocalAlloc};
 use crate::protocol::handles::{HandleRound, SettledHandles};
-use crate::protocol::orders::{self, Applied};
-use model::ClientStatus;
+use crate::protocol::orders::{self, Applied, OrderList};
 use model::ids::AllocId;
 use model::output::Switches;
 use model::time::Time;
 use model::wire::{
-    AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat, HeartbeatAnswer,
-    MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, ReportedHandle,
+    AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
+    HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, ReportedHandle,
 };
+use model::{ClientStatus, EndCause};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
 /// and the body must stay well below [`model::wire::MAX_BODY_BYTES`].
 const MAX_REPORT_LOG_BYTES: usize = 256 * 1024;
-/// The longest message of one alloc, in characters: a report of many allocs must stay below the size limit.
-const MAX_MESSAGE_CHARS: usize = 1024;
 
 /// The state of an alloc when the agent last looked at the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,22 +31,36 @@ pub enum Seen {
     Running,
     /// The alloc ended.
     Ended(Ended),
-    /// The alloc is not on this node: it ran before a reboot, or the machine had no room to start it. The alloc is lost
-    /// rather than failed, and only a complete report without it tells the control plane that.
+    /// The alloc is not on this node: it ran before a reboot. A complete report without it tells the control plane that it is
+    /// lost.
     Gone,
 }
 
 /// How an alloc ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The exit code of the command, or 128 + the number of the signal that killed it; absent when there is neither.
-    pub exit_code: Option<i32>,
-    /// Why the alloc ended, in words.
-    pub message: Option<String>,
+    /// Why. It says whether the alloc is complete, failed or lost.
+    pub cause: EndCause,
     /// The last part of its output.
     pub log_tail: Option<String>,
     /// Which bytes of `log_tail` are standard error.
     pub tail_switches: Switches,
+}
+
+/// Why a node takes no work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// Its jobs could reach the instance metadata, or nobody knows.
+    pub metadata: Option<String>,
+    /// It cannot start work.
+    pub starts: Option<String>,
+}
+
+impl Refusals {
+    /// The reason that is told; `None` if the node takes work.
+    pub fn told(&self) -> Option<&str> {
+        self.metadata.as_deref().or(self.starts.as_deref())
+    }
 }
 
 impl Seen {
@@ -57,8 +69,7 @@ impl Seen {
             Self::Pending => ClientStatus::Pending,
             Self::Running => ClientStatus::Running,
             Self::Gone => ClientStatus::Lost,
-            Self::Ended(end) if end.exit_code == Some(0) => ClientStatus::Complete,
-            Self::Ended(_) => ClientStatus::Failed,
+            Self::Ended(end) => end.cause.client(),
         }
     }
 }
@@ -101,8 +112,8 @@ pub struct Node {
     pub busy: Option<bool>,
     /// When EC2 will interrupt the instance; `None` if EC2 has announced no interruption.
     pub interrupt_at: Option<Time>,
-    /// Why the node takes no work; `None` if it does.
-    pub refuses: Option<String>,
+    /// Why the node takes no work.
+    pub refuses: Refusals,
     /// The handles as the control plane last settled them; `None` if a report is due.
     settled_handles: Option<SettledHandles>,
     /// How often a report was due although the handles had not changed.
@@ -126,7 +137,7 @@ impl Node {
             durable,
             busy: None,
             interrupt_at: None,
-            refuses: None,
+            refuses: Refusals { metadata: None, starts: None },
             settled_handles: None,
             handle_turn: 0,
             seen: BTreeMap::new(),
@@ -148,7 +159,7 @@ impl Node {
             busy: self.busy,
             address: self.identity.address.clone(),
             interrupt_at: self.interrupt_at,
-            refuses: self.refuses.clone(),
+            refuses: self.refuses.told().map(str::to_owned),
             uptime_ms: None,
             handles: self.settled_handles.as_ref().map(|settled| settled.text.clone()),
         }
@@ -170,7 +181,7 @@ impl Node {
         // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
         // accepted.
         self.in_flight.take_if(|report| answer.must_report && report.as_of < answer.seq);
-        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.unreadable);
+        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.others, &answer.unreadable);
         registered
     }
 
@@ -184,15 +195,22 @@ impl Node {
     }
 
     /// Applies a list of orders. An answer without a list means that the node has the current one.
-    fn on_orders(&mut self, seq: u64, orders: Option<&[AllocOrder]>, unreadable: &BTreeSet<AllocId>) {
+    fn on_orders(
+        &mut self,
+        seq: u64,
+        orders: Option<&[AllocOrder]>,
+        others: &[AllocStatus],
+        unreadable: &BTreeSet<AllocId>,
+    ) {
         let Some(orders) = orders else { return };
-        for order in orders {
-            // The order shows what the control plane knows. After a restore the order may show less than was delivered.
-            if let Some(delivered) = self.delivered.get_mut(&order.alloc_id) {
-                *delivered = order.client;
+        for status in orders.iter().map(AllocOrder::status).chain(others.iter().copied()) {
+            // The list shows what the control plane knows. After a restore it may show less than was delivered.
+            if let Some(delivered) = self.delivered.get_mut(&status.alloc_id) {
+                *delivered = status.client;
             }
         }
-        if orders::apply(&mut self.durable, seq, orders, unreadable) == Applied::SomeMissing {
+        let list = OrderList { seq, orders, others, unreadable };
+        if orders::apply(&mut self.durable, list) == Applied::SomeMissing {
             self.complete_due = true;
         }
         self.forget_dropped();
@@ -220,6 +238,7 @@ impl Node {
 
     /// Applies the state of an alloc. An end is final. Returns whether anything changed.
     pub fn observe(&mut self, id: AllocId, seen: Seen) -> bool {
+        let seen = self.judged(id, seen);
         if !self.durable.allocs.contains_key(&id) || matches!(self.seen(id), Seen::Ended(_)) || *self.seen(id) == seen {
             return false;
         }
@@ -231,6 +250,17 @@ impl Node {
         self.seen.insert(id, seen);
         self.forget_dropped();
         true
+    }
+
+    /// An alloc that the agent stopped on its own decision is lost: nobody ordered it, and its command did not end by itself.
+    fn judged(&self, id: AllocId, seen: Seen) -> Seen {
+        let own = self.durable.allocs.get(&id).and_then(|alloc| alloc.stop.as_ref());
+        match (seen, own) {
+            (Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail }), Some(_)) => {
+                Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail })
+            }
+            (seen, _) => seen,
+        }
     }
 
     /// Stops all allocs on the agent's own decision, and returns how many were not stopping before. Nothing undoes
@@ -285,16 +315,15 @@ impl Node {
 
     fn update(&self, alloc_id: AllocId, tail_limit: usize) -> AllocUpdate {
         let seen = self.seen(alloc_id);
-        let mut end = if let Seen::Ended(end) = seen { end.clone() } else { Ended::default() };
-        shorten(&mut end, tail_limit);
-        AllocUpdate {
-            alloc_id,
-            client: seen.client(),
-            exit_code: end.exit_code,
-            message: end.message.map(|m| m.chars().take(MAX_MESSAGE_CHARS).collect()),
-            log_tail: end.log_tail,
-            tail_switches: end.tail_switches,
+        let mut update =
+            AllocUpdate { alloc_id, client: seen.client(), cause: None, log_tail: None, tail_switches: Switches::default() };
+        if let Seen::Ended(end) = seen {
+            let mut end = end.clone();
+            shorten(&mut end, tail_limit);
+            (update.cause, update.log_tail, update.tail_switches) =
+                (Some(end.cause.clipped()), end.log_tail, end.tail_switches);
         }
+        update
     }
 
     fn delivered_status(&self, id: AllocId) -> ClientStatus {
@@ -320,7 +349,7 @@ impl Node {
                 self.forget(update.alloc_id);
             }
         }
-        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.unreadable);
+        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.others, &answer.unreadable);
     }
 
     /// Applies the refusal of the whole report in flight: the next report is a new one with a new number. But after a

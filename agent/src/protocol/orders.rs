@@ -6,9 +6,9 @@
 
 use crate::protocol::durable::{Durable, LocalAlloc};
 use model::ids::AllocId;
-use model::wire::AllocOrder;
+use model::wire::{AllocOrder, AllocStatus};
 use model::{ClientStatus, Desired};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The result of applying a list of orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,40 +22,60 @@ pub enum Applied {
     SomeMissing,
 }
 
-/// Applies the list of orders of `seq`, and raises `as_of` to it. The control plane cannot read the rows of the `unreadable`
-/// allocs: these stay as they are.
-pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder], unreadable: &BTreeSet<AllocId>) -> Applied {
+/// A list of all live allocs of the node.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "as in HeartbeatAnswer")]
+pub struct OrderList<'a> {
+    pub seq: u64,
+    pub orders: &'a [AllocOrder],
+    pub others: &'a [AllocStatus],
+    /// The control plane cannot read their rows: these allocs stay as they are.
+    pub unreadable: &'a BTreeSet<AllocId>,
+}
+
+/// Applies a list of orders, and raises `as_of` to its `seq`, or to just below the first alloc whose order is not here yet: the
+/// next heartbeat asks for it, and no report says meanwhile that the alloc is not on the node.
+pub fn apply(known: &mut Durable, list: OrderList<'_>) -> Applied {
+    let OrderList { seq, orders, others, unreadable } = list;
     if seq < known.as_of {
         return Applied::Older;
     }
-    let mut applied = Applied::All;
-    for order in orders {
-        if let Some(alloc) = known.allocs.get_mut(&order.alloc_id) {
-            if order.desired == Desired::Stop {
+    let (mut applied, mut as_of) = (Applied::All, seq);
+    let statuses = orders.iter().map(|order| (order.status(), Some(order)));
+    let statuses: BTreeMap<AllocId, _> = statuses
+        .chain(others.iter().map(|status| (*status, None)))
+        .map(|(s, order)| (s.alloc_id, (s, order)))
+        .collect();
+    for (id, (status, order)) in &statuses {
+        let may_be_new = status.client == ClientStatus::Pending && status.placed_seq > known.wiped_at;
+        if let Some(alloc) = known.allocs.get_mut(id) {
+            if status.desired == Desired::Stop {
                 alloc.order.desired = Desired::Stop;
             }
             // A restored table lost the first placement of this alloc, and its id was placed again while the first
             // alloc is still being stopped here.
             alloc.relisted |= alloc.dropped;
-        } else if order.client == ClientStatus::Pending && order.placed_seq > known.wiped_at {
-            // An order with desired = stop is inserted too: the alloc ends without being started, and its end is
-            // reported.
-            known.allocs.insert(order.alloc_id, LocalAlloc::new(order.clone()));
-        } else {
+        } else if !may_be_new {
             // The alloc may have run: its status is not pending, or it was placed before the disk was wiped. This node
             // has no record of it, so the alloc is not started a second time.
             applied = Applied::SomeMissing;
+        } else if let Some(order) = order {
+            // An order with desired = stop is inserted too: the alloc ends without being started, and its end is
+            // reported.
+            known.allocs.insert(*id, LocalAlloc::new((*order).clone()));
+        } else {
+            as_of = as_of.min(status.placed_seq.saturating_sub(1));
         }
     }
     for (id, alloc) in &mut known.allocs {
         // A list from before the placement of an alloc says nothing about that alloc.
-        let unlisted = !unreadable.contains(id) && !orders.iter().any(|o| o.alloc_id == *id);
+        let unlisted = !unreadable.contains(id) && !statuses.contains_key(id);
         if unlisted && seq >= alloc.order.placed_seq {
             alloc.dropped = true;
             alloc.relisted = false;
         }
     }
-    known.as_of = seq;
+    known.as_of = as_of;
     known.unreadable.clone_from(unreadable);
     applied
 }
@@ -64,6 +84,35 @@ pub fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder], unreadable: &
 mod tests {
     use super::*;
     use crate::protocol::testing::{alloc_id, durable, order};
+
+    fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder], unreadable: &BTreeSet<AllocId>) -> Applied {
+        super::apply(known, OrderList { seq, orders, others: &[], unreadable })
+    }
+
+    #[test]
+    fn orders_come_in_parts_and_what_is_not_here_yet_is_neither_dropped_nor_counted_as_known() {
+        let none = BTreeSet::new();
+        let mut known = durable();
+        let (first, second, third) = (order(0, 3), order(1, 4), order(2, 9));
+        let mut part = |orders: &[AllocOrder], others: &[AllocStatus]| {
+            let applied = super::apply(&mut known, OrderList { seq: 10, orders, others, unreadable: &none });
+            assert_eq!(applied, Applied::All);
+            (known.as_of, known.allocs.values().filter(|a| !a.dropped).count())
+        };
+        assert_eq!(part(std::slice::from_ref(&first), &[second.status(), third.status()]), (3, 1));
+        assert_eq!(part(&[second], &[first.status(), third.status()]), (8, 2));
+        // The row of an alloc could not be read, and was corrected: an order that came before is asked for again.
+        assert_eq!(
+            part(&[], &[first.status(), order(3, 2).status(), third.status()]),
+            (1, 1),
+            "the second is not listed"
+        );
+        let running = AllocStatus { client: ClientStatus::Running, ..order(4, 5).status() };
+        let others = [first.status(), running];
+        let applied =
+            super::apply(&mut known, OrderList { seq: 10, orders: &[third], others: &others, unreadable: &none });
+        assert_eq!((applied, known.as_of), (Applied::SomeMissing, 10));
+    }
 
     #[test]
     fn an_older_list_changes_nothing() {

@@ -48,6 +48,7 @@ pub(crate) fn order(copy: u32, placed_seq: u64) -> AllocOrder {
         kill_timeout_s: 30,
         memory_mib: 0,
         vcpus: 1,
+        gpus: 0,
         nodes: 1,
         hosts: Vec::new(),
         output_s3: None,

@@ -1,5 +1,6 @@
 use super::testing::{alloc_id, durable, order};
 use super::*;
+use model::EndCause;
 use model::ids::AllocId;
 use model::wire::RefusedUpdate;
 use model::wire::{AllocOrder, AllocReportAnswer, ErrorCode, HeartbeatAnswer, MAX_LOG_TAIL_BYTES};
@@ -22,6 +23,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         intent: Intent::Run,
         must_report: false,
         allocs,
+        others: Vec::new(),
         unreadable: BTreeSet::new(),
         follows: Vec::new(),
         token: None,
@@ -36,17 +38,14 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
         refused: Vec::new(),
         next_heartbeat_s: None,
         allocs: None,
+        others: Vec::new(),
         unreadable: BTreeSet::new(),
     }
 }
 
 fn ended(code: i32) -> Seen {
-    Seen::Ended(Ended {
-        exit_code: Some(code),
-        message: None,
-        log_tail: Some("the end\n".into()),
-        tail_switches: Default::default(),
-    })
+    let cause = EndCause::Exited { code };
+    Seen::Ended(Ended { cause, log_tail: Some("the end\n".into()), tail_switches: Default::default() })
 }
 
 /// A registered node with alloc 0 ordered at seq 5, whose complete report is delivered.
@@ -244,10 +243,8 @@ fn many_long_log_tails_fit_in_one_body() {
     node.on_heartbeat(&answer(1, Some((0..400).map(|n| order(n, 1)).collect())));
     for n in 0..400 {
         let log_tail = Some("\u{1}".repeat(MAX_LOG_TAIL_BYTES));
-        node.observe(
-            alloc_id(n),
-            Seen::Ended(Ended { exit_code: Some(1), message: None, log_tail, tail_switches: Default::default() }),
-        );
+        let cause = EndCause::Exited { code: 1 };
+        node.observe(alloc_id(n), Seen::Ended(Ended { cause, log_tail, tail_switches: Default::default() }));
     }
     let report = node.report().unwrap();
     let body = serde_json::to_vec(&report).unwrap();

@@ -10,12 +10,16 @@ use crate::isolation::JobUser;
 use crate::isolation::helper::as_stdin_bytes;
 use crate::isolation::metadata::Reached;
 use crate::runtime::interface::{
-    CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Runtime, StopRequest,
+    CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
 };
+use model::EndCause;
+use model::container_env::{Passing, passing};
 use model::spec::is_image_reference;
+use model::wire::AllocOrder;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -34,6 +38,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Docker's own exit code when it could not run the container.
 const DOCKER_FAILED: i32 = 125;
+/// The exit codes if the program of the command cannot be run, or is not in the image.
+const CANNOT_RUN: i32 = 126;
+const NO_PROGRAM: i32 = 127;
+/// The exit code if the kernel killed the command.
+const KILLED: i32 = 137;
 
 /// Runs a command in a container.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +81,7 @@ impl Runtime for DockerRuntime {
         let mut env = spec.agent_env.clone();
         env.extend(variables.by_name);
         let stdin = as_stdin_bytes(variables.file.as_bytes()).map_err(LaunchError::PassEnvironment)?;
-        Ok(Invocation { program: "docker".into(), args, env, stdin })
+        Ok(Invocation { program: "docker".into(), args, env, stdin, process: Process::Client })
     }
 
     fn begin_stop(&self, request: StopRequest) {
@@ -92,8 +101,22 @@ impl Runtime for DockerRuntime {
         true
     }
 
-    fn explain_exit_code(&self, code: i32) -> Option<&'static str> {
-        (code == DOCKER_FAILED).then_some("docker could not run the container: see the output")
+    fn judge<'a>(
+        &'a self,
+        order: &'a AllocOrder,
+        code: i32,
+        output: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Option<EndCause>> + Send + 'a>> {
+        Box::pin(async move {
+            let name = order.alloc_id.to_string();
+            let format = "{{.State.StartedAt}} {{.State.OOMKilled}}";
+            // Without an answer the container counts as one that was never started.
+            let state = docker(&["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
+            let mut words = state.split_whitespace();
+            let is_started = words.next().is_some_and(|at| at.starts_with("20"));
+            let is_out_of_memory = words.next() == Some("true");
+            judged(order, code, output, is_started, is_out_of_memory)
+        })
     }
 
     fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
@@ -140,6 +163,12 @@ impl DockerRuntime {
         if order.memory_mib > 0 {
             options.push(("--memory", format!("{}m", order.memory_mib)));
         }
+        if order.gpus > 0 {
+            options.push(("--gpus", order.gpus.to_string()));
+        } else {
+            // An image may ask for all GPUs, and the runtime of NVIDIA gives them to it.
+            options.push(("--env", "NVIDIA_VISIBLE_DEVICES=void".to_owned()));
+        }
         if let Some(user) = spec.user {
             options.push(("--user", format!("{}:{}", user.uid, user.gid)));
             options.extend(user.groups.iter().map(|group| ("--group-add", group.to_string())));
@@ -179,57 +208,14 @@ impl Variables {
     fn new(env: &Environment) -> Result<Self, LaunchError> {
         let mut variables = Self::default();
         for (name, value) in env {
-            // Docker skips a line that begins with #, and takes spaces and the last carriage return away.
-            let fits = !name.starts_with('#')
-                && !name.contains(char::is_whitespace)
-                && !value.contains('\n')
-                && !value.ends_with('\r');
-            if fits {
-                variables.file.push_str(&format!("{name}={value}\n"));
-            } else if is_read_by_docker(name) {
-                return Err(LaunchError::Variable(name.clone()));
-            } else {
-                variables.by_name.insert(name.clone(), value.clone());
+            match passing(name, value) {
+                Passing::Line => variables.file.push_str(&format!("{name}={value}\n")),
+                Passing::ByName => _ = variables.by_name.insert(name.clone(), value.clone()),
+                Passing::Impossible => return Err(LaunchError::Variable(name.clone())),
             }
         }
         Ok(variables)
     }
-}
-
-/// Whether the docker command, its libraries or the loader of its libraries may read this variable. The docker command
-/// has the agent's rights, so a job must not set such a variable there.
-fn is_read_by_docker(name: &str) -> bool {
-    const PREFIXES: &[&str] = &[
-        "BUILDKIT_",
-        "BUILDX_",
-        "CLICOLOR",
-        "COMPOSE_",
-        "DBUS_",
-        "DOCKER_",
-        "GCONV_",
-        "GETCONF_",
-        "GLIBC_",
-        "GO",
-        "GPG_",
-        "HOST",
-        "LANG",
-        "LC_",
-        "LD_",
-        "LOC",
-        "MALLOC_",
-        "MOBY_",
-        "NLS",
-        "OTEL_",
-        "RES",
-        "SSH_",
-        "SSL_",
-        "TMP",
-        "TZ",
-        "XDG_",
-    ];
-    const NAMES: &[&str] = &["HOME", "LOGNAME", "NO_COLOR", "PATH", "SHELL", "TERM", "USER"];
-    let upper = name.to_ascii_uppercase();
-    NAMES.contains(&upper.as_str()) || upper.ends_with("_PROXY") || PREFIXES.iter().any(|p| upper.starts_with(p))
 }
 
 /// Stops a container: TERM, then KILL after `kill_timeout_s`. If docker fails, the supervisor kills the command.
@@ -237,6 +223,43 @@ async fn stop(name: String, kill_timeout_s: u64) -> io::Result<()> {
     let timeout = TIMEOUT + Duration::from_secs(kill_timeout_s);
     docker(&["stop", "--time", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
 }
+
+/// What the exit code of `docker run` means if it is not the command's own.
+fn judged(order: &AllocOrder, code: i32, output: &str, is_started: bool, is_out_of_memory: bool) -> Option<EndCause> {
+    if is_started {
+        let (allowed_mib, is_killed) = (order.memory_mib, code == KILLED && is_out_of_memory);
+        return is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
+    }
+    let program = order.command.first().cloned().unwrap_or_default();
+    let is_client_s = |line: &&str| line.starts_with("docker:") || line.starts_with("Error");
+    let line =
+        output.lines().rev().find(is_client_s).or_else(|| output.lines().next_back()).unwrap_or("no word of why");
+    let (why, lower) = (format!("docker could not run the container: {}", line.trim()), line.to_ascii_lowercase());
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    match code {
+        // What the registry says of this image is not the node's fault, and another node hears the same.
+        DOCKER_FAILED if has(IMAGE_REFUSED) => Some(EndCause::Lost { why }),
+        DOCKER_FAILED => Some(EndCause::NotStarted { why }),
+        NO_PROGRAM if has(&["executable file not found", "no such file"]) => Some(EndCause::NotFound { program }),
+        CANNOT_RUN if has(&["permission denied", "is a directory", "exec format"]) => {
+            Some(EndCause::NotExecutable { program })
+        }
+        _ => None,
+    }
+}
+
+/// What registries and the daemon say if there is no such image, or if it may not be had.
+const IMAGE_REFUSED: &[&str] = &[
+    "manifest unknown",
+    "manifest for",
+    "no matching manifest",
+    "not found: manifest",
+    "repository does not exist",
+    "pull access denied",
+    "unauthorized",
+    "invalid reference format",
+    "name unknown",
+];
 
 /// The image that has only the agent's program.
 const PROBE_IMAGE: &str = concat!("nodekeeper-agent-probe:", env!("CARGO_PKG_VERSION"));
@@ -288,7 +311,6 @@ mod tests {
     use super::*;
     use crate::isolation::helper::Sandbox;
     use crate::protocol::testing::{node_id, order};
-    use model::wire::AllocOrder;
 
     fn invocation(order: &AllocOrder, env: &Environment) -> Result<Invocation, LaunchError> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
@@ -334,16 +356,53 @@ mod tests {
 
     #[test]
     fn a_variable_reaches_the_container_by_a_file_or_by_its_name_and_never_the_docker_command_itself() {
-        let pairs = [("KEY", "a\nb"), ("ONE", "#x = y "), ("CR", "x\r"), ("#odd", "1"), ("LD_PRELOAD", "/x.so")];
+        let pairs = [("KEY", "a\nb"), ("ONE", "#x = y "), ("SSH_PRIVATE_KEY", "a\nb"), ("LD_PRELOAD", "/x.so")];
         let env: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let variables = Variables::new(&env).unwrap();
         assert_eq!(variables.file, "LD_PRELOAD=/x.so\nONE=#x = y \n");
-        assert_eq!(variables.by_name.into_keys().collect::<Vec<_>>(), ["#odd", "CR", "KEY"]);
-        for name in ["LD_PRELOAD", "docker_host", "PATH", "HTTPS_PROXY", "https_proxy", "GODEBUG", "SSL_CERT_FILE"] {
-            let env = Environment::from([(name.to_owned(), "a\nb".to_owned())]);
-            let error = Variables::new(&env).unwrap_err();
-            assert!(matches!(&error, LaunchError::Variable(n) if n == name), "{error}");
+        assert_eq!(variables.by_name.into_keys().collect::<Vec<_>>(), ["KEY", "SSH_PRIVATE_KEY"]);
+        let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so\n".to_owned())]);
+        let error = Variables::new(&env).unwrap_err();
+        assert!(matches!(&error, LaunchError::Variable(name) if name == "LD_PRELOAD"), "{error}");
+    }
+
+    #[test]
+    fn a_container_gets_as_many_gpus_as_its_job_asked_for() {
+        for (gpus, want, never) in
+            [(0, "--env NVIDIA_VISIBLE_DEVICES=void", "--gpus"), (3, "--gpus 3 ", "NVIDIA_VISIBLE_DEVICES")]
+        {
+            let order = AllocOrder { image: Some("cuda".into()), gpus, ..order(0, 1) };
+            let args = invocation(&order, &Environment::new()).unwrap().args.join(" ");
+            assert!(args.contains(want) && !args.contains(never), "{args}");
         }
+    }
+
+    #[test]
+    fn an_exit_code_of_docker_itself_is_told_from_that_of_the_command() {
+        let order = AllocOrder { memory_mib: 64, command: vec!["x".into()], ..order(0, 1) };
+        let kind = |code, output: &str, is_started, is_out_of_memory| {
+            let cause = judged(&order, code, output, is_started, is_out_of_memory);
+            cause.map(|cause| serde_json::to_value(cause).unwrap()["kind"].as_str().unwrap().to_owned())
+        };
+        let own = |code, output: &str| kind(code, output, false, false);
+        for (output, want) in [
+            ("docker: the registry answers 429: too many requests", "not_started"),
+            ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "not_started"),
+            ("pulling\ndocker: no space left on device.\nSee 'docker run --help'.", "not_started"),
+            ("", "not_started"),
+            ("docker: Error response from daemon: manifest for a:b not found: manifest unknown.", "lost"),
+            ("docker: Error response from daemon: pull access denied for x, repository does not exist", "lost"),
+        ] {
+            assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
+        }
+        let oci = "docker: Error response from daemon: OCI runtime create failed: exec: \"x\": ";
+        assert_eq!(own(127, &format!("{oci}executable file not found in $PATH")).as_deref(), Some("not_found"));
+        assert_eq!(own(126, &format!("{oci}permission denied")).as_deref(), Some("not_executable"));
+        for code in [1, 125, 126, 127, 137] {
+            assert_eq!(kind(code, "docker: permission denied", true, false), None, "{code} is the command's own");
+        }
+        assert_eq!(kind(137, "", true, true).as_deref(), Some("over_memory"));
+        assert_eq!(kind(1, "", true, true), None, "another process of the container was killed");
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! Does not: know alloc directories, exit records or the protocol.
 
 use crate::isolation::JobUser;
-use crate::isolation::helper::Sandbox;
+use crate::isolation::helper::{Sandbox, Verdict};
+use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
 use std::collections::BTreeMap;
@@ -58,9 +59,21 @@ pub struct Invocation {
     pub args: Vec<String>,
     pub env: Environment,
     pub stdin: Stdio,
+    pub process: Process,
 }
 
-/// Why a command cannot be started. The text becomes the message of the failed alloc.
+/// What the process of an invocation is.
+#[derive(Debug)]
+pub enum Process {
+    /// The command itself.
+    Command,
+    /// A helper that becomes the command, or says why it cannot.
+    Helper(Verdict),
+    /// The client of a daemon that runs the command.
+    Client,
+}
+
+/// Why a command cannot be started. The text becomes the cause of the end.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The order has no command.
@@ -69,6 +82,12 @@ pub enum LaunchError {
     /// Containers need an image.
     #[error("the job names no image, and this node runs containers")]
     NoImage,
+    /// Only containers have an image.
+    #[error(
+        "the job wants the image {0}, and this node runs no containers: run its agent with --runtime docker, or submit \
+         the job without --image"
+    )]
+    NoContainers(String),
     /// The image is not a valid name, or would be read as an option.
     #[error(
         "{0:?} is not an image reference: it must begin with a letter or a digit, and have only letters, digits \
@@ -87,6 +106,22 @@ pub enum LaunchError {
          this name has another meaning; rename the variable, or encode its value"
     )]
     Variable(String),
+}
+
+impl From<LaunchError> for EndCause {
+    /// Only the machine is to blame if it cannot pass the environment on. Everything else stands in the order.
+    fn from(error: LaunchError) -> Self {
+        let why = error.to_string();
+        match error {
+            LaunchError::PassEnvironment(_) => Self::NotStarted { why },
+            LaunchError::NoCommand
+            | LaunchError::NoImage
+            | LaunchError::NoContainers(_)
+            | LaunchError::InvalidImage(_)
+            | LaunchError::NoInput
+            | LaunchError::Variable(_) => Self::Rejected { why },
+        }
+    }
 }
 
 /// A running command that is to stop.
@@ -145,9 +180,14 @@ pub trait Runtime: Debug + Send + Sync {
         false
     }
 
-    /// The meaning of this exit code if it comes from the runtime; `None` if it comes from the command.
-    fn explain_exit_code(&self, _code: i32) -> Option<&'static str> {
-        None
+    /// What the exit code of the invocation means if it is not the command's own. `output` is the end of what was printed.
+    fn judge<'a>(
+        &'a self,
+        _order: &'a AllocOrder,
+        _code: i32,
+        _output: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Option<EndCause>> + Send + 'a>> {
+        Box::pin(ready(None))
     }
 
     /// Removes the container with this name, running or not. Succeeds if there is no such container.

@@ -8,7 +8,9 @@ mod docker;
 mod interface;
 mod process;
 
-pub use interface::{CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Runtime, StopRequest};
+pub use interface::{
+    CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
+};
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;

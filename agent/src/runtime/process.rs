@@ -5,9 +5,9 @@
 //! Does not: choose the user, or the restrictions.
 
 use crate::isolation::JobUser;
-use crate::isolation::helper::{JobStart, as_stdin, as_stdin_bytes};
+use crate::isolation::helper::{JobStart, as_stdin_bytes, start_as};
 use crate::process_table;
-use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Runtime, StopRequest};
+use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Process, Runtime, StopRequest};
 use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -41,12 +41,15 @@ impl Runtime for ProcessRuntime {
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
+        if let Some(image) = &spec.order.image {
+            return Err(LaunchError::NoContainers(image.clone()));
+        }
         let command = &spec.order.command;
         let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
         let Some(user) = spec.user else {
             let (program, args) = (PathBuf::from(program), args.to_vec());
             let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(LaunchError::PassEnvironment)?;
-            return Ok(Invocation { program, args, env: spec.env.clone(), stdin });
+            return Ok(Invocation { program, args, env: spec.env.clone(), stdin, process: Process::Command });
         };
         let start = JobStart {
             command: command.clone(),
@@ -57,9 +60,9 @@ impl Runtime for ProcessRuntime {
             groups: user.groups.clone(),
             sandbox: spec.sandbox.cloned(),
         };
-        let stdin = as_stdin(&start).map_err(LaunchError::PassEnvironment)?;
-        let args = vec!["as-user".to_owned()];
-        Ok(Invocation { program: spec.agent_program.to_owned(), args, env: spec.agent_env.clone(), stdin })
+        let (stdin, verdict) = start_as(&start).map_err(LaunchError::PassEnvironment)?;
+        let (args, env) = (vec!["as-user".to_owned()], spec.agent_env.clone());
+        Ok(Invocation { program: spec.agent_program.to_owned(), args, env, stdin, process: Process::Helper(verdict) })
     }
 
     fn begin_stop(&self, request: StopRequest) {
@@ -71,13 +74,18 @@ impl Runtime for ProcessRuntime {
 mod tests {
     use super::*;
     use crate::protocol::testing::{node_id, order};
+    use model::wire::AllocOrder;
 
     fn invocation(user: Option<&JobUser>) -> Invocation {
+        invoke(&order(0, 1), user).unwrap()
+    }
+
+    fn invoke(order: &AllocOrder, user: Option<&JobUser>) -> Result<Invocation, LaunchError> {
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
         let spec = CommandSpec {
             node_id: node_id(),
-            order: &order(0, 1),
+            order,
             work_dir: Path::new("/a/work"),
             caches: &[],
             env: &env,
@@ -87,7 +95,7 @@ mod tests {
             agent_env: &agent_env,
             agent_program: Path::new("/agent"),
         };
-        ProcessRuntime.invocation(&spec).unwrap()
+        ProcessRuntime.invocation(&spec)
     }
 
     #[test]
@@ -102,5 +110,14 @@ mod tests {
         let command = invocation(None);
         assert_eq!((command.program.as_path(), command.args.len()), (Path::new("true"), 0));
         assert_eq!(command.env.into_keys().collect::<Vec<_>>(), ["LD_PRELOAD"]);
+    }
+
+    #[test]
+    fn a_command_that_belongs_into_an_image_is_not_run_on_the_machine() {
+        let order = AllocOrder { image: Some("alpine".into()), ..order(0, 1) };
+        for user in [None, Some(&JobUser::own(20_000, Vec::new()))] {
+            let error = invoke(&order, user).unwrap_err();
+            assert!(matches!(&error, LaunchError::NoContainers(image) if image == "alpine"), "{error}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! A real agent, and a stand-in for the control plane that answers as the test says and records every call.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 use axum::Json;
 use axum::Router;
@@ -104,6 +103,7 @@ pub fn order(copy: u32, script: &str) -> AllocOrder {
         kill_timeout_s: 20,
         memory_mib: 0,
         vcpus: 1,
+        gpus: 0,
         nodes: 1,
         hosts: vec!["127.0.0.1".into()],
         output_s3: None,
@@ -402,4 +402,14 @@ impl Drop for TestNode {
 /// Whether this process runs, and is not a zombie.
 pub fn is_alive(pid: &str) -> bool {
     process_table::read(pid.parse().unwrap()).is_some_and(|p| !p.zombie)
+}
+
+/// The exit code of an end.
+pub fn code(end: &AllocUpdate) -> Option<i32> {
+    end.cause.as_ref().and_then(model::EndCause::exit_code)
+}
+
+/// The cause of an end in words.
+pub fn cause(end: &AllocUpdate) -> String {
+    end.cause.as_ref().map(ToString::to_string).unwrap_or_default()
 }

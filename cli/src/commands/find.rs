@@ -1,7 +1,7 @@
 //! Finding what a person names: a job by its id, a part of its id or its name; a node by its slot, its id or its instance.
 //!
-//! Guarantees: a whole id needs no read; a name or a part that fits several things is refused, and the refusal lists
-//! them; jobs that have not ended come before those that have.
+//! Guarantees: a whole id needs no read; an id, or the short one that lists show, comes before a name; a text that fits several
+//! things is refused, and the refusal lists them; jobs that have not ended come before those that have.
 //! Does not: change anything, or check that a whole id exists: whoever reads the row says so.
 //!
 //! Why live jobs come first: they are read from the index of the queue, and a part is mostly copied from a list of them.
@@ -12,7 +12,7 @@ use super::show::{one_line, several};
 use model::array::Array;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::{JobState, JobSummary, NodeRecord, NodeState};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{DbError, placed_last};
 
 /// The fewest characters of a part of an id. Fewer would fit something by chance.
@@ -52,6 +52,14 @@ impl Known {
     }
 }
 
+/// What a text names.
+enum Found {
+    /// A job, by its id or a part of it.
+    Id(JobId),
+    /// The jobs with this name.
+    Named(Vec<JobId>),
+}
+
 /// Finds jobs and nodes. Each list is read at most once.
 pub(super) struct Finder<'a> {
     cluster: &'a Cluster,
@@ -74,52 +82,73 @@ impl<'a> Finder<'a> {
 
     /// The job with this id, part of an id or name.
     pub(super) async fn job(&mut self, given: &str) -> anyhow::Result<JobId> {
-        let text = given.strip_prefix("job#").unwrap_or(given);
-        let upper = text.to_ascii_uppercase();
-        if let Ok(id) = upper.parse() {
-            return Ok(id);
-        }
-        self.read_live().await?;
-        if let Some(live) = &self.live {
-            let named: Vec<&Known> = live.iter().filter(|job| job.name.as_deref() == Some(text)).collect();
-            let found = if named.is_empty() { with_part(live, &upper) } else { named };
-            match found.as_slice() {
-                [] => {}
-                [job] => return Ok(job.id),
-                several => return Err(ambiguous(text, several)),
-            }
-        }
-        self.read_stored().await?;
-        let stored = self.stored.as_deref().unwrap_or_default();
-        // Of ended jobs with this name, the newest is meant.
-        let newest = stored.iter().filter(|job| job.name.as_deref() == Some(text)).max_by_key(|job| job.id);
-        if let Some(job) = newest {
-            return Ok(job.id);
-        }
-        match with_part(stored, &upper).as_slice() {
-            [] => Err(no_job(text)),
-            [job] => Ok(job.id),
-            several => Err(ambiguous(text, several)),
+        match self.found(given).await? {
+            Found::Id(id) => Ok(id),
+            Found::Named(jobs) => match jobs.as_slice() {
+                [job] => Ok(*job),
+                several => Err(self.ambiguous(given, several)),
+            },
         }
     }
 
     /// The job with this id, part of an id or name; or all stored jobs of the array that has this name.
     pub(super) async fn jobs(&mut self, given: &str) -> anyhow::Result<Vec<JobId>> {
-        let text = given.strip_prefix("job#").unwrap_or(given);
-        let is_named = |job: &&Known| job.name.as_deref() == Some(text);
-        self.read_live().await?;
-        let named: Vec<JobId> = self.live.iter().flatten().filter(is_named).map(|job| job.id).collect();
-        let arrays: BTreeSet<Array> = named.iter().map(|id| Array::of(*id)).collect();
-        let one = match named.first() {
-            Some(id) if arrays.len() == 1 => *id,
-            _ => self.job(text).await?,
+        let one = match self.found(given).await? {
+            Found::Id(id) => return Ok(vec![id]),
+            Found::Named(jobs) => match jobs.first() {
+                Some(id) if jobs.iter().all(|job| Array::of(*job) == Array::of(*id)) => *id,
+                _ => return Err(self.ambiguous(given, &jobs)),
+            },
         };
-        if !named.is_empty() {
-            self.read_stored().await?;
-        }
-        let stored = self.stored.iter().flatten().filter(is_named).map(|job| job.id);
-        let of_array: BTreeSet<JobId> = stored.filter(|id| Array::of(*id) == Array::of(one)).chain([one]).collect();
+        self.read_stored().await?;
+        let text = text_of(given);
+        let named = self.stored.iter().flatten().filter(|job| job.name.as_deref() == Some(text)).map(|job| job.id);
+        let of_array: BTreeSet<JobId> = named.filter(|id| Array::of(*id) == Array::of(one)).chain([one]).collect();
         Ok(of_array.into_iter().collect())
+    }
+
+    /// What a person names, by these rules. A whole id, and the short one that lists show, come before names: otherwise
+    /// somebody could give a job the short id of another one as its name, and get what was meant for that. Any other part of
+    /// an id fits names by chance, so that one text that is both is refused. Live jobs come before ended ones, and of ended
+    /// jobs with one name, the newest is meant.
+    async fn found(&mut self, given: &str) -> anyhow::Result<Found> {
+        let text = text_of(given);
+        let upper = text.to_ascii_uppercase();
+        if let Ok(id) = upper.parse() {
+            return Ok(Found::Id(id));
+        }
+        self.read_live().await?;
+        let live = fitting(self.live.as_deref().unwrap_or_default(), text, &upper);
+        // The short id of an ended job may be the name of a live one.
+        let is_settled = !live.is_empty() && (live.is_short || live.named.is_empty() || !is_short_form(&upper));
+        let fits = if is_settled {
+            live
+        } else {
+            self.read_stored().await?;
+            let mut stored = fitting(self.stored.as_deref().unwrap_or_default(), text, &upper);
+            stored.named = stored.named.into_iter().max().into_iter().collect();
+            if live.is_empty() || stored.is_short { stored } else { live }
+        };
+        let Fitting { parts, named, is_short } = fits;
+        match (parts.as_slice(), named.as_slice()) {
+            ([], []) => Err(no_job(text)),
+            ([], _) => Ok(Found::Named(named)),
+            ([id], []) => Ok(Found::Id(*id)),
+            ([id], _) if is_short => Ok(Found::Id(*id)),
+            // A job that has its own id as its name.
+            ([id], [same]) if id == same => Ok(Found::Id(*id)),
+            _ => {
+                let all: BTreeSet<JobId> = parts.iter().chain(named.iter()).copied().collect();
+                Err(self.ambiguous(given, &all.into_iter().collect::<Vec<_>>()))
+            }
+        }
+    }
+
+    fn ambiguous(&self, given: &str, ids: &[JobId]) -> anyhow::Error {
+        let known = self.live.iter().flatten().chain(self.stored.iter().flatten());
+        let known: BTreeMap<JobId, &Known> = known.map(|job| (job.id, job)).collect();
+        let jobs: Vec<&Known> = ids.iter().filter_map(|id| known.get(id).copied()).collect();
+        ambiguous(text_of(given), &jobs)
     }
 
     async fn read_live(&mut self) -> Result<(), DbError> {
@@ -173,7 +202,13 @@ impl<'a> Finder<'a> {
             let instance = life.and_then(|l| l.instance_id.as_deref()).is_some_and(|i| is_long && i.contains(&lower));
             node || instance || life.and_then(|l| l.address.as_deref()) == Some(text)
         };
-        let found: Vec<&NodeRecord> = self.nodes.iter().flatten().filter(fits).collect();
+        // A node says its address itself: it must not be taken for another one.
+        let is_instance =
+            |record: &&NodeRecord| record.life().is_some_and(|l| l.instance_id.as_deref() == Some(lower.as_str()));
+        let mut found: Vec<&NodeRecord> = self.nodes.iter().flatten().filter(is_instance).collect();
+        if found.is_empty() {
+            found = self.nodes.iter().flatten().filter(fits).collect();
+        }
         match found.as_slice() {
             [] => Err(NotFound(format!(
                 "no node has the slot, the id or the instance {}: `nodekeeper nodes` lists them",
@@ -198,9 +233,41 @@ pub(super) fn node_of(record: &NodeRecord) -> Option<NodeId> {
     }
 }
 
-fn with_part<'k>(jobs: &'k [Known], upper: &str) -> Vec<&'k Known> {
+/// What a person gave, without the word that events put before an id.
+fn text_of(given: &str) -> &str {
+    given.strip_prefix("job#").unwrap_or(given)
+}
+
+/// Whether this can be the short id of a job: so many characters of those that ids have.
+fn is_short_form(upper: &str) -> bool {
+    upper.len() == SHOWN && upper.bytes().all(|b| b.is_ascii_alphanumeric() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
+}
+
+/// The jobs that a text fits.
+struct Fitting {
+    /// Those whose id has this part. If it is the short id of some, only these.
+    parts: Vec<JobId>,
+    /// Those that have this name.
+    named: Vec<JobId>,
+    /// Whether the text is the short id of a job.
+    is_short: bool,
+}
+
+impl Fitting {
+    const fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.named.is_empty()
+    }
+}
+
+fn fitting(jobs: &[Known], text: &str, upper: &str) -> Fitting {
     let is_part = upper.len() >= SHORTEST && upper.bytes().all(|b| b.is_ascii_alphanumeric());
-    jobs.iter().filter(|job| is_part && job.text.contains(upper)).collect()
+    let with =
+        |fits: &dyn Fn(&Known) -> bool| jobs.iter().filter(|job| fits(job)).map(|job| job.id).collect::<Vec<_>>();
+    let named = with(&|job| job.name.as_deref() == Some(text));
+    let short = if is_short_form(upper) { with(&|job| job.text.ends_with(upper)) } else { Vec::new() };
+    let is_short = !short.is_empty();
+    let parts = if is_short { short } else { with(&|job| is_part && job.text.contains(upper)) };
+    Fitting { parts, named, is_short }
 }
 
 fn number(text: Option<&str>) -> Option<u32> {

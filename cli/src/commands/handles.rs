@@ -1,4 +1,4 @@
-//! `handles`, `keep`, `release`: containers and volumes on nodes, and brakes.
+//! `handles`, `keep`, `release`: containers and volumes on nodes, brakes, and limits on launches.
 //!
 //! Guarantees: a kept handle is not marked for destruction; a release names what the brake holds at this moment, lets
 //! nothing else go, and expires by itself.
@@ -7,7 +7,7 @@
 use super::find::{Finder, node_of, short_alloc};
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, or_blank, when};
-use super::{Cluster, Context, Outcome, nodes};
+use super::{Cluster, Context, Outcome, Usage, nodes};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
 use model::control::{BrakeEntry, ControlKey, Entry, Release};
@@ -49,10 +49,10 @@ pub struct KeepArgs {
 /// `release`
 #[derive(Args, Clone, Debug)]
 pub struct ReleaseArgs {
-    /// The brake to release
+    /// What to release: a brake, or the limits on launches
     #[arg(value_enum)]
-    kind: Brake,
-    /// List everything that the brake holds, and release nothing
+    kind: Held,
+    /// List everything that is held, and release nothing
     #[arg(long)]
     show: bool,
     /// Release only if the brake still holds exactly what `--show` listed with this digest
@@ -60,9 +60,9 @@ pub struct ReleaseArgs {
     shown: Option<String>,
 }
 
-/// The brakes, by what they hold back.
+/// What can be released: the brakes, by what they hold back, and the limits on launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Brake {
+enum Held {
     /// Expired leases, if an unusual share of the fleet expires at once
     Leases,
     /// Records of unlisted instances, if EC2 stops listing unusually many at once
@@ -71,15 +71,19 @@ enum Brake {
     Orphans,
     /// Handles that a report would destroy or drop, if it is an unusual share of a node's handles
     Handles,
+    /// Launches that a refusal of EC2, or failed starts, keep from being tried: the next run tries them
+    Launches,
 }
 
-impl Brake {
-    const fn kind(self) -> BrakeKind {
+impl Held {
+    /// The brake; `None` for the limits on launches.
+    const fn brake(self) -> Option<BrakeKind> {
         match self {
-            Self::Leases => BrakeKind::Leases,
-            Self::Missing => BrakeKind::Missing,
-            Self::Orphans => BrakeKind::Orphans,
-            Self::Handles => BrakeKind::Handles,
+            Self::Leases => Some(BrakeKind::Leases),
+            Self::Missing => Some(BrakeKind::Missing),
+            Self::Orphans => Some(BrakeKind::Orphans),
+            Self::Handles => Some(BrakeKind::Handles),
+            Self::Launches => None,
         }
     }
 }
@@ -194,9 +198,37 @@ async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<boo
     Ok(control.unreadable.iter().any(|found| found.key == entry.row().key))
 }
 
+/// Ends every limit on launches, so that the next run tries again what EC2 refused.
+async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
+    if args.shown.is_some() {
+        return Err(Usage("--shown is for brakes: leave it out".to_owned()).into());
+    }
+    let now = context.now();
+    let limits = cluster.store.control().await?.as_of(now).limits(now);
+    for limit in &limits {
+        if !args.show {
+            match cluster.store.change_entry(&limit.ended(now)).await {
+                Err(e) if e.is_conflict() => anyhow::bail!(
+                    "EC2 refused another launch meanwhile, or a launch succeeded: try again, `nodekeeper release launches`"
+                ),
+                written => _ = written?,
+            }
+        }
+        let verb = if args.show { "limits launches" } else { "is tried again" };
+        writeln!(context.out, "{verb}: {limit}")?;
+    }
+    if limits.is_empty() {
+        writeln!(context.out, "nothing limits launches: there is nothing to release")?;
+    } else if !args.show {
+        let reason = format!("launches, {} limits, {BY_OPERATOR}", limits.len());
+        tell(cluster, &Subject::Cluster, ActionName::Release, &reason, retention(cluster).await?, now).await?;
+    }
+    Ok(Outcome::Done)
+}
+
 pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let kind = args.kind.kind();
+    let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
     let held = retried(async || {
         let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
         let found = digest(&held);

@@ -11,7 +11,7 @@ use clap::Args;
 use model::events::Subject;
 use model::ids::JobId;
 use model::time::Time;
-use model::{AfterEnd, Alloc, Job, JobState};
+use model::{AfterEnd, Alloc, EndCause, Job, JobState};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -37,6 +37,10 @@ struct Whole<'a> {
     job: &'a Job,
     all_allocs: &'a [Alloc],
     #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'a EndCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     waits_because: Option<&'a str>,
 }
 
@@ -47,7 +51,9 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
     let waits = waits_because(&cluster, &job, now).await;
     if args.json {
-        show::json(context.out, &Whole { job: &job, all_allocs: &allocs, waits_because: waits.as_deref() })?;
+        let (cause, exit_code) = (job.cause(), job.cause().and_then(EndCause::exit_code));
+        let waits_because = waits.as_deref();
+        show::json(context.out, &Whole { job: &job, all_allocs: &allocs, cause, exit_code, waits_because })?;
         return Ok(Outcome::Done);
     }
     let latest = cluster.store.history(&Subject::Job(id).to_string(), 1).await?;
@@ -111,6 +117,8 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("ended", job.finished_at.map(|at| moment(at, now)));
     rows.field("failed", Some(retries(job.failed_count, job.retry_failed)));
     rows.field("lost", Some(retries(job.lost_count, job.retry_lost)));
+    let next_try = summary.retry_at(now).map(|at| format!("not before {}", moment(at, now)));
+    rows.field("next try", next_try);
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
     rows.field("ends by itself", job.demand_until_at().map(|at| moment(at, now)));
     let replace = if failure_policy.replace {
@@ -127,7 +135,7 @@ fn retries(count: u32, allowed: u32) -> String {
 }
 
 fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
-    let mut rows = Rows::new(&["ALLOC", "SLOT", "DESIRED", "CLIENT", "PLACED", "ENDED", "EXIT", "MESSAGE"]);
+    let mut rows = Rows::new(&["ALLOC", "SLOT", "DESIRED", "CLIENT", "PLACED", "ENDED", "EXIT", "CAUSE"]);
     for alloc in allocs {
         let seen = &alloc.summary;
         rows.row([
@@ -138,7 +146,7 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
             when(seen.placed_at, now),
             when_known(alloc.finished_at, now),
             or_blank(alloc.exit_code),
-            or_blank(alloc.message.as_ref()),
+            or_blank(alloc.cause.as_ref()),
         ]);
     }
     rows
@@ -169,11 +177,10 @@ fn history_rows(allocs: &[Alloc], now: Time) -> Rows {
 /// Prints how an alloc is, and the end of its output.
 pub(super) fn output(alloc: &Alloc, now: Time, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
     let seen = &alloc.summary;
-    let exit = alloc.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
     let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
-    writeln!(out, "== {} on slot {} ({}{exit}{ended})", seen.alloc_id, seen.slot, seen.client)?;
-    if let Some(message) = &alloc.message {
-        writeln!(out, "== message: {}", show::one_line(message))?;
+    writeln!(out, "== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)?;
+    if let Some(cause) = &alloc.cause {
+        writeln!(out, "== {}", show::one_line(&cause.to_string()))?;
     }
     let node = seen.node_id;
     match &alloc.log_tail {

@@ -1,18 +1,20 @@
 //! `submit --file`: a job from each line of a file.
 //!
 //! Guarantees: nothing is written before every line is understood, and all mistakes are told at once; the same file given
-//! again writes only what is missing, because the ids follow from its content and from the time at which it was first
-//! given; it then follows the same jobs outside of it as before; what is in and what is not is told by lines.
+//! again writes only what is missing, because the ids follow from its content and from the time at which it was begun; it then
+//! follows the same jobs outside of it as before; what is in and what is not is told by lines. A file that is all in and whose
+//! jobs have all ended is new: a file that is submitted each night runs each night.
 //! Does not: remember a file longer than events are kept (`history.events_days`).
 //!
-//! The memory of a file are two events with the subject `submission#…`: that it was begun, and that all of it is in.
+//! The memory of a file are events with the subject `submission#…`: that it was begun last, and that all of it is in.
 
 use super::bulk::{self, Written};
 use super::find::Finder;
 use super::followed;
+use super::job_line::{self, Follows};
 use super::operate::retention;
 use super::submit::{self, SubmitArgs};
-use super::{Cluster, Context, Outcome, Usage, amounts, show};
+use super::{Cluster, Context, Outcome, Usage, show};
 use anyhow::Context as _;
 use model::array::Array;
 use model::auth::hex;
@@ -22,7 +24,7 @@ use model::ids::{JobId, Ulid};
 use model::time::Time;
 use model::{ActionName, AfterEnd, Job, JobSpec};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -34,24 +36,11 @@ const MAX_JOBS: usize = 100_000;
 /// How many mistakes are told.
 const TOLD: usize = 10;
 
-/// Understands an amount with a unit.
-type Measure = fn(&str) -> Result<u64, String>;
-
-/// Names of amounts that may have a unit, and the fields that they stand for.
-const MEASURED: &[(&str, &str, Measure)] = &[
-    ("memory", "memory_mib", amounts::mebibytes),
-    ("scratch", "scratch_gib", amounts::gibibytes),
-    ("timeout", "timeout_s", amounts::seconds),
-    ("kill_timeout", "kill_timeout_s", amounts::seconds),
-    ("lost_after", "lost_after_s", amounts::seconds),
-];
-
 /// A job, and the number of its line.
 struct Line {
     number: usize,
     spec: JobSpec,
-    /// The jobs that it follows, as the line names them.
-    follows: Vec<(String, AfterEnd)>,
+    follows: Follows,
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
@@ -67,11 +56,24 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     let cluster = context.cluster().await?;
     let digest = digest(&bytes, &defaults, args)?;
     let keep = retention(&cluster).await?;
-    let mut submission = match known(&cluster, &digest.1).await? {
-        Some(submission) => submission,
-        None => {
+    let earlier = known(&cluster, &digest.1).await?;
+    let is_over = match &earlier {
+        Some(earlier) if earlier.is_complete => has_ended(&cluster, earlier, digest.0, lines.len()).await?,
+        _ => false,
+    };
+    let mut submission = match earlier {
+        Some(earlier) if !is_over => earlier,
+        earlier => {
+            if let Some(earlier) = &earlier {
+                let before = show::when(earlier.begun_at, now);
+                writeln!(
+                    context.err,
+                    "it was submitted {before}, and all of its jobs have ended: it is submitted anew"
+                )?;
+            }
             let outside = Outside::find(&cluster, args, &lines, &shown).await?;
-            begin(&cluster, &digest.1, lines.len(), outside, keep, now).await?
+            let event = earlier.map(|earlier| earlier.event);
+            begin(&cluster, &digest.1, lines.len(), outside, event.as_ref(), keep, now).await?
         }
     };
     let outside = match submission.outside.take() {
@@ -90,7 +92,8 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     if submission.is_complete {
         writeln!(
             context.err,
-            "all of it was submitted {before}, so nothing was written: give --again to submit the same once more"
+            "all of it was submitted {before}, and not all of its jobs have ended, so nothing was written: give --again to submit \
+             the same once more"
         )?;
         return given_again(context, args, &cluster, &jobs).await;
     }
@@ -107,7 +110,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     if written.error.is_some() {
         return broken(context, args, &lines, &jobs, written);
     }
-    end(&cluster, &digest.1, keep, now).await?;
+    end(&cluster, &digest.1, submission.begun_at, keep, now).await?;
     submit::submitted(context, &cluster, args, written.jobs).await
 }
 
@@ -149,22 +152,25 @@ fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), Usage> {
     Err(Usage(format!("nothing of {shown} was submitted: {}{more}", told.join("; "))))
 }
 
+/// The text of a file, without the mark that some editors put before it.
+pub(super) fn text<'b>(bytes: &'b [u8], shown: &str) -> Result<&'b str, Usage> {
+    let is_utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
+    let text = std::str::from_utf8(bytes).map_err(|_| {
+        let is = if is_utf16 { "is text in UTF-16: save it as UTF-8" } else { "is not text in UTF-8" };
+        Usage(format!("{shown} {is}"))
+    })?;
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
 /// The jobs of a file. Empty lines and lines that begin with `#` are left out.
 fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<Vec<Line>> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Usage(format!("{shown} is not text in UTF-8")))?;
     let Value::Object(defaults) = serde_json::to_value(defaults)? else { anyhow::bail!("a job is not an object") };
-    let known: BTreeSet<&str> = defaults
-        .keys()
-        .map(String::as_str)
-        .chain(["replace", "demand", "after", "after_any"])
-        .chain(MEASURED.iter().map(|(name, ..)| *name))
-        .collect();
     let (mut lines, mut mistakes) = (Vec::new(), Vec::new());
-    for (line, number) in text.lines().zip(1..) {
+    for (line, number) in text(bytes, shown)?.lines().zip(1..) {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {
             continue;
         }
-        match job(line, &defaults, &known) {
+        match job_line::read(line, &defaults) {
             Ok((spec, follows)) => lines.push(Line { number, spec, follows }),
             Err(what) => mistakes.push((number, what)),
         }
@@ -179,57 +185,6 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
             Err(Usage(format!("{shown} has {n} jobs, at most {MAX_JOBS} are allowed: split it")).into())
         }
         _ => Ok(lines),
-    }
-}
-
-/// One line: the options of the command line, and what the line says in place of them.
-fn job(
-    line: &str,
-    defaults: &Map<String, Value>,
-    known: &BTreeSet<&str>,
-) -> Result<(JobSpec, Vec<(String, AfterEnd)>), String> {
-    let given: Map<String, Value> = serde_json::from_str(line).map_err(|e| format!("it is not a JSON object: {e}"))?;
-    let (mut merged, mut follows) = (defaults.clone(), Vec::new());
-    for (name, value) in given {
-        if !known.contains(name.as_str()) {
-            let all = known.iter().copied().collect::<Vec<_>>().join(", ");
-            return Err(format!("{name:?} is not a field of a job: {all}"));
-        }
-        let measured = MEASURED.iter().find(|(field, ..)| *field == name);
-        match (measured, value) {
-            (Some((_, field, measure)), Value::String(text)) => {
-                let amount = measure(&text).map_err(|e| format!("{name}: {e}"))?;
-                merged.insert((*field).to_owned(), amount.into());
-            }
-            (Some((_, field, _)), value) => _ = merged.insert((*field).to_owned(), value),
-            (None, value) if name == "after" || name == "after_any" => {
-                let end = if name == "after" { AfterEnd::Success } else { AfterEnd::Any };
-                follows.extend(named(value).map_err(|e| format!("{name}: {e}"))?.into_iter().map(|job| (job, end)));
-            }
-            // A text is a line for the shell.
-            (None, Value::String(text)) if name == "command" => {
-                merged.insert(name, Value::from(vec!["sh".to_owned(), "-c".to_owned(), text]));
-            }
-            (None, Value::Object(more)) if name == "env" => {
-                let env = merged.entry(name).or_insert_with(|| Value::Object(Map::new()));
-                if let Value::Object(env) = env {
-                    env.extend(more);
-                }
-            }
-            (None, value) => _ = merged.insert(name, value),
-        }
-    }
-    let spec = serde_json::from_value(Value::Object(merged)).map_err(|e| e.to_string())?;
-    Ok((spec, follows))
-}
-
-/// The jobs that a line follows: a name or an id, or a list of them.
-fn named(value: Value) -> Result<Vec<String>, String> {
-    match value {
-        Value::String(job) => Ok(vec![job]),
-        jobs => {
-            serde_json::from_value(jobs).map_err(|_| "it must be the name or the id of a job, or a list of them".into())
-        }
     }
 }
 
@@ -286,6 +241,8 @@ struct Submission {
     is_new: bool,
     is_complete: bool,
     outside: Option<Outside>,
+    /// The event that says that it was begun.
+    event: Event,
 }
 
 /// The most bytes that the memory of a file has for the jobs outside of it. An item of DynamoDB has at most 400 KB. If there
@@ -316,47 +273,58 @@ fn subject(name: &str) -> String {
     format!("submission#{name}")
 }
 
-/// The number of the event that says that a file was begun.
-const BEGUN: u128 = 0;
-/// The number of the event that says that all of it is in.
-const ALL_IN: u128 = 1;
-/// The jobs outside of the file, in the detail of the first event.
+/// The id of the event that says when a file was begun last: the highest of its subject. The time in the ids of these events is
+/// 0, so that they are the last ones in a list of what happened.
+const BEGUN: Ulid = Ulid::from_parts(0, u128::MAX >> 48);
+/// The jobs outside of the file, in the detail of this event.
 const OUTSIDE: &str = "outside";
 
-/// The two events have fixed ids, so that of two programs that begin at once only one writes them.
-fn event(name: &str, number: u128, reason: &str, keep: Retention, now: Time) -> Event {
+/// The id of the event that says that all of a file is in that was begun at this time.
+fn all_in(begun_at: Time) -> Ulid {
+    Ulid::from_parts(0, u128::try_from(begun_at.as_ms()).unwrap_or(0))
+}
+
+/// The events have fixed ids, so that of two programs that begin at once only one writes them.
+fn event(name: &str, id: Ulid, reason: &str, keep: Retention, now: Time) -> Event {
     Event {
         subject: subject(name),
-        id: Ulid::from_parts(0, number).to_string(),
+        id: id.to_string(),
         action: ActionName::Submit.to_string(),
         reason: reason.to_owned(),
         detail: BTreeMap::from([("at".to_owned(), now.as_ms().into())]),
         expires_at: (now + keep.events).as_epoch_s(),
+        once: None,
     }
 }
 
 /// The memory of a file that was given before; `None` if it was not.
 async fn known(cluster: &Cluster, name: &str) -> anyhow::Result<Option<Submission>> {
-    let events = cluster.store.history(&subject(name), 2).await?;
-    if events.is_empty() {
-        return Ok(None);
-    }
-    let first = Ulid::from_parts(0, BEGUN).to_string();
-    let begun = events.iter().find(|event| event.id == first);
-    let begun_at = begun.and_then(|event| event.detail.get("at")?.as_i64());
+    let mut events = cluster.store.history(&subject(name), 2).await?.into_iter();
+    let Some(event) = events.next() else { return Ok(None) };
+    let begun_at =
+        Some(&event).filter(|event| event.id == BEGUN.to_string()).and_then(|e| e.detail.get("at")?.as_i64());
     let begun_at = begun_at.context("the note of an earlier submission of this cannot be read: give --again")?;
-    let outside = begun.and_then(|event| event.detail.get(OUTSIDE)?.as_str());
-    let outside = outside.and_then(|text| serde_json::from_str(text).ok());
     let begun_at = Time::from_ms(begun_at);
-    Ok(Some(Submission { begun_at, is_new: false, is_complete: events.len() > 1, outside }))
+    let outside = event.detail.get(OUTSIDE).and_then(|text| serde_json::from_str(text.as_str()?).ok());
+    let is_complete = events.next().is_some_and(|e| e.id == all_in(begun_at).to_string());
+    Ok(Some(Submission { begun_at, is_new: false, is_complete, outside, event }))
 }
 
-/// Remembers that a file was begun.
+/// Whether all jobs of a file have ended, so that nothing of it is left to wait for.
+async fn has_ended(cluster: &Cluster, submission: &Submission, digest: u64, jobs: usize) -> anyhow::Result<bool> {
+    let array = Array::new(submission.begun_at, digest);
+    let ids = (0_u32..).take(jobs).map(|n| array.job(n));
+    let stored = cluster.store.jobs_of(ids).await?;
+    Ok(stored.unreadable.is_empty() && stored.rows.iter().all(|job| job.summary.state.is_ended()))
+}
+
+/// Remembers that a file was begun; in the place of `before`, if that is over.
 async fn begin(
     cluster: &Cluster,
     name: &str,
     jobs: usize,
     outside: Outside,
+    before: Option<&Event>,
     keep: Retention,
     now: Time,
 ) -> anyhow::Result<Submission> {
@@ -365,16 +333,22 @@ async fn begin(
     if text.len() <= MAX_OUTSIDE {
         begun.detail.insert(OUTSIDE.to_owned(), text.into());
     }
-    match cluster.store.record(&begun).await {
-        Ok(()) => Ok(Submission { begun_at: now, is_new: true, is_complete: false, outside: Some(outside) }),
+    let written = match before {
+        None => cluster.store.record(&begun).await,
+        Some(before) => cluster.store.record_over(before, &begun).await,
+    };
+    match written {
+        Ok(()) => {
+            Ok(Submission { begun_at: now, is_new: true, is_complete: false, outside: Some(outside), event: begun })
+        }
         // Another program has begun it meanwhile.
         Err(WriteError::Conflict(_)) => known(cluster, name).await?.context("it was begun and forgotten: try again"),
         Err(e) => Err(e.into()),
     }
 }
 
-async fn end(cluster: &Cluster, name: &str, keep: Retention, now: Time) -> anyhow::Result<()> {
-    match cluster.store.record(&event(name, ALL_IN, "all of it is in", keep, now)).await {
+async fn end(cluster: &Cluster, name: &str, begun_at: Time, keep: Retention, now: Time) -> anyhow::Result<()> {
+    match cluster.store.record(&event(name, all_in(begun_at), "all of it is in", keep, now)).await {
         Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
         Err(e) => Err(anyhow::Error::new(e).context("every job is in, but that was not noted")),
     }
@@ -472,11 +446,11 @@ mod tests {
         let error =
             of("{}\n{\"vcpu\": 1}\nx\n{\"memory\": \"lots\"}\n{\"nodes\": \"two\"}\n[]").err().unwrap().to_string();
         for part in [
-            "line 2: \"vcpu\" is not a field of a job: after, after_any, caches, ",
+            "line 2: \"vcpu\" is not a field of a job: after, after_any, array_limit, ",
             "line 3: it is not a JSON object",
             "line 4: memory: it must",
-            "line 5: ",
-            "line 6: ",
+            "line 5: nodes: it must",
+            "line 6: it is not a JSON object",
         ] {
             assert!(error.contains(part), "{error}");
         }
@@ -484,6 +458,15 @@ mod tests {
         assert!(of("# only a comment\n").err().unwrap().to_string().contains("has no job"));
         let many = of(&"x\n".repeat(40)).err().unwrap().to_string();
         assert!(many.ends_with("; and 30 more lines"), "{many}");
+    }
+
+    #[test]
+    fn a_mark_before_the_text_is_no_part_of_it() {
+        assert_eq!(of("\u{feff}{}\n{}\n").unwrap().len(), 2);
+        assert_eq!(of("\u{feff}# jobs\r\n{}\r\n").unwrap().len(), 1);
+        let utf16: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert_eq!(text(&utf16, "f").unwrap_err().to_string(), "f is text in UTF-16: save it as UTF-8");
+        assert_eq!(text(b"{\xe9}", "f").unwrap_err().to_string(), "f is not text in UTF-8");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::watch::{self, Page};
 use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::time::Time;
-use model::{Job, JobSummary};
+use model::{EndCause, Job, JobSummary};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::Write;
@@ -64,6 +64,11 @@ pub(super) async fn list_with(
 struct Listed {
     #[serde(flatten)]
     job: Row,
+    /// Why it ended, or why its last try did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<EndCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_because: Option<String>,
 }
@@ -131,7 +136,10 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     let next = if waits { next::read_for_list(cluster, now, &mut page.err).await? } else { None };
     let why = |job: &Row| next.as_ref().and_then(|n| n.of_job(job.summary().job_id)).map(str::to_owned);
     if args.json {
-        let listed = jobs.into_iter().map(|job| Listed { waits_because: why(&job), job });
+        let listed = jobs.into_iter().map(|job| {
+            let cause = job.summary().tries.cause.clone();
+            Listed { waits_because: why(&job), exit_code: cause.as_ref().and_then(EndCause::exit_code), cause, job }
+        });
         show::json(&mut page.out, &listed.collect::<Vec<_>>())?;
     } else if jobs.is_empty() {
         let none = match (args.filter.is_empty(), args.all) {

@@ -16,7 +16,7 @@ use model::ids::AllocId;
 use model::output::{Stream, Switches};
 use model::stored::S3Place;
 use model::time::Time;
-use model::{Alloc, ClientStatus, Job};
+use model::{Alloc, ClientStatus, EndCause, Job};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -57,7 +57,10 @@ struct Log<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<&'a str>,
+    cause: Option<&'a EndCause>,
+    /// The cause in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     log_tail: Option<&'a str>,
     #[serde(skip_serializing_if = "Switches::is_empty")]
@@ -164,11 +167,10 @@ async fn follow(
 /// Says which alloc it is.
 fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
     let (seen, now): (_, Time) = (&alloc.summary, context.now());
-    let exit = alloc.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
     let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
-    writeln!(context.err, "== {} on slot {} ({}{exit}{ended})", seen.alloc_id, seen.slot, seen.client)?;
-    if let Some(message) = &alloc.message {
-        writeln!(context.err, "== message: {}", show::one_line(message))?;
+    writeln!(context.err, "== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)?;
+    if let Some(cause) = &alloc.cause {
+        writeln!(context.err, "== {}", show::one_line(&cause.to_string()))?;
     }
     Ok(())
 }
@@ -178,7 +180,8 @@ fn log(alloc: &Alloc) -> Log<'_> {
         alloc_id: alloc.id(),
         client: alloc.summary.client,
         exit_code: alloc.exit_code,
-        message: alloc.message.as_deref(),
+        cause: alloc.cause.as_ref(),
+        message: alloc.cause.as_ref().map(ToString::to_string),
         log_tail: alloc.log_tail.as_deref(),
         tail_switches: &alloc.tail_switches,
         output_s3: alloc.output_s3.as_ref(),

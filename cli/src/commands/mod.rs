@@ -24,6 +24,7 @@ mod init;
 mod input;
 mod job;
 mod job_file;
+mod job_line;
 mod jobs;
 mod key;
 mod logs;
@@ -42,6 +43,7 @@ mod show;
 mod status;
 mod stored_output;
 mod story;
+mod strict_json;
 mod submit;
 mod teardown;
 #[cfg(test)]
@@ -53,8 +55,8 @@ mod web;
 
 pub use next::Next;
 pub(crate) use show::command as command_line;
-pub use show::{Screen, error};
-pub(crate) use status::{Check, Level, Seen, Status, node_word};
+pub use show::{Screen, error, is_closed};
+pub(crate) use status::{Check, Level, Seen, Status, node_word, none_or};
 pub(crate) use story::{Happening, WHOLE as WHOLE_STORY, of_job as story_of_job};
 
 use clap::Subcommand;
@@ -185,7 +187,7 @@ pub enum Command {
     Handles(handles::HandlesArgs),
     /// Keep a container or volume from being destroyed
     Keep(handles::KeepArgs),
-    /// Release, once, what a brake holds back now
+    /// Release, once, what a brake holds back now, or try at once the launches that EC2 refused
     Release(handles::ReleaseArgs),
     /// Show what the next run would do and why, without doing it
     Plan(plan::PlanArgs),

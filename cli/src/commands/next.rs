@@ -4,11 +4,10 @@
 
 use super::Cluster;
 use super::show::one_line;
-use model::ActionName;
 use model::cloud::Cloud;
 use model::ids::{JobId, Slot};
-use model::reason::Reason;
 use model::time::Time;
+use model::{ActionName, AllocSummary};
 use poll_and_scale::Plan;
 use runtime::observation::{Observation, ObserveError};
 use std::collections::BTreeMap;
@@ -19,6 +18,8 @@ use store::Store;
 pub struct Next {
     /// What it would do, and what not.
     pub plan: Plan,
+    /// The live allocs.
+    pub allocs: Vec<AllocSummary>,
     jobs: BTreeMap<JobId, String>,
     slots: BTreeMap<Slot, String>,
 }
@@ -28,7 +29,8 @@ impl Next {
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
         let seen = Observation::read(store, cloud, now).await?;
         let plan = poll_and_scale::plan(&seen, now);
-        Ok(Self::of(poll_and_scale::act::confirm(store, cloud, &seen, plan, now).await?))
+        let plan = poll_and_scale::act::confirm(store, cloud, &seen, plan, now).await?;
+        Ok(Self { allocs: seen.allocs, ..Self::of(plan) })
     }
 
     /// What this plan does with each job and node.
@@ -51,7 +53,7 @@ impl Next {
                 _ => {}
             }
         }
-        Self { plan, jobs, slots }
+        Self { plan, allocs: Vec::new(), jobs, slots }
     }
 
     /// Why this job waits, or what the next run would do with it. `None` if the job does not wait.
@@ -62,11 +64,6 @@ impl Next {
     /// Why this idle node stays, or what the next run would do with it. `None` if the node works or boots.
     pub fn of_slot(&self, slot: Slot) -> Option<&str> {
         self.slots.get(&slot).map(String::as_str)
-    }
-
-    /// The limits that the control table does not show.
-    pub(super) fn unstored_limits(&self) -> impl Iterator<Item = &Reason> {
-        self.plan.explained.limits.iter().filter(|reason| reason.is_unstored())
     }
 }
 

@@ -9,7 +9,7 @@ use super::next::{self, Next};
 use super::operate::{BY_OPERATOR, retention, retried, tell};
 use super::show::{self, Rows, moment, or_blank, when, when_known};
 use super::watch::{self, Page};
-use super::{Cluster, Context, Outcome};
+use super::{Cluster, Context, Outcome, Usage};
 use clap::Args;
 use model::ActionName;
 use model::events::Subject;
@@ -139,7 +139,7 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 10] {
         or_blank(life.map(|l| l.intent).filter(|i| *i != Intent::Run)),
         or_blank(life.map(|l| l.allocs.len())),
         when_known(record.contact().map(|c| c.last_ping_at), now),
-        record.reason.clone(),
+        record.why(),
     ]
 }
 
@@ -205,13 +205,21 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
         rows.field("lease ends", Some(moment(contact.lease_expires_at, now)));
         rows.field("busy", contact.busy.then_some("yes: its agent says so"));
         rows.field("takes no work", contact.refuses.as_deref());
+        rows.field("since", contact.refuses_since_at.map(|at| moment(at, now)));
         rows.field("idle since", contact.idle_since_at.map(|at| moment(at, now)));
     }
     rows
 }
 
 pub(super) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<Outcome> {
-    let by = args.by.map(|by| by.after(context.now()));
+    let now = context.now();
+    let by = args.by.map(|by| by.after(now));
+    if let Some(over) = by.filter(|by| *by < now) {
+        let over = moment(over, now);
+        let message =
+            format!("--by {over}: that time is over: leave --by out, or say --by 0s to stop what runs there now");
+        return Err(Usage(message).into());
+    }
     intend(context, &args.slots, Intent::Drain, by).await
 }
 

@@ -7,15 +7,13 @@
 
 use super::operate::{BY_OPERATOR, retention, tell};
 use super::policy_edit::{self, EditArgs};
-use super::{Cluster, Context, Outcome, show};
+use super::{Cluster, Context, Outcome, job_file, show, strict_json};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use model::ActionName;
 use model::control::{ControlKey, PolicyRow};
 use model::events::Subject;
-use model::limits::Limit;
 use model::policy::{Policy, reference};
-use model::time::Time;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,12 +75,13 @@ pub(super) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
 /// Reads and checks a policy.
 pub(super) fn read(file: &Path) -> anyhow::Result<Policy> {
     let shown = file.display();
-    let text = std::fs::read_to_string(file).with_context(|| format!("{shown} cannot be read"))?;
+    let bytes = std::fs::read(file).with_context(|| format!("{shown} cannot be read"))?;
+    let text = job_file::text(&bytes, &shown.to_string())?;
     let policy = if file.extension().is_some_and(|e| e == "json") {
-        let document: Value = serde_json::from_str(&text).with_context(|| format!("{shown} is not JSON"))?;
+        let document = strict_json::parse(text).with_context(|| format!("{shown} is not JSON"))?;
         Policy::from_json(&document)
     } else {
-        Policy::from_toml(&text)
+        Policy::from_toml(text)
     };
     policy.with_context(|| format!("{shown} is not usable"))
 }
@@ -95,7 +94,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     if control.policy.is_none() && control.unreadable.iter().any(|entry| entry.key == key) {
         // The stored row cannot be read, so there is nothing to compare with.
         let after = cluster.store.replace_unreadable(&PolicyRow::of_document(&document)).await;
-        return stored_as(context, &cluster, after, "over a row that could not be read", Vec::new()).await;
+        return stored_as(context, &cluster, after, "over a row that could not be read").await;
     }
     store_over(context, &cluster, control.policy.as_ref(), &document).await
 }
@@ -124,8 +123,7 @@ pub(super) async fn store_over(
     document: &Value,
 ) -> anyhow::Result<Outcome> {
     let stored = as_stored(before);
-    let refused = refused_sizes(cluster, before, context.now()).await?;
-    if stored == *document && refused.is_empty() {
+    if stored == *document {
         let version = before.map_or(0, |row| row.version.number());
         writeln!(context.out, "nothing changed: version {version} is the same")?;
         return Ok(Outcome::Done);
@@ -138,7 +136,7 @@ pub(super) async fn store_over(
     }
     let after = PolicyRow::of_document(document);
     let written = cluster.store.write(before, &after, Vec::new()).await;
-    stored_as(context, cluster, written, &format!("{} knobs changed", changes.len()), refused).await
+    stored_as(context, cluster, written, &format!("{} knobs changed", changes.len())).await
 }
 
 /// Says what was stored.
@@ -147,7 +145,6 @@ async fn stored_as(
     cluster: &Cluster,
     written: Result<PolicyRow, WriteError>,
     how: &str,
-    refused: Vec<String>,
 ) -> anyhow::Result<Outcome> {
     let after = match written {
         Err(WriteError::Conflict(_)) => anyhow::bail!(
@@ -157,23 +154,10 @@ async fn stored_as(
     };
     let version = after.version.number();
     writeln!(context.out, "stored as version {version}")?;
-    for size in refused {
-        writeln!(context.out, "size {size}, which EC2 refused, is tried again")?;
-    }
     let (keep, now) = (retention(cluster).await?, context.now());
     let reason = format!("{BY_OPERATOR}: version {version}, {how}");
     tell(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
     Ok(Outcome::Done)
-}
-
-/// The sizes that EC2 refused. They are not launched until the policy has a new version. The mistake may have been
-/// corrected outside the policy, for example in the launch template. So with such sizes, an unchanged policy is stored
-/// again.
-async fn refused_sizes(cluster: &Cluster, before: Option<&PolicyRow>, now: Time) -> anyhow::Result<Vec<String>> {
-    let mut control = cluster.store.control().await?.as_of(now);
-    control.policy = before.cloned();
-    let refused = |limit| if let Limit::BadRequest(size, _) = limit { Some(size) } else { None };
-    Ok(control.limits(now).into_iter().filter_map(refused).collect())
 }
 
 async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {

@@ -15,7 +15,7 @@ use super::{Cluster, Context, Outcome, Usage, followed, input, show};
 use clap::Args;
 use model::chance::Chance;
 use model::ids::JobId;
-use model::{Job, JobState};
+use model::{EndCause, Job, JobState};
 use std::collections::BTreeSet;
 use store::steps::{cancel_job, submit_job};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -28,9 +28,10 @@ const INTERRUPTED: u8 = 130;
 /// `run`
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit codes: that of the command; 74 if it succeeded and a part of its output is missing; 125 if the job \
-                        ended without one (rejected, lost); 130 if it was cancelled or left; 1 and 2 also if it was not \
-                        submitted."
+    after_help = "Exit codes: that of the command; 74 if it succeeded and a part of its output is missing; 124 if it ran \
+                        longer than its time limit; 137 if it was out of memory; 126 or 127 if its program cannot be run or \
+                        is not found; 125 if the job ended without one (rejected, lost); 130 if it was cancelled or left; 141 \
+                        if its reader closed the pipe: the job goes on; 1 and 2 also if it was not submitted."
 )]
 pub struct RunArgs {
     #[command(flatten)]
@@ -126,6 +127,8 @@ pub(super) async fn run_with(
             stream.close(context.now()).await;
             return Ok(Outcome::Code(INTERRUPTED));
         }
+        // Nobody reads the output any more. The job goes on.
+        Err(e) if show::is_closed(&e) => return Err(e),
         Err(e) => {
             writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
             return Ok(Outcome::Code(NO_CODE));
@@ -218,8 +221,8 @@ async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, quiet: b
         let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
         writeln!(context.err, "job {} {state}{reason}", short(job.summary.job_id))?;
     }
-    // The first member that failed decides.
-    let code = allocs.iter().filter_map(|alloc| alloc.exit_code).find(|code| *code != 0);
+    // The member decides with which the job failed.
+    let code = job.cause().and_then(EndCause::exit_code);
     Ok(match state {
         JobState::Complete => Outcome::Done,
         JobState::Cancelled => Outcome::Code(INTERRUPTED),

@@ -7,7 +7,9 @@ use super::tone::Tone;
 use comfy_table::{Cell, Color, Table, presets};
 use model::Capacity;
 use model::money::Usd;
-use model::time::{Span, Time};
+use model::names::is_obeyed;
+use model::time::Time;
+pub(super) use runtime::signs::say::{one_line, rough, several, when};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -116,17 +118,6 @@ pub(super) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> an
     Ok(writeln!(out, "{text}")?)
 }
 
-/// Whether a terminal may obey this character: a control character, or one that changes the direction of text, so that
-/// a line reads as something else.
-fn is_obeyed(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// The text with control characters replaced: it stays on one line and cannot control the terminal.
-pub(super) fn one_line(text: &str) -> String {
-    text.chars().map(|c| if is_obeyed(c) { ' ' } else { c }).collect()
-}
-
 /// The kind of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {
@@ -147,6 +138,15 @@ pub(super) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(show).collect())
 }
 
+/// Whether the reader of the output has closed the pipe.
+pub fn is_closed(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.map(io::Error::kind).or(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
 /// The text of an error and its causes. The text may quote what a node or a user wrote, so control characters in it are
 /// shown and not obeyed.
 pub fn error(error: &anyhow::Error) -> String {
@@ -156,23 +156,6 @@ pub fn error(error: &anyhow::Error) -> String {
 /// The value's text, or an empty text.
 pub(super) fn or_blank(value: Option<impl ToString>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
-}
-
-/// A span in one unit: `42 s`, `7 min`, `3 h`, `5 days`.
-pub(super) fn rough(span: Span) -> String {
-    let s = span.as_ms().unsigned_abs() / 1000;
-    match s {
-        0..60 => format!("{s} s"),
-        60..3600 => format!("{} min", s / 60),
-        3600..172_800 => format!("{} h", s / 3600),
-        _ => format!("{} days", s / 86_400),
-    }
-}
-
-/// When something was or will be: `3 min ago`, `in 20 s`.
-pub(super) fn when(at: Time, now: Time) -> String {
-    let since = now.since(at);
-    if since.as_ms() < 0 { format!("in {}", rough(since)) } else { format!("{} ago", rough(since)) }
 }
 
 /// As [`when`], or an empty text if the time is not known.
@@ -221,13 +204,6 @@ pub(crate) fn command(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// A number with its noun: `1 node`, `2 nodes`.
-pub(super) fn several(n: impl ToString, noun: &str) -> String {
-    let n = n.to_string();
-    let plural = if n == "1" { "" } else { "s" };
-    format!("{n} {noun}{plural}")
-}
-
 /// Counts with their names: `2 ready, 1 syncing`.
 pub(super) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToString)>) -> String {
     let parts: Vec<String> =
@@ -238,6 +214,7 @@ pub(super) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToSt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::time::Span;
 
     #[test]
     fn times_are_said_in_one_unit() {

@@ -138,10 +138,7 @@ fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
             (Some(ClientStatus::Running), _) if was_unknown => ("back", entry.reason.clone()),
             (Some(ClientStatus::Running), _) => ("start", entry.reason.clone()),
             (Some(ClientStatus::Unknown), _) => ("lost_contact", entry.reason.clone()),
-            (Some(end), _) => {
-                let code = alloc.exit_code.map(|code| format!("exit code {code}: ")).unwrap_or_default();
-                (end.as_str(), format!("{code}{}", entry.reason))
-            }
+            (Some(end), _) => (end.as_str(), entry.reason.clone()),
             (None, "desired") => ("stop", entry.reason.clone()),
             (None, "awaiting") => ("stay", entry.reason.clone()),
             (None, _) => (entry.field.as_str(), format!("{}: {}", entry.value, entry.reason)),

@@ -103,8 +103,8 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
     array: Option<Numbers>,
     /// A job from each line of this file, or of standard input with `-`. A line is a JSON object with the attributes of a
-    /// job, as `job --json` shows them; what it does not name is as the options say. The same file given again writes
-    /// only what is missing
+    /// job, as `job --json` shows them (what describes the state of that job is left out); what it does not name is as the
+    /// options say. The same file given again writes only what is missing; when all its jobs have ended, it is new
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     file: Option<PathBuf>,
     /// A pure demand: it runs nothing, and only keeps its nodes for the work of another scheduler, until it is cancelled or

@@ -29,9 +29,7 @@ use model::fixtures::{self, at};
 use model::ids::JobId;
 use model::launch::LaunchRequest;
 use model::time::Span;
-use model::{
-    Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
-};
+use model::{Alloc, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus};
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -169,7 +167,7 @@ impl Said {
 /// A client of the local secret.
 async fn secrets(secret: &LocalSecret) -> aws_sdk_secretsmanager::Client {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}{}", listener.local_addr().unwrap(), secret.path());
+    let url = format!("http://{}{}", listener.local_addr().unwrap(), crate::local::secrets::PATH);
     let router = secret.router();
     tokio::spawn(async move { axum::serve(listener, router).await });
     let config = aws_sdk_secretsmanager::Config::builder()

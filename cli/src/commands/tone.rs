@@ -20,7 +20,7 @@ impl Tone {
     pub(super) fn of(word: &str) -> Self {
         match word {
             "ok" | "ready" | "running" | "placed" | "complete" => Self::Good,
-            "note" | "assigned" | "syncing" | "shutting_down" | "regrouping" | "unknown" | "cancelled" | "hold"
+            "look" | "assigned" | "syncing" | "shutting_down" | "regrouping" | "unknown" | "cancelled" | "hold"
             | "drain" | "stop" => Self::Warn,
             "WRONG" | "disconnected" | "down" | "failed" | "rejected" | "lost" => Self::Bad,
             _ => Self::Plain,

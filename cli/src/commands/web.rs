@@ -1,13 +1,13 @@
 //! `web`: the page of a cluster, with the operator's own credentials.
 //!
 //! Guarantees: it listens on the loopback address only, and changes nothing.
-//! Does not: keep the page from other users of this machine. Whoever can connect to the port sees what the operator may
-//! read, but no environment of a job.
+//! Only the operator's own programs, and root's, get an answer (`guard`).
 
 use super::{Context, Outcome};
 use crate::web::{self, Pace, Source};
 use anyhow::Context as _;
 use clap::Args;
+use guard::Owner;
 use std::net::Ipv4Addr;
 use tokio::net::TcpListener;
 
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
         extra: None,
     };
     tokio::select! {
-        served = web::serve(listener, web::router(source)) => served.context("the page is no longer served: restart")?,
+        served = web::serve(listener, Owner::of_this_program(None), web::router(source)) => served.context("the page is no longer served: restart")?,
         ended = tokio::signal::ctrl_c() => ended.context("cannot listen to signals")?,
     }
     Ok(Outcome::Done)

@@ -2,10 +2,10 @@
 //!
 //! Guarantees: the credentials of a machine are those of its own session, which is named after its instance, and they
 //! end: agents must fetch them again.
-//! Does not: check signatures (the stand-in for Lambda does).
+//! Does not: check signatures (`guard` does).
 
 use super::args::Clock;
-use lambda_stand_in::{Issued, UrlAuth};
+use guard::sigv4::{Issued, Issuer};
 use model::auth::hex;
 use model::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ impl LocalCredentials {
             let id = format!("ASIA{}", random(8).to_ascii_uppercase());
             let issued = Issued {
                 secret_access_key: random(20),
-                session_token: random(32),
+                session_token: Some(random(32)),
                 expires_at: now + VALID,
                 account: ACCOUNT.to_owned(),
                 user_id: format!("AROALOCAL:{instance_id}"),
@@ -73,7 +73,7 @@ impl LocalCredentials {
     }
 }
 
-impl UrlAuth for LocalCredentials {
+impl Issuer for LocalCredentials {
     fn issued(&self, access_key_id: &str) -> Option<Issued> {
         self.by_key_id.lock().unwrap_or_else(PoisonError::into_inner).get(access_key_id).cloned()
     }
@@ -84,7 +84,7 @@ fn text(time: Time) -> String {
 }
 
 #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
-fn random(bytes: usize) -> String {
+pub(super) fn random(bytes: usize) -> String {
     let all = rand::random::<[u8; 32]>();
     hex(all.get(..bytes).unwrap_or(&all))
 }

@@ -3,8 +3,9 @@
 //! Guarantees: expired rows are deleted soon; a policy stored in a `--data` file stays unless
 //! another one is given.
 
+use super::access::Access;
 use super::args::LocalArgs;
-use super::directory::sdk_config;
+use super::dynamo::{self, Written};
 use super::error::LocalError;
 use aws_sdk_dynamodb::Client;
 use model::control::PolicyRow;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Dynamo, Store};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -24,20 +26,28 @@ pub(super) const POLICY_TOML: &str = include_str!("policy.toml");
 /// How often expired rows are deleted. In AWS, DynamoDB takes up to days.
 const TTL_SWEEP: Duration = Duration::from_secs(10);
 
-/// Serves the database at `listener` and makes its tables.
+/// Serves the database at `listener` and makes its tables. Also returns what is written from then on.
 pub(super) async fn start(
     args: &LocalArgs,
+    access: &Access,
     listener: TcpListener,
     at: SocketAddr,
     tasks: &mut JoinSet<()>,
-) -> Result<Store, LocalError> {
-    serve(args.data.as_deref(), listener, tasks)?;
-    let dynamo = Dynamo::new(Client::new(&sdk_config(at)), args.cluster.clone());
+) -> Result<(Store, UnboundedReceiver<Written>), LocalError> {
+    let (written, told) = mpsc::unbounded_channel();
+    serve(args.data.as_deref(), access.clone(), listener, written, tasks)?;
+    let dynamo = Dynamo::new(Client::new(&access.sdk_config(at)), args.cluster.clone());
     dynamo.create_tables().await?;
-    Ok(Store::new(Arc::new(dynamo)))
+    Ok((Store::new(Arc::new(dynamo)), told))
 }
 
-fn serve(path: Option<&Path>, listener: TcpListener, tasks: &mut JoinSet<()>) -> Result<(), LocalError> {
+fn serve(
+    path: Option<&Path>,
+    access: Access,
+    listener: TcpListener,
+    written: UnboundedSender<Written>,
+    tasks: &mut JoinSet<()>,
+) -> Result<(), LocalError> {
     let name = path.map_or_else(|| "a database in memory".to_owned(), |p| p.display().to_string());
     let failed = |why: String| LocalError::Database { path: name.clone(), why };
     let db = match path {
@@ -48,7 +58,8 @@ fn serve(path: Option<&Path>, listener: TcpListener, tasks: &mut JoinSet<()>) ->
         }
     };
     let db = db.map_err(|e| failed(e.to_string()))?;
-    tasks.spawn(dynoxide::server::serve_on(listener, db.clone()));
+    let router = access.signed(dynamo::router(db.clone(), written), "dynamodb", dynamo::unsigned);
+    tasks.spawn(async move { access.serve("DynamoDB", listener, router).await });
     tasks.spawn(async move {
         let mut ticks = interval(TTL_SWEEP);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -95,13 +106,18 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[tokio::test]
-    async fn a_stored_policy_stays_unless_another_is_given() {
+    async fn a_stored_policy_stays_unless_another_is_given_and_credentials_of_another_start_are_refused() {
         let mut tasks = JoinSet::new();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let client = Client::new(&sdk_config(listener.local_addr().unwrap()));
-        serve(None, listener, &mut tasks).unwrap();
-        let dynamo = Dynamo::new(client, "t".parse().unwrap());
+        let access = Access::of_test();
+        let at = listener.local_addr().unwrap();
+        let client = |access: &Access| Client::new(&access.sdk_config(at));
+        let (right, wrong) = (client(&access), client(&Access::of_test()));
+        serve(None, access, listener, mpsc::unbounded_channel().0, &mut tasks).unwrap();
+        let dynamo = Dynamo::new(right, "t".parse().unwrap());
         dynamo.create_tables().await.unwrap();
+        let refused = Dynamo::new(wrong, "t".parse().unwrap()).create_tables().await.unwrap_err().to_string();
+        assert!(refused.contains("load the environment file"), "{refused}");
         let store = Store::new(Arc::new(dynamo));
         let first = store_policy(&store, None).await.unwrap();
         let mut other = first.clone();

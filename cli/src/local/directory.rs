@@ -1,30 +1,22 @@
-//! The working directory and its lock, and the addresses and paths of all parts.
+//! The working directory: its lock, and what may be removed in it. The addresses and paths of all parts.
 //!
-//! Guarantees: only one `nodekeeper local` runs in a directory.
+//! Guarantees: only one `nodekeeper local` runs in a directory. Nothing is removed, and no process is ended, for a directory
+//! that `nodekeeper local` did not make or take over empty: the lock file says so. No link is followed below it.
 
 use super::error::LocalError;
-use aws_config::{BehaviorVersion, Region, SdkConfig};
-use aws_sdk_dynamodb::config::{Credentials, SharedCredentialsProvider};
-use std::fs::{self, File, TryLockError};
+use remove_tree::remove_tree;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The region name of the local system.
 pub(super) const REGION: &str = "local-1";
-/// The secret that the SDKs want and that no local part checks.
-pub(super) const NO_SECRET: &str = "local";
-
-/// The configuration of the AWS SDK for a local service.
-pub(super) fn sdk_config(at: SocketAddr) -> SdkConfig {
-    let credentials = Credentials::new(NO_SECRET, NO_SECRET, None, None, "nodekeeper local");
-    SdkConfig::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new(REGION))
-        .endpoint_url(format!("http://{at}"))
-        .credentials_provider(SharedCredentialsProvider::new(credentials))
-        .build()
-}
+/// What stands in the lock file.
+const MARK: &str = "`nodekeeper local` works in this directory, and removes machines, logs, results and env here.\n";
+/// What it removes.
+const REMOVED: [&str; 4] = ["machines", "logs", "results", "env"];
 
 /// Addresses and paths of the parts.
 #[derive(Clone, Debug)]
@@ -46,13 +38,48 @@ pub(super) struct Places {
 pub(super) fn working_directory(dir: &Path) -> Result<(PathBuf, File), LocalError> {
     fs::create_dir_all(dir).map_err(LocalError::file("make", dir))?;
     let dir = dir.canonicalize().map_err(LocalError::file("find", dir))?;
+    let about = dir.metadata().map_err(LocalError::file("read", &dir))?;
+    if about.uid() != nix::unistd::geteuid().as_raw() || about.mode() & 0o002 != 0 {
+        return Err(LocalError::OthersDirectory(dir));
+    }
     let path = dir.join("lock");
-    let lock = File::create(&path).map_err(LocalError::file("write", &path))?;
+    let lock = match open_lock(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => take_over(&dir, &path)?,
+        Err(_) => return Err(LocalError::NotOurs { path }),
+        Ok((lock, text)) if text == MARK => lock,
+        Ok(_) => return Err(LocalError::NotOurs { path }),
+    };
     match lock.try_lock() {
         Ok(()) => Ok((dir, lock)),
         Err(TryLockError::WouldBlock) => Err(LocalError::InUse(dir)),
         Err(TryLockError::Error(source)) => Err(LocalError::file("lock", path)(source)),
     }
+}
+
+/// The lock file and the start of its text.
+fn open_lock(path: &Path) -> io::Result<(File, String)> {
+    let lock = OpenOptions::new().read(true).custom_flags(no_link()).open(path)?;
+    let mut text = String::new();
+    (&lock).take(1024).read_to_string(&mut text)?;
+    Ok((lock, text))
+}
+
+/// Marks a directory that has nothing that would be removed.
+fn take_over(dir: &Path, path: &Path) -> Result<File, LocalError> {
+    for name in REMOVED {
+        let there = dir.join(name);
+        if there.symlink_metadata().is_ok() {
+            return Err(LocalError::NotOurs { path: there });
+        }
+    }
+    let mut lock =
+        OpenOptions::new().write(true).create_new(true).open(path).map_err(LocalError::file("make", path))?;
+    lock.write_all(MARK.as_bytes()).map_err(LocalError::file("write", path))?;
+    Ok(lock)
+}
+
+fn no_link() -> i32 {
+    (nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK).bits()
 }
 
 /// The directory, unless `--dir` names another one.
@@ -70,23 +97,40 @@ pub(super) fn private_directory(path: &Path) -> Result<(), LocalError> {
     fresh_directory(path, 0o700)
 }
 
+/// Makes an empty directory that jobs can enter; an earlier one is removed with its content.
+pub(super) fn open_directory(path: &Path) -> Result<(), LocalError> {
+    fresh_directory(path, 0o755)
+}
+
 /// Makes an empty directory that all jobs write to; an earlier one is removed with its content.
 pub(super) fn shared_directory(path: &Path) -> Result<(), LocalError> {
     fresh_directory(path, 0o1777)
 }
 
 fn fresh_directory(path: &Path, mode: u32) -> Result<(), LocalError> {
-    if path.exists() {
-        fs::remove_dir_all(path).map_err(LocalError::file("empty", path))?;
+    match path.symlink_metadata() {
+        Ok(there) if there.is_dir() => remove_tree(path).map_err(LocalError::file("empty", path))?,
+        Ok(_) => return Err(LocalError::NotOurs { path: path.to_owned() }),
+        Err(_) => {}
     }
-    fs::create_dir_all(path).map_err(LocalError::file("make", path))?;
+    fs::DirBuilder::new().mode(0o700).create(path).map_err(LocalError::file("make", path))?;
     // Not with the creation, whose mode the process's mask changes.
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(LocalError::file("open", path))
+}
+
+/// Writes a file that only its owner can read, in place of an earlier one. Whoever reads it sees one of the two.
+pub(super) fn private_file(path: &Path, text: &str) -> Result<(), LocalError> {
+    let new = path.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
+    written.and_then(|mut file| file.write_all(text.as_bytes())).map_err(LocalError::file("write", &new))?;
+    fs::rename(&new, path).map_err(LocalError::file("write", path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn only_one_can_run_in_a_directory() {
@@ -95,5 +139,48 @@ mod tests {
         assert!(matches!(working_directory(dir.path()), Err(LocalError::InUse(_))));
         drop(first);
         working_directory(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_with_content_of_somebody_else_is_refused_and_stays_as_it_is() {
+        let precious = tempfile::tempdir().unwrap();
+        fs::write(precious.path().join("thesis"), "years").unwrap();
+        type Make = fn(&Path, &Path);
+        let make: [(&str, Make); 6] = [
+            ("machines", |path, _| fs::create_dir(path).unwrap()),
+            ("logs", |path, precious| symlink(precious, path).unwrap()),
+            ("results", |path, _| symlink("nowhere", path).unwrap()),
+            ("env", |path, precious| symlink(precious.join("thesis"), path).unwrap()),
+            ("lock", |path, _| fs::write(path, "").unwrap()),
+            ("lock", |path, precious| symlink(precious.join("thesis"), path).unwrap()),
+        ];
+        for (name, make) in make {
+            let dir = tempfile::tempdir().unwrap();
+            make(&dir.path().join(name), precious.path());
+            let error = working_directory(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("--dir"), "{error}");
+            assert!(dir.path().join(name).symlink_metadata().is_ok(), "{name}");
+        }
+        assert_eq!(fs::read_to_string(precious.path().join("thesis")).unwrap(), "years");
+        let open = tempfile::tempdir().unwrap();
+        fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(working_directory(open.path()), Err(LocalError::OthersDirectory(_))));
+    }
+
+    #[test]
+    fn no_link_is_followed_in_our_own_directory() {
+        let (ours, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(other.path().join("thesis"), "years").unwrap();
+        let (dir, _lock) = working_directory(ours.path()).unwrap();
+        private_directory(&dir.join("logs")).unwrap();
+        symlink(other.path(), dir.join("logs/link")).unwrap();
+        private_directory(&dir.join("logs")).unwrap();
+        symlink(other.path(), dir.join("machines")).unwrap();
+        assert!(matches!(open_directory(&dir.join("machines")), Err(LocalError::NotOurs { .. })));
+        symlink(other.path().join("thesis"), dir.join("env")).unwrap();
+        private_file(&dir.join("env"), "KEY=1\n").unwrap();
+        assert_eq!(fs::read_to_string(other.path().join("thesis")).unwrap(), "years");
+        let env = dir.join("env").symlink_metadata().unwrap();
+        assert_eq!((env.is_file(), env.mode() & 0o777), (true, 0o600));
     }
 }

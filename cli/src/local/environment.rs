@@ -1,17 +1,15 @@
 //! The environment variables by which other programs find this system.
 //!
-//! Guarantees: only its owner can read the environment file, which holds the node key.
+//! Guarantees: only its owner can read the environment file, which holds the node key and the credentials of this start.
 
+use super::access::Access;
 use super::args::{LocalArgs, LocalAuth};
 use super::credentials;
-use super::directory::{NO_SECRET, Places, REGION};
+use super::directory::{self, Places, REGION};
 use super::error::LocalError;
 use super::functions;
 use super::secrets;
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// How old the functions' copies of the keys may be. Here time is short: a rotation is done within seconds.
@@ -25,7 +23,7 @@ pub(super) fn variables(
     args: &LocalArgs,
     places: &Places,
     key: &str,
-    secret_path: &str,
+    access: &Access,
     s3_endpoint: Option<&str>,
 ) -> BTreeMap<String, String> {
     let url = |route: &str| {
@@ -47,21 +45,23 @@ pub(super) fn variables(
         ("NODEKEEPER_SWEEP_URL", url("handles")),
         ("AWS_ENDPOINT_URL_DYNAMODB", format!("http://{}", places.dynamo)),
         ("AWS_ENDPOINT_URL_EC2", format!("http://{}", places.ec2)),
-        ("AWS_ENDPOINT_URL_SECRETS_MANAGER", format!("http://{}{secret_path}", places.page)),
+        ("AWS_ENDPOINT_URL_SECRETS_MANAGER", format!("http://{}{}", places.page, secrets::PATH)),
         ("AWS_ENDPOINT_URL_LAMBDA", places.functions.clone()),
         ("AWS_REGION", REGION.to_owned()),
-        ("AWS_ACCESS_KEY_ID", NO_SECRET.to_owned()),
-        ("AWS_SECRET_ACCESS_KEY", NO_SECRET.to_owned()),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
     ];
     let s3 = s3_endpoint.map(|url| ("AWS_ENDPOINT_URL_S3", url.to_owned()));
-    common.into_iter().chain(auth).chain(s3).map(|(name, value)| (name.to_owned(), value)).collect()
+    common
+        .into_iter()
+        .chain(access.variables())
+        .chain(auth)
+        .chain(s3)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// Writes lines that a shell and `cargo lambda watch --env-file` both read.
 pub(super) fn write_file(path: &Path, variables: &BTreeMap<String, String>) -> Result<(), LocalError> {
-    let what = || LocalError::file("write", path);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(what())?;
     let lines: String = variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-    file.write_all(lines.as_bytes()).map_err(what())
+    directory::private_file(path, &lines)
 }

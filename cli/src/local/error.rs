@@ -15,6 +15,13 @@ pub enum LocalError {
     #[error("another `nodekeeper local` runs in {0}: end it, or name another directory with --dir")]
     InUse(PathBuf),
     #[error(
+        "{path} is there, and `nodekeeper local` did not make it: it removes what has this name, so move it, or name another \
+         directory with --dir"
+    )]
+    NotOurs { path: PathBuf },
+    #[error("{0} belongs to another user, or everybody may write there: name a directory of your own with --dir")]
+    OthersDirectory(PathBuf),
+    #[error(
         "{what} cannot listen on port {port} of this machine (another `nodekeeper local` may run: end it, or give another \
          --port; 0 for any free ports)"
     )]

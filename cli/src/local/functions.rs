@@ -7,7 +7,9 @@ use super::credentials::LocalCredentials;
 use super::directory::REGION;
 use super::error::LocalError;
 use super::wake;
-use lambda_stand_in::{FunctionConfig, LambdaSettings, LogSink, Schedule, UrlAuth};
+use guard::Signatures;
+use guard::sigv4::Issuer;
+use lambda_stand_in::{FunctionConfig, LambdaSettings, LogSink, Schedule};
 use model::functions::{FUNCTIONS, Function, OPTIONAL, POLL_AND_SCALE, WEBHOOK};
 use model::time::Span;
 use model::webhook::ReceiverUrl;
@@ -38,6 +40,7 @@ pub(super) fn settings(
     variables: &BTreeMap<String, String>,
     credentials: &Arc<LocalCredentials>,
     webhook_key: Option<&str>,
+    invoke_auth: Signatures,
 ) -> LambdaSettings {
     let schedule = |(name, period): (&str, Span)| Schedule {
         function: name.to_owned(),
@@ -58,7 +61,8 @@ pub(super) fn settings(
         region: REGION.to_owned(),
         inherited_env: inherited.into_iter().filter_map(|(n, v)| Some((n.to_owned(), v.clone()?))).collect(),
         event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
-        url_auth: (args.node_auth == LocalAuth::Iam).then(|| Arc::clone(credentials) as Arc<dyn UrlAuth>),
+        url_auth: (args.node_auth == LocalAuth::Iam).then(|| Arc::clone(credentials) as Arc<dyn Issuer>),
+        invoke_auth: Some(invoke_auth),
     }
 }
 

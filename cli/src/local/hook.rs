@@ -187,7 +187,7 @@ mod tests {
             wrong.look(checks).into_iter().map(|c| (c.name, c.raised)).collect::<Vec<_>>()
         };
         let raised = |name: &str| (name.to_owned(), true);
-        let brake = [("brake#missing", Level::Wrong), ("brake#missing", Level::Wrong), ("waiting", Level::Note)];
+        let brake = [("brake#missing", Level::Wrong), ("brake#missing", Level::Wrong), ("waiting", Level::Look)];
         assert_eq!(look(&brake), [], "a start is wrong for a moment");
         assert_eq!(look(&brake), [raised("brake-missing")]);
         assert_eq!(look(&[brake[0], ("row", Level::Wrong)]), []);

@@ -9,7 +9,8 @@
 //! that left its parents and cleared its environment ends only with the whole program (see `processes`).
 //! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
-use super::directory::{NO_SECRET, REGION};
+use super::directory::{self, REGION};
+use super::error::LocalError;
 use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
@@ -19,6 +20,7 @@ use model::launch::{commands_in, node_file_in};
 use model::time::Time;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use remove_tree::remove_tree;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -39,6 +41,8 @@ const RESTART: Duration = Duration::from_secs(1);
 const CHECK: Duration = Duration::from_millis(50);
 /// The size of the console output: the last bytes of a machine's log, as many as EC2 keeps.
 const CONSOLE_BYTES: u64 = 64 * 1024;
+/// The keys for what stands for S3, which must take any.
+const S3_KEYS: &str = "local";
 /// The file that an agent makes in its home when its node is gone. The file means that the agent powered the machine
 /// off.
 const POWERED_OFF: &str = "powered-off";
@@ -48,7 +52,7 @@ const POWERED_OFF: &str = "powered-off";
 pub struct MachineSettings {
     /// The path of the agent's binary.
     pub agent: PathBuf,
-    /// The parent of the machines' directories.
+    /// The parent of the machines' directories: an absolute path in the locked working directory.
     pub dir: PathBuf,
     /// The directory of the machines' logs.
     pub logs: PathBuf,
@@ -133,12 +137,9 @@ pub struct Metadata {
 impl LocalMachines {
     /// Starts without machines. The receiver gets the instance ids of machines that power themselves off. Processes and
     /// files of an earlier, killed system in the directory are ended and removed.
-    pub fn new(settings: MachineSettings) -> io::Result<(Self, mpsc::UnboundedReceiver<String>)> {
-        fs::create_dir_all(&settings.dir)?;
-        let settings = MachineSettings { dir: settings.dir.canonicalize()?, ..settings };
+    pub fn new(settings: MachineSettings) -> Result<(Self, mpsc::UnboundedReceiver<String>), LocalError> {
         processes::kill_all(|| processes::of_machine(&settings.dir));
-        fs::remove_dir_all(&settings.dir)?;
-        fs::create_dir_all(&settings.dir)?;
+        directory::open_directory(&settings.dir)?;
         let (powered_off, receiver) = mpsc::unbounded_channel();
         Ok((Self(Arc::new(Inner { settings, up: Mutex::default(), powered_off })), receiver))
     }
@@ -195,7 +196,7 @@ impl Inner {
                 "some processes of a machine cannot be ended"
             );
         }
-        if let Err(error) = fs::remove_dir_all(&machine.dir) {
+        if let Err(error) = remove_tree(&machine.dir) {
             tracing::warn!(dir = %machine.dir.display(), %error, "the directory of a machine cannot be removed");
         }
         self.up().machines.remove(&machine.start.instance_id);
@@ -364,7 +365,7 @@ impl Machine {
         command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
         if let Some(endpoint) = &settings.s3_endpoint {
             command.env("AWS_ENDPOINT_URL_S3", endpoint).env("AWS_REGION", REGION);
-            command.env("AWS_ACCESS_KEY_ID", NO_SECRET).env("AWS_SECRET_ACCESS_KEY", NO_SECRET);
+            command.env("AWS_ACCESS_KEY_ID", S3_KEYS).env("AWS_SECRET_ACCESS_KEY", S3_KEYS);
         }
         let log = self.log()?;
         command.current_dir(&self.dir).process_group(0).stdin(Stdio::null());

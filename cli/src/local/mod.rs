@@ -6,7 +6,8 @@
 //! page shows everything live ([`page`]).
 //!
 //! Guarantees: every process that it starts ends with it, daemons started by jobs included; it
-//! writes below one directory only; it listens on the loopback address only.
+//! writes below one directory only; it listens on the loopback address
+//! only, where only programs of its user that have the credentials of this start can change anything (`access`).
 //! Does not: limit a machine to its size, or keep machines over a restart.
 //! With `--data` the tables stay, and the functions launch a new fleet.
 //!
@@ -18,6 +19,8 @@
 //! | `ports` | the addresses of the parts |
 //! | `binaries` | finds the functions and the agent, and builds them in a source tree |
 //! | `directory`, `environment` | the working directory and its lock, the environment file |
+//! | `access` | the credentials of this start, and what every port asks for |
+//! | `dynamo` | the embedded DynamoDB over HTTP |
 //! | `database`, `region`, `functions` | the embedded DynamoDB, what EC2 offers, the functions |
 //! | `wake` | the schedules of functions that run elsewhere |
 //! | `triggers`, `hook` | what AWS does with the tables' streams, and with alarms for the webhook |
@@ -25,12 +28,14 @@
 //! | [`page`] | the page and the machines' metadata service |
 //! | `demo` | the demonstration and its checks |
 
+mod access;
 mod args;
 mod binaries;
 mod credentials;
 mod database;
 mod demo;
 mod directory;
+mod dynamo;
 mod environment;
 mod error;
 mod functions;

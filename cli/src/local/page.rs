@@ -3,11 +3,14 @@
 //! Guarantees: the page is the same as that of any other cluster (`web`); it also shows the processes of this machine.
 //! Does not: change anything; the commands do.
 
+use super::access::{Access, programs_only};
 use super::args::{LocalArgs, LocalEnv};
 use super::credentials::{LocalCredentials, ROLE};
-use super::directory::{REGION, sdk_config};
+use super::directory::REGION;
 use super::machines::{LocalMachines, Metadata};
+use super::secrets;
 use crate::web::{self, Extra, Pace, Source};
+use aws_config::SdkConfig;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -18,7 +21,6 @@ use lambda_stand_in::Lambda;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, NODE_TAG, SIZE_TAG};
 use serde_json::json;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use store::Store;
 use tokio::net::TcpListener;
@@ -45,7 +47,7 @@ impl Page {
     pub(super) fn new(
         store: Store,
         ec2: Arc<Ec2>,
-        ec2_at: SocketAddr,
+        ec2_at: &SdkConfig,
         machines: LocalMachines,
         lambda: Option<Arc<Lambda>>,
         args: &LocalArgs,
@@ -55,7 +57,7 @@ impl Page {
             cluster: args.cluster.to_string(),
             store,
             // EC2 as the functions see it.
-            cloud: Arc::new(Cloud::connect(&sdk_config(ec2_at), args.cluster.clone())),
+            cloud: Arc::new(Cloud::connect(ec2_at, args.cluster.clone())),
             clock: Arc::clone(&env.clock),
             pace: Pace::Local,
             extra: Some(processes(ec2, lambda)),
@@ -88,17 +90,14 @@ fn processes(ec2: Arc<Ec2>, lambda: Option<Arc<Lambda>>) -> Extra {
 }
 
 /// Serves the page and the local secret until the listener fails or the future is dropped.
-pub(super) async fn serve(listener: TcpListener, page: Page, secrets: Router) {
+pub(super) async fn serve(listener: TcpListener, page: Page, secrets: Router, access: Access) {
     let shown = web::router(page.source.clone());
-    let router = Router::new()
+    let metadata = Router::new()
         .route("/metadata/{instance_id}/latest/api/token", put(|| async { TOKEN }))
         .route("/metadata/{instance_id}/latest/meta-data/{*path}", get(metadata))
-        .with_state(Arc::new(page))
-        .merge(shown)
-        .merge(secrets);
-    if let Err(error) = web::serve(listener, router).await {
-        tracing::error!(%error, "the page is no longer served: restart");
-    }
+        .with_state(Arc::new(page));
+    let secrets = access.signed(secrets, "secretsmanager", secrets::unsigned);
+    access.serve("the page", listener, programs_only(metadata).merge(secrets).merge(shown)).await;
 }
 
 /// The node id of an instance: its tag, or its place in its batch.

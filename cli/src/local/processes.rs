@@ -1,7 +1,8 @@
 //! The processes in `/proc`: which belong to a machine, and which descend from this program.
 //!
 //! A process belongs to a machine if its `HOME` is the machine's directory: supervisors and jobs inherit it. The
-//! sessions and descendants of such a process belong to the machine too. A process that has cleared its environment and
+//! descendants of such a process belong to the machine too, and the whole session that such a process leads. An agent leads no
+//! session: it shares the one of the terminal in which its system was started. A process that has cleared its environment and
 //! left its parents cannot be found in this way. It is ended when this program ends, because this program adopts
 //! orphans ([`adopt_orphans`]).
 //!
@@ -43,7 +44,8 @@ impl ProcessEntry {
         let field = |n: usize| tail.split_ascii_whitespace().nth(n);
         Some(Self {
             pid: head.split_once(' ')?.0.parse().ok()?,
-            zombie: matches!(field(0)?, "Z" | "X"),
+            // With more threads than one, only the main thread has ended.
+            zombie: matches!(field(0)?, "Z" | "X") && field(17)?.parse::<u32>().ok()? <= 1,
             parent: field(1)?.parse().ok()?,
             session: field(3)?.parse().ok()?,
         })
@@ -51,7 +53,13 @@ impl ProcessEntry {
 
     /// Whether the process was started with a `HOME` at or below `dir`.
     fn lives_in(&self, dir: &Path) -> bool {
-        let environ = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
+        let of_main_thread = Path::new("/proc").join(self.pid.to_string());
+        // A main thread that has ended does not know it any more.
+        let of_threads = fs::read_dir(of_main_thread.join("task")).into_iter().flatten().flatten().map(|t| t.path());
+        let mut environs = std::iter::once(of_main_thread)
+            .chain(of_threads)
+            .filter_map(|of| fs::read(of.join("environ")).ok().filter(|environ| !environ.is_empty()));
+        let environ = environs.next().unwrap_or_default();
         let home = environ.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"HOME="));
         home.is_some_and(|home| Path::new(std::ffi::OsStr::from_bytes(home)).starts_with(dir))
     }
@@ -85,22 +93,11 @@ pub(super) fn reap_orphans() {
 pub(super) fn of_machine(dir: &Path) -> Vec<i32> {
     let processes = all();
     let own = own_pid();
-    let own_session = processes.iter().find(|p| p.pid == own).map(|p| p.session);
     let alive: Vec<ProcessEntry> = processes.into_iter().filter(|p| !p.zombie && p.pid != own).collect();
     let mut found: BTreeSet<i32> = alive.iter().filter(|p| p.lives_in(dir)).map(|p| p.pid).collect();
     loop {
-        // A supervisor has a session of its own; an agent shares the session of this program.
-        let sessions: BTreeSet<i32> = alive
-            .iter()
-            .filter(|p| found.contains(&p.pid))
-            .map(|p| p.session)
-            .filter(|s| Some(*s) != own_session)
-            .collect();
-        let more: Vec<i32> = alive
-            .iter()
-            .filter(|p| !found.contains(&p.pid) && (found.contains(&p.parent) || sessions.contains(&p.session)))
-            .map(|p| p.pid)
-            .collect();
+        let belongs = |p: &&ProcessEntry| found.contains(&p.parent) || found.contains(&p.session);
+        let more: Vec<i32> = alive.iter().filter(|p| !found.contains(&p.pid)).filter(belongs).map(|p| p.pid).collect();
         if more.is_empty() {
             return found.into_iter().collect();
         }
@@ -146,6 +143,8 @@ mod tests {
     fn a_name_cannot_confuse_the_parser() {
         let stat = "42 (a) b (c) Z 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
         assert_eq!(ProcessEntry::parse(stat), Some(ProcessEntry { pid: 42, parent: 7, session: 41, zombie: true }));
+        let main_thread_ended = ProcessEntry::parse(&stat.replace("0 1 0", "0 2 0")).unwrap();
+        assert!(!main_thread_ended.zombie, "another thread runs");
         for bad in ["", "42", "42 (x", "42 (x) R", "x (x) R 1 1 1"] {
             assert_eq!(ProcessEntry::parse(bad), None, "{bad}");
         }
@@ -172,5 +171,29 @@ mod tests {
         assert!(stranger.try_wait().unwrap().is_none(), "a process of no machine was killed");
         stranger.kill().unwrap();
         stranger.wait().unwrap();
+    }
+
+    #[test]
+    fn the_terminal_session_in_which_an_agent_runs_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        // A terminal with an agent, and with something else.
+        let script = format!("HOME={}/i-1 sleep 603 & sleep 604 & echo $! && wait", dir.path().display());
+        let mut terminal = Command::new("setsid");
+        terminal.args(["sh", "-c", &script]).env("HOME", "/").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut terminal = terminal.spawn().unwrap();
+        let mut other = String::new();
+        let mut said = std::io::BufReader::new(terminal.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut said, &mut other).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        while of_machine(dir.path()).is_empty() {
+            assert!(Instant::now() < until);
+            std::thread::sleep(CHECK);
+        }
+        assert_eq!(of_machine(dir.path()).len(), 1);
+        assert_eq!(kill_all(|| of_machine(dir.path())), 0);
+        let other: i32 = other.trim().parse().unwrap();
+        assert!(ProcessEntry::read(other).is_some_and(|p| !p.zombie) && terminal.try_wait().unwrap().is_none());
+        kill(Pid::from_raw(other), Signal::SIGKILL).unwrap();
+        terminal.wait().unwrap();
     }
 }

@@ -1,8 +1,8 @@
 //! The local secret of the nodes' master key: the two calls of Secrets Manager that nodekeeper makes.
 //!
 //! Guarantees: a new value moves the labels AWSCURRENT and AWSPREVIOUS as Secrets Manager moves them; a request token
-//! stores one value. Only a caller that knows the address, which stands in the environment file, reads the key.
-//! Does not: check signatures, or keep the key after the local system ends.
+//! stores one value.
+//! Does not: check signatures (`guard` does), or keep the key after the local system ends.
 
 use super::args::Clock;
 use axum::Router;
@@ -11,7 +11,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use model::auth::hex;
 use model::time::Time;
 use serde_json::{Value, json};
 use std::fmt;
@@ -20,10 +19,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The name of the secret.
 pub(crate) const NAME: &str = "nodekeeper-local-node-key";
 
-/// The secret, and the path at which it is served.
+/// The path of its URL.
+pub(crate) const PATH: &str = "/secrets";
+
+/// The secret.
 #[derive(Clone)]
 pub(crate) struct LocalSecret {
-    path: String,
     clock: Clock,
     /// The values with their request tokens, and when they were stored; the current one last.
     values: Arc<Mutex<Vec<(String, String, Time)>>>,
@@ -38,20 +39,13 @@ impl fmt::Debug for LocalSecret {
 impl LocalSecret {
     /// The secret with this value, which counts as stored long ago.
     pub(crate) fn new(value: &str, clock: Clock) -> Self {
-        #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
-        let path = format!("/secrets/{}", hex(&rand::random::<[u8; 16]>()));
         let first = ("first".to_owned(), value.to_owned(), Time::from_ms(0));
-        Self { path, clock, values: Arc::new(Mutex::new(vec![first])) }
-    }
-
-    /// The path of its URL.
-    pub(crate) fn path(&self) -> &str {
-        &self.path
+        Self { clock, values: Arc::new(Mutex::new(vec![first])) }
     }
 
     /// What serves it.
     pub(crate) fn router(&self) -> Router {
-        Router::new().route(&format!("{}/", self.path), post(call)).with_state(self.clone())
+        Router::new().route(&format!("{PATH}/"), post(call)).with_state(self.clone())
     }
 
     fn answer(&self, operation: &str, request: &Value) -> Result<Value, (&'static str, String)> {
@@ -85,6 +79,12 @@ impl LocalSecret {
             _ => Err(("InvalidRequestException", format!("{operation} is not emulated here"))),
         }
     }
+}
+
+/// The answer to a request without valid credentials.
+pub(crate) fn unsigned(why: &str) -> Response {
+    let answer = json!({"__type": "UnrecognizedClientException", "message": why});
+    (StatusCode::BAD_REQUEST, [("content-type", "application/x-amz-json-1.1")], answer.to_string()).into_response()
 }
 
 async fn call(State(secret): State<LocalSecret>, headers: HeaderMap, body: Bytes) -> Response {

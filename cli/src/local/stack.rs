@@ -6,6 +6,7 @@
 //! [`Stack::shut_down`] returns when no function and no machine is left.
 //! Does not: decide when to end, or print to the terminal; `run` does.
 
+use super::access::{Access, programs_only};
 use super::args::{Clock, LocalArgs, LocalAuth, LocalEnv};
 use super::binaries::Binaries;
 use super::credentials::LocalCredentials;
@@ -67,11 +68,12 @@ impl Stack {
 
         let ports = Ports::bind(args).await?;
         let places = ports.places(args, dir)?;
+        let access = Access::new(env);
         let secret = LocalSecret::new(&key, Arc::clone(&env.clock));
-        let variables = environment::variables(args, &places, &key, secret.path(), env.s3_endpoint.as_deref());
+        let variables = environment::variables(args, &places, &key, &access, env.s3_endpoint.as_deref());
         environment::write_file(&places.env_file, &variables)?;
 
-        let store = database::start(args, ports.dynamo, places.dynamo, &mut tasks).await?;
+        let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
         let settings = MachineSettings {
@@ -85,13 +87,14 @@ impl Stack {
             rust_log: env.rust_log.clone(),
             s3_endpoint: env.s3_endpoint.clone(),
         };
-        let (machines, ec2) = start_ec2(settings, env, &policy, ports.ec2, &mut tasks)?;
+        let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
         let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
         let webhook_key = args.webhook.as_ref().map(|_| webhook_key(args.webhook_secret.as_deref()));
         let lambda = match ports.lambda {
             Some(listener) => {
-                let settings =
-                    functions::settings(args, env, binaries, &variables, &credentials, webhook_key.as_deref());
+                let key = webhook_key.as_deref();
+                let signed = access.signatures("lambda", lambda_stand_in::unsigned);
+                let settings = functions::settings(args, env, binaries, &variables, &credentials, key, signed);
                 Some(start_lambda(settings, env, &places, listener)?)
             }
             None => {
@@ -99,14 +102,22 @@ impl Stack {
                 None
             }
         };
-        let page = Page::new(store.clone(), Arc::clone(&ec2), places.ec2, machines.clone(), lambda.clone(), args, env);
+        let page = Page::new(
+            store.clone(),
+            Arc::clone(&ec2),
+            &access.sdk_config(places.ec2),
+            machines.clone(),
+            lambda.clone(),
+            args,
+            env,
+        );
         let page = page.with_credentials((args.node_auth == LocalAuth::Iam).then_some(credentials));
         if let Some(lambda) = &lambda {
             let ended =
                 webhook_key.as_ref().map(|_| start_webhook(args, env, &store, page.cloud(), lambda, &mut tasks));
-            tasks.spawn(triggers::wake(store.clone(), Arc::clone(lambda), ended));
+            tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(lambda), ended));
         }
-        tasks.spawn(page::serve(ports.page, page, secret.router()));
+        tasks.spawn(page::serve(ports.page, page, secret.router(), access));
         tasks.spawn(reap_orphans());
         let clock = Arc::clone(&env.clock);
         Ok(Self {
@@ -169,19 +180,17 @@ fn start_webhook(
 fn start_ec2(
     settings: MachineSettings,
     env: &LocalEnv,
+    access: &Access,
     policy: &Policy,
     listener: TcpListener,
     tasks: &mut JoinSet<()>,
 ) -> Result<(LocalMachines, Arc<Ec2>), LocalError> {
-    let failed = LocalError::file("prepare", settings.dir.clone());
-    let (machines, mut powered_off) = LocalMachines::new(settings).map_err(failed)?;
+    let (machines, mut powered_off) = LocalMachines::new(settings)?;
     let ec2 = Ec2::new(region(policy), Arc::clone(&env.clock), Arc::new(machines.clone()));
-    let (served, informed) = (Arc::clone(&ec2), Arc::clone(&ec2));
-    tasks.spawn(async move {
-        if let Err(error) = ec2_stand_in::serve(listener, served).await {
-            tracing::error!(%error, "the stand-in for EC2 no longer listens: restart");
-        }
-    });
+    let (kept, informed, access) = (Arc::clone(&ec2), Arc::clone(&ec2), access.clone());
+    let router = access.signed(ec2.api(), "ec2", Ec2::unsigned).merge(programs_only(ec2.controls()));
+    tasks.spawn(async move { access.serve("the stand-in for EC2", listener, router).await });
+    tasks.spawn(async move { kept.keep_advancing().await });
     tasks.spawn(async move {
         while let Some(instance_id) = powered_off.recv().await {
             informed.powered_off(&instance_id);

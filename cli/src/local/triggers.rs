@@ -1,10 +1,12 @@
 //! The streams of the tables jobs and allocs, which wake poll-and-scale: a new job, and an alloc that ended. What has ended is
 //! also what the webhook tells of.
 //!
-//! Guarantees: a job or an end that stays for [`INTERVAL`] is noticed.
-//! Does not: read a stream. It compares the lists of waiting jobs and of live allocs, which the local tables give
-//! cheaply.
+//! The embedded database tells which rows were written. Only those are read, so that a queue that stands still costs nothing.
+//!
+//! Guarantees: a job or an end that stays for [`TOGETHER`] is noticed.
+//! Does not: read the streams of the database, which it would keep for ever.
 
+use super::dynamo::Written;
 use lambda_stand_in::Lambda;
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId};
@@ -12,61 +14,129 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{DbError, Store};
-use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{MissedTickBehavior, interval};
+use store::{DbError, Store, Table};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::sleep;
 
-/// How often the tables are looked at.
-const INTERVAL: Duration = Duration::from_millis(200);
+/// How long writes are gathered before they are looked at together.
+const TOGETHER: Duration = Duration::from_millis(200);
 
-/// What the last look showed.
-#[derive(Default)]
-struct Seen {
+/// Jobs and allocs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rows {
     jobs: BTreeSet<JobId>,
     allocs: BTreeSet<AllocId>,
 }
 
-/// Wakes poll-and-scale for each new job and each ended alloc, until the future is dropped. `ended` gets the jobs that no longer
-/// wait or run.
-pub(super) async fn wake(store: Store, lambda: Arc<Lambda>, ended: Option<UnboundedSender<BTreeSet<JobId>>>) {
-    let mut ticks = interval(INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut before = Seen::default();
+/// What changed with some writes.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Change {
+    inserted: bool,
+    /// An alloc ended.
+    freed: bool,
+    /// The jobs that no longer wait or run.
+    ended: BTreeSet<JobId>,
+}
+
+/// Wakes poll-and-scale for each new job and each ended alloc, until nothing is written any more. `ended` gets the jobs that
+/// no longer wait or run.
+pub(super) async fn wake(
+    store: Store,
+    mut written: UnboundedReceiver<Written>,
+    lambda: Arc<Lambda>,
+    ended: Option<UnboundedSender<BTreeSet<JobId>>>,
+) {
+    let mut open = Rows::default();
+    let mut touched = match all_open(&store).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            tracing::warn!(%error, "the tables cannot be read: jobs that are there already do not wake poll-and-scale");
+            Rows::default()
+        }
+    };
     loop {
-        ticks.tick().await;
-        let now = match look(&store).await {
-            Ok(now) => now,
-            Err(error) => {
-                tracing::debug!(%error, "the tables cannot be read");
-                continue;
+        match still_open(&store, &touched).await {
+            Ok(now) => {
+                tell(open.look(&touched, now), &lambda, ended.as_ref());
+                touched = Rows::default();
             }
-        };
-        if let Some(event) = event(&before, &now)
-            && let Err(error) = lambda.send_event(POLL_AND_SCALE.name, &event)
-        {
-            tracing::debug!(%error, "poll-and-scale cannot be woken");
+            // They are looked at again with the next writes.
+            Err(error) => tracing::debug!(%error, "the tables cannot be read"),
         }
-        let gone: BTreeSet<JobId> = before.jobs.difference(&now.jobs).copied().collect();
-        if let Some(ended) = ended.as_ref().filter(|_| !gone.is_empty()) {
-            // The other side ends together with this.
-            drop(ended.send(gone));
+        let Some(first) = written.recv().await else { return };
+        touched.add(&first);
+        sleep(TOGETHER).await;
+        while let Ok(more) = written.try_recv() {
+            touched.add(&more);
         }
-        before = now;
     }
 }
 
-async fn look(store: &Store) -> Result<Seen, DbError> {
-    let jobs = store.queue().await?.into_iter().map(|job| job.job_id).collect();
-    let allocs = store.live_allocs().await?.into_iter().map(|alloc| alloc.alloc_id).collect();
-    Ok(Seen { jobs, allocs })
+fn tell(change: Change, lambda: &Lambda, ended: Option<&UnboundedSender<BTreeSet<JobId>>>) {
+    if let Some(event) = change.event()
+        && let Err(error) = lambda.send_event(POLL_AND_SCALE.name, &event)
+    {
+        tracing::debug!(%error, "poll-and-scale cannot be woken");
+    }
+    if let Some(ended) = ended.filter(|_| !change.ended.is_empty()) {
+        // The other side ends together with this.
+        drop(ended.send(change.ended));
+    }
 }
 
-/// The event of what is new; `None` if nothing wakes the function.
-fn event(before: &Seen, now: &Seen) -> Option<serde_json::Value> {
-    let inserted = now.jobs.difference(&before.jobs).next().map(|_| json!({"eventName": "INSERT"}));
-    let ended = before.allocs.difference(&now.allocs).next().map(|_| json!({"eventName": "MODIFY"}));
-    let records: Vec<_> = inserted.into_iter().chain(ended).collect();
-    (!records.is_empty()).then(|| json!({ "Records": records }))
+/// All jobs that wait or run, and all live allocs.
+async fn all_open(store: &Store) -> Result<Rows, DbError> {
+    let jobs = store.queue().await?.into_iter().map(|job| job.job_id).collect();
+    let allocs = store.live_allocs().await?.into_iter().map(|alloc| alloc.alloc_id).collect();
+    Ok(Rows { jobs, allocs })
+}
+
+/// Those of the rows that have not ended.
+async fn still_open(store: &Store, touched: &Rows) -> Result<Rows, DbError> {
+    let jobs = store.jobs_of(touched.jobs.iter().copied()).await?.rows;
+    let allocs = store.allocs_listed(touched.allocs.iter().copied()).await?.rows;
+    Ok(Rows {
+        jobs: jobs.iter().filter(|job| !job.summary.state.is_ended()).map(|job| job.summary.job_id).collect(),
+        allocs: allocs
+            .iter()
+            .filter(|alloc| !alloc.summary.client.is_final())
+            .map(|alloc| alloc.summary.alloc_id)
+            .collect(),
+    })
+}
+
+impl Rows {
+    fn add(&mut self, written: &Written) {
+        match written.table {
+            Table::Jobs => self.jobs.extend(written.key.parse::<JobId>()),
+            Table::Allocs => self.allocs.extend(written.key.parse::<AllocId>()),
+            _ => {}
+        }
+    }
+
+    /// Notes which of the touched rows are open now, and says what changed.
+    fn look(&mut self, touched: &Self, now: Self) -> Change {
+        let change = Change {
+            inserted: now.jobs.difference(&self.jobs).next().is_some(),
+            freed: touched.allocs.iter().any(|id| self.allocs.contains(id) && !now.allocs.contains(id)),
+            ended: touched.jobs.iter().filter(|id| self.jobs.contains(id) && !now.jobs.contains(id)).copied().collect(),
+        };
+        self.jobs.retain(|id| !touched.jobs.contains(id));
+        self.allocs.retain(|id| !touched.allocs.contains(id));
+        self.jobs.extend(now.jobs);
+        self.allocs.extend(now.allocs);
+        change
+    }
+}
+
+impl Change {
+    /// The event of what is new; `None` if nothing wakes the function.
+    fn event(&self) -> Option<serde_json::Value> {
+        let inserted = self.inserted.then(|| json!({"eventName": "INSERT"}));
+        let freed = self.freed.then(|| json!({"eventName": "MODIFY"}));
+        let records: Vec<_> = inserted.into_iter().chain(freed).collect();
+        (!records.is_empty()).then(|| json!({ "Records": records }))
+    }
 }
 
 #[cfg(test)]
@@ -74,23 +144,48 @@ mod tests {
     use super::*;
     use model::ids::Ulid;
 
-    #[test]
-    fn a_new_job_and_an_ended_alloc_wake_the_function_and_nothing_else_does() {
+    fn rows(jobs: &[u128], allocs: &[u128]) -> Rows {
         let job = |n| JobId::new(Ulid::from_parts(1, n));
         let alloc = |n| AllocId { job_id: job(n), member: 0, copy: 0 };
-        let seen = |jobs: &[u128], allocs: &[u128]| Seen {
-            jobs: jobs.iter().map(|n| job(*n)).collect(),
-            allocs: allocs.iter().map(|n| alloc(*n)).collect(),
-        };
-        let names = |before: &Seen, now: &Seen| {
-            let records = event(before, now)?["Records"].as_array()?.clone();
-            Some(records.iter().map(|r| r["eventName"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "))
-        };
-        assert_eq!(names(&seen(&[1], &[1]), &seen(&[1], &[1])), None);
-        assert_eq!(names(&seen(&[1], &[]), &seen(&[1], &[1])), None, "a placement is our own write");
-        assert_eq!(names(&seen(&[1, 2], &[]), &seen(&[1], &[])), None);
-        assert_eq!(names(&seen(&[1], &[]), &seen(&[1, 2], &[])).as_deref(), Some("INSERT"));
-        assert_eq!(names(&seen(&[1], &[1]), &seen(&[1], &[])).as_deref(), Some("MODIFY"));
-        assert_eq!(names(&seen(&[1], &[1]), &seen(&[2], &[2])).as_deref(), Some("INSERT MODIFY"));
+        Rows { jobs: jobs.iter().map(|n| job(*n)).collect(), allocs: allocs.iter().map(|n| alloc(*n)).collect() }
+    }
+
+    #[test]
+    fn a_new_job_and_an_ended_alloc_wake_the_function_and_nothing_else_does() {
+        // What was open, which rows were written, which of them are open now; what wakes, and how many jobs ended.
+        let cases = [
+            (rows(&[], &[]), rows(&[1], &[]), rows(&[1], &[]), Some("INSERT"), 0),
+            (rows(&[1], &[]), rows(&[1], &[]), rows(&[1], &[]), None, 0),
+            // A placement is our own write.
+            (rows(&[1], &[]), rows(&[1], &[1]), rows(&[1], &[1]), None, 0),
+            (rows(&[1, 2], &[]), rows(&[2], &[]), rows(&[], &[]), None, 1),
+            (rows(&[1], &[1]), rows(&[], &[1]), rows(&[], &[]), Some("MODIFY"), 0),
+            (rows(&[1], &[1]), rows(&[1, 2], &[1, 2]), rows(&[2], &[2]), Some("INSERT MODIFY"), 1),
+            // It came and went between two looks.
+            (rows(&[], &[]), rows(&[1], &[1]), rows(&[], &[]), None, 0),
+        ];
+        for (mut open, touched, now, wakes, ended) in cases {
+            let was = format!("{open:?} {touched:?}");
+            let untouched = open.jobs.difference(&touched.jobs).count();
+            let change = open.look(&touched, now.clone());
+            let records = change.event().map(|event| event["Records"].as_array().unwrap().clone());
+            let names = records
+                .map(|r| r.iter().map(|r| r["eventName"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "));
+            assert_eq!((names.as_deref(), change.ended.len()), (wakes, ended), "{was}");
+            assert_eq!(open.jobs.len(), untouched + now.jobs.len(), "{was}");
+        }
+    }
+
+    #[test]
+    fn written_keys_are_read_and_other_text_is_left_out() {
+        let mut touched = Rows::default();
+        let wanted = rows(&[1], &[1]);
+        let (job, alloc) = (wanted.jobs.first().unwrap(), wanted.allocs.first().unwrap());
+        for (table, key) in
+            [(Table::Jobs, job.to_string()), (Table::Allocs, alloc.to_string()), (Table::Jobs, "?".into())]
+        {
+            touched.add(&Written { table, key });
+        }
+        assert_eq!(touched, wanted);
     }
 }

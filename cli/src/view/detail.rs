@@ -8,7 +8,7 @@ use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::stored::S3Place;
 use model::time::Time;
-use model::{Alloc, Desired, Job, NodeRecord};
+use model::{Alloc, Desired, EndCause, Job, NodeRecord};
 use past::{NodeLife, Past, Segment};
 use serde::Serialize;
 use store::{DbError, Store};
@@ -60,6 +60,9 @@ pub(crate) struct AllocRow {
     pub(crate) finished_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<EndCause>,
+    /// The cause in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) message: Option<String>,
     /// The end of its output.
@@ -116,7 +119,8 @@ impl AllocRow {
             started_at: seen.started_at,
             finished_at: alloc.finished_at,
             exit_code: alloc.exit_code,
-            message: alloc.message,
+            message: alloc.cause.as_ref().map(ToString::to_string),
+            cause: alloc.cause,
             log_tail: alloc.log_tail,
             output_s3: alloc.output_s3,
         }

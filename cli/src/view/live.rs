@@ -11,7 +11,7 @@ use model::cloud::Cloud;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::money::Usd;
 use model::time::{Span, Time};
-use model::{Capacity, Intent, Job, JobState, JobSummary, Market, NodeRecord};
+use model::{Capacity, EndCause, Intent, Job, JobState, JobSummary, Market, NodeRecord};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -55,6 +55,11 @@ pub(crate) struct JobRow {
     /// Why it waits; otherwise why it is in its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// Why it ended, or why its last try did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<EndCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<String>,
     /// Where its allocs are.
@@ -180,7 +185,7 @@ impl Live {
             assigned_at: life.map(|l| l.assigned_at),
             heard_at: record.contact().map(|c| c.last_ping_at),
             busy: record.contact().is_some_and(|c| c.busy),
-            reason: record.reason.clone(),
+            reason: record.why(),
             next: self.seen.next.as_ref().ok().and_then(|n| n.of_slot(record.slot)).map(str::to_owned),
             allocs: life.map_or(0, |l| l.allocs.len()),
             work: life.map(|l| l.allocs.iter().take(NAMED).map(named).collect()).unwrap_or_default(),
@@ -229,6 +234,8 @@ impl JobRow {
             submitted_at: job.submitted_at,
             finished_at: None,
             reason: None,
+            cause: job.tries.cause.clone(),
+            exit_code: job.tries.cause.as_ref().and_then(EndCause::exit_code),
             command: None,
             slots: Vec::new(),
         }

@@ -73,6 +73,7 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
         "local": web.source.extra.is_some(),
         "version": env!("CARGO_PKG_VERSION"),
         "status": live.status,
+        "verdict": live.status.verdict(),
         "explained": explained,
         "purposes": purposes,
     });

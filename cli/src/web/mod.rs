@@ -2,14 +2,15 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `guard` | who may ask: only this machine, by a name of this machine |
+//! | `guard` | what a browser may do with an answer; the crate `guard` says who may ask |
 //! | `api` | the answers in JSON, as `docs/contract.md#section-5` says |
 //! | `metrics` | the same numbers for Prometheus |
 //! | `assets` | the files of the page |
 //!
 //! Guarantees: it changes nothing; it never shows the environment of a job; nothing is loaded from elsewhere; nothing is
 //! read while nobody looks.
-//! Does not: ask who looks. It must be served on the loopback address.
+//! Does not: ask which person looks. It must be served on the loopback address, where only programs of the same user get an
+//! answer.
 
 mod api;
 mod assets;
@@ -21,13 +22,15 @@ mod tests;
 pub use crate::view::{Extra, Pace, Source};
 
 use crate::view::Views;
+use ::guard::{Listener, Owner};
 use axum::Router;
+use axum::http::StatusCode;
 use axum::routing::get;
 use std::io;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// The page and its API. [`guarded`] must be around it.
+/// The page and its API, for people on this machine and for no page of another site.
 pub fn router(source: Source) -> Router {
     let api = Router::new()
         .route("/api/overview", get(api::overview))
@@ -41,15 +44,11 @@ pub fn router(source: Source) -> Router {
         .route("/api/local", get(api::local))
         .route("/metrics", get(metrics::answer))
         .with_state(Arc::new(Views::new(source)));
-    api.merge(assets::router())
+    let all = api.merge(assets::router()).fallback(|| async { StatusCode::NOT_FOUND });
+    all.layer(axum::middleware::from_fn(guard::check))
 }
 
-/// The router, for requests of this machine only.
-pub fn guarded(router: Router) -> Router {
-    router.layer(axum::middleware::from_fn(guard::check))
-}
-
-/// Serves until the listener fails or the future is dropped.
-pub async fn serve(listener: TcpListener, router: Router) -> io::Result<()> {
-    axum::serve(listener, guarded(router)).await
+/// Serves the owner's programs, until the listener fails or the future is dropped.
+pub async fn serve(listener: TcpListener, owner: Owner, router: Router) -> io::Result<()> {
+    axum::serve(Listener::new(listener, owner), router).await
 }

@@ -100,7 +100,7 @@ impl Acting<'_> {
         }
         let keep = Retention::of(&self.run.seen.policy);
         steps::clean_node(self.run.store, &record, reason, conditions, keep, now).await?;
-        steps::end_quota_pause(self.run.store, &self.run.seen.control, now).await;
+        steps::end_quota_limits(self.run.store, &self.run.seen.control, &record, now).await;
         Ok(())
     }
 

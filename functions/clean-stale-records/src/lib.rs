@@ -19,7 +19,7 @@ use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError};
 use runtime::run::Run;
-use runtime::unusual::Unusual;
+use runtime::signs::{self, Facts};
 use runtime::watchdog;
 use serde_json::Value;
 use store::Store;
@@ -39,12 +39,12 @@ async fn run(store: &Store, cloud: &dyn Cloud, dry_run: bool, clock: RunClock) -
     let now = clock.now();
     let plan = plan(&seen, now);
     let orphans = plan.actions.iter().filter(|p| matches!(p.action, Action::TerminateOrphan { .. })).count();
-    let unusual = Unusual::by_clean(&seen, orphans, now);
+    let measured = signs::measured(&CLEAN_STALE_RECORDS, &Facts::of_run(CLEAN_STALE_RECORDS, &seen, orphans, now));
     let (actions, ran) = if dry_run {
         let plan = act::confirm(store, cloud, &seen, plan).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         (act::act(Run::new(CLEAN_STALE_RECORDS, store, &seen, clock), cloud, &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).finding(unusual))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).finding(measured))
 }

@@ -223,7 +223,7 @@ fn orphans(
 /// Deletes the entries of the control table that ended long ago. Otherwise they would become more with each instance type and
 /// zone that was ever short.
 fn over(seen: &Observation, now: Time, plan: &mut Plan) {
-    let is_over = |(key, row): &(&ControlKey, &EntryRow)| row.is_over(key, seen.policy_version, now);
+    let is_over = |(key, row): &(&ControlKey, &EntryRow)| row.is_over(key, now);
     for (key, row) in seen.control.entries().filter(is_over) {
         let text = key.to_string();
         let reason = match key {

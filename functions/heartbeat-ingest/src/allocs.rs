@@ -6,7 +6,7 @@
 //! Does not: place or stop allocs; poll-and-scale does.
 
 use crate::orders::Orders;
-use crate::{Ingest, RACES, internal, unwritten};
+use crate::{AT_ONCE_S, Ingest, RACES, internal, unwritten};
 use model::events::Subject;
 use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
@@ -30,10 +30,11 @@ enum Taken {
     NotYet,
 }
 
-/// Passes an error on, unless a row cannot be read: then only the alloc that needs the row is left alone.
+/// Passes an error on, unless it is about the rows of one alloc: one that cannot be read, or a write that the database refuses
+/// (a role that does not allow it, a row that became too large). Then only this alloc is left alone.
 fn left_alone(error: WriteError) -> Result<(), Refusal> {
     match error {
-        WriteError::Db(error @ DbError::Corrupt { .. }) => {
+        WriteError::Db(error @ (DbError::Corrupt { .. } | DbError::Refused { .. })) => {
             tracing::warn!(%error, "an alloc is left alone");
             Ok(())
         }
@@ -107,11 +108,11 @@ impl Ingest {
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
-        let Orders { allocs, unreadable } = self.orders(life, report.as_of).await?;
+        let Orders { allocs, others, are_more, unreadable } = self.orders(life, report.as_of).await?;
         // The end wakes poll-and-scale. Without this, a node that works would wait 60 to 90 s before it asks.
-        let next_heartbeat_s = has_room.then(|| known.soon_s());
+        let next_heartbeat_s = if are_more { Some(AT_ONCE_S) } else { has_room.then(|| known.soon_s()) };
         let (status, seq) = (contact.status, life.seq);
-        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs, unreadable })
+        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs, others, unreadable })
     }
 
     /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.

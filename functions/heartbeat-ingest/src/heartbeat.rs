@@ -6,17 +6,15 @@
 
 use crate::orders::Orders;
 use crate::output::wanted;
-use crate::{Ingest, RACES, internal, unwritten};
+use crate::{AT_ONCE_S, Ingest, RACES, internal, unwritten};
 use model::events::Subject;
 use model::ids::NodeId;
+use model::names::{is_host, is_id};
 use model::time::{Span, Time};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
 use model::{ActionName, Caller, NodeRecord, NodeStatus};
 use runtime::http::{Proven, Refusal, standing, wrong_incarnation};
 use store::{Pulse, WriteError, steps};
-
-/// The longest text that a caller may send in a field, in bytes.
-const MAX_WORD_BYTES: usize = 128;
 
 impl Ingest {
     pub(crate) async fn heartbeat(
@@ -155,17 +153,18 @@ impl Ingest {
         // An order about a handle raises `seq`, and any other change of what is settled changes the text.
         let is_settled = |said: &String| contact.settled.as_ref() == Some(said) && is_of(said, life.seq);
         let report_handles = heartbeat.handles.as_ref().is_some_and(|said| !is_settled(said));
-        let Orders { allocs, unreadable } = self.orders(life, heartbeat.as_of).await?;
+        let Orders { allocs, others, are_more, unreadable } = self.orders(life, heartbeat.as_of).await?;
         Ok(HeartbeatAnswer {
             status: contact.status,
             incarnation: contact.incarnation.clone(),
             seq: life.seq,
-            next_heartbeat_s: beat.next_s(life.allocs.len()),
+            next_heartbeat_s: if are_more { AT_ONCE_S } else { beat.next_s(life.allocs.len()) },
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
             report_handles,
             token: proven.next_token().map(str::to_owned),
             allocs,
+            others,
             follows: wanted(life, &unreadable, now),
             unreadable,
         })
@@ -221,18 +220,19 @@ fn pulse_after(record: &NodeRecord, pinged_at: Time, lease_expires_at: Time) -> 
     None
 }
 
+/// The ids reach lists and calls of EC2, and the address reaches the environment of jobs on other nodes.
 fn check(heartbeat: &Heartbeat) -> Result<(), Refusal> {
-    let words = [
+    let ids = [
         ("instance_id", Some(heartbeat.instance_id.as_str())),
         ("boot_id", Some(heartbeat.boot_id.as_str())),
         ("incarnation", heartbeat.incarnation.as_deref()),
-        ("address", heartbeat.address.as_deref()),
     ];
-    for (name, word) in words {
-        if word.is_some_and(|w| w.is_empty() || w.len() > MAX_WORD_BYTES) {
-            let message = format!("{name} must have 1 to {MAX_WORD_BYTES} bytes");
-            return Err(Refusal::new(ErrorCode::BadRequest, message));
-        }
+    let bad = |message: String| Err(Refusal::new(ErrorCode::BadRequest, message));
+    if let Some((name, _)) = ids.into_iter().find(|(_, id)| id.is_some_and(|id| !is_id(id))) {
+        return bad(format!("{name} must be 1 to 128 letters, digits, '-', '_', '.' or ':'"));
+    }
+    if heartbeat.address.as_deref().is_some_and(|address| !is_host(address)) {
+        return bad("address must be an IP address or the name of a host: correct --address of the agent".to_owned());
     }
     Ok(())
 }

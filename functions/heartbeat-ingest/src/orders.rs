@@ -1,14 +1,16 @@
 //! The orders that a node gets about its live allocs.
 //!
-//! Guarantees: the list holds every live alloc of the life, read consistently. It names the allocs whose rows cannot be read:
-//! an agent ends what its list does not name, and leaves these alone.
+//! Guarantees: the list names every live alloc of the life, read consistently, and those whose rows cannot be read: an agent
+//! ends what its list does not name, and leaves these alone. The orders themselves come in parts that fit into an answer: first
+//! the oldest that the agent does not have.
 //! Does not: change anything.
 
 use crate::{Ingest, internal};
 use model::ids::{AllocId, NodeId};
-use model::wire::AllocOrder;
+use model::names::is_host;
+use model::wire::{AllocOrder, AllocStatus};
 use model::{Alloc, Life};
-use runtime::http::Refusal;
+use runtime::http::{MAX_LIST_BYTES, Refusal, bytes_in_answer};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{DbError, Unreadable};
 
@@ -17,35 +19,50 @@ use store::{DbError, Unreadable};
 pub(crate) struct Orders {
     /// `None` if the node has the current ones.
     pub(crate) allocs: Option<Vec<AllocOrder>>,
+    /// The other live allocs.
+    pub(crate) others: Vec<AllocStatus>,
+    /// Whether there are more orders than one answer takes: the node asks for them at once.
+    pub(crate) are_more: bool,
     /// The allocs whose rows cannot be read.
     pub(crate) unreadable: BTreeSet<AllocId>,
 }
 
 impl Ingest {
-    /// Every live alloc of a life, read consistently by the ids on its record, if the node may not have the current list.
+    /// Every live alloc of a life, read consistently by the ids on its record, if the node may not have the current list. The
+    /// node has the orders of what was placed up to `as_of`.
     pub(crate) async fn orders(&self, life: &Life, as_of: u64) -> Result<Orders, Refusal> {
         if as_of >= life.seq {
             return Ok(Orders::default());
         }
-        self.list(life).await.map_err(internal)
+        self.list(life, as_of).await.map_err(internal)
     }
 
-    async fn list(&self, life: &Life) -> Result<Orders, DbError> {
-        let listed = self.store.allocs_listed(life.allocs.iter().copied()).await?;
+    async fn list(&self, life: &Life, as_of: u64) -> Result<Orders, DbError> {
+        let mut listed = self.store.allocs_listed(life.allocs.iter().copied()).await?;
         for row in &listed.unreadable {
             tracing::warn!(node_id = %life.node_id, "the node gets no order about an alloc: {row}");
         }
-        let mut orders = Vec::with_capacity(listed.rows.len());
+        listed.rows.retain(|a| a.summary.node_id == life.node_id && !a.summary.client.is_final());
+        listed.rows.sort_by_key(|a| (a.summary.placed_seq, a.id()));
+        let (mut allocs, mut others, mut bytes, mut are_more) = (Vec::new(), Vec::new(), 0, false);
         for alloc in &listed.rows {
-            if alloc.summary.node_id != life.node_id || alloc.summary.client.is_final() {
+            if are_more || alloc.summary.placed_seq <= as_of {
+                others.push(alloc.status());
                 continue;
             }
-            let hosts = if alloc.nodes > 1 { self.hosts(alloc).await? } else { life.address.iter().cloned().collect() };
-            orders.push(alloc.order(hosts));
+            let hosts = if alloc.nodes > 1 { self.hosts(alloc).await? } else { host(life).into_iter().collect() };
+            let order = alloc.order(hosts);
+            bytes += bytes_in_answer(&order);
+            if bytes > MAX_LIST_BYTES && !allocs.is_empty() {
+                are_more = true;
+                others.push(order.status());
+            } else {
+                allocs.push(order);
+            }
         }
-        orders.sort_by_key(|o| o.alloc_id);
+        allocs.sort_by_key(|o| o.alloc_id);
         let unreadable = listed.unreadable.iter().filter_map(Unreadable::alloc_id).collect();
-        Ok(Orders { allocs: Some(orders), unreadable })
+        Ok(Orders { allocs: Some(allocs), others, are_more, unreadable })
     }
 
     /// The addresses of the nodes of all members, by member number, including members that have ended. An unknown
@@ -72,8 +89,13 @@ impl Ingest {
                 None => None,
             };
             let life = record.as_ref().and_then(|r| r.life()).filter(|l| Some(l.node_id) == node_id);
-            hosts.push(life.and_then(|l| l.address.clone()).unwrap_or_default());
+            hosts.push(life.and_then(host).unwrap_or_default());
         }
         Ok(hosts)
     }
+}
+
+/// The address of a node. Somebody may have written another text into the record.
+fn host(life: &Life) -> Option<String> {
+    life.address.clone().filter(|address| is_host(address))
 }

@@ -25,7 +25,7 @@ use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError, Observed};
 use runtime::run::Run;
-use runtime::unusual::Unusual;
+use runtime::signs::{self, Facts};
 use runtime::watchdog;
 use serde_json::Value;
 use std::time::Duration;
@@ -91,7 +91,9 @@ async fn run(
     let seen = Observation::read(store, cloud, now).await?;
     let now = clock.now();
     let plan = plan(&seen, now);
-    let (explained, unusual) = (plan.explained.answer(), Unusual::by_poll(&seen, plan.unready, now));
+    let next = signs::Next::Known(&plan.explained, plan.unready);
+    let measured = signs::measured(&POLL_AND_SCALE, &Facts { next, ..Facts::of_run(POLL_AND_SCALE, &seen, 0, now) });
+    let explained = plan.explained.answer();
     let (actions, ran) = if dry_run {
         let plan = act::confirm(store, cloud, &seen, plan, clock.now()).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
@@ -100,7 +102,7 @@ async fn run(
         (act::act(run, cloud, settings, &plan).await, Ran::Whole)
     };
     let answer = RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran);
-    Ok(answer.explaining(explained).finding(unusual))
+    Ok(answer.explaining(explained).finding(measured))
 }
 
 /// Whose turn it is.

@@ -29,7 +29,7 @@ use runtime::lambda::Reply;
 use runtime::observation::{Observation, ObserveError};
 use runtime::rate::RateLimit;
 use runtime::run::Run;
-use runtime::unusual::Unusual;
+use runtime::signs::{self, Facts};
 use runtime::watchdog;
 use serde_json::Value;
 use std::sync::atomic::AtomicI64;
@@ -86,11 +86,12 @@ pub async fn tick(store: &Store, input: &Value, clock: RunClock) -> Result<RunAn
 async fn run(store: &Store, dry_run: bool, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let seen = observe(store, clock.now()).await?;
     let now = clock.now();
-    let (plan, unusual) = (plan(&seen, now), Unusual::by_sweep(&seen, now));
+    let plan = plan(&seen, now);
+    let measured = signs::measured(&SWEEP_DISPATCH, &Facts::of_run(SWEEP_DISPATCH, &seen, 0, now));
     let (actions, ran) = if dry_run {
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         (act::act(Run::new(SWEEP_DISPATCH, store, &seen, clock), &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).finding(unusual))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).finding(measured))
 }

@@ -26,7 +26,7 @@ use model::wire::{
 };
 use model::{ActionName, BrakeKind, Handle, HandleKind, HandleState, NodeRecord, NodeStatus};
 use runtime::clock::RunClock;
-use runtime::http::{Claim, Refusal, Request, report_of, reporting, standing, too_often};
+use runtime::http::{Claim, Refusal, Request, first_part, report_of, reporting, standing, too_often};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use store::{DbError, Listed, Unreadable, WriteError};
@@ -154,6 +154,7 @@ impl Applying<'_> {
         let mut verdict = judge(&rows, &handles, self.report.complete, &node, self.rules(readiness), self.now);
         self.tell_conflicts(&verdict.conflicts).await;
         self.tell_unreadable(&unreadable).await;
+        self.tell_stuck(&rows, &verdict.destroy).await;
         let (is_held, release) = self.brake(&mut verdict, &rows, readiness, cut.as_deref()).await?;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
@@ -185,12 +186,12 @@ impl Applying<'_> {
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
         let most = self.policy.sweep.max_in_flight as usize;
-        answer.more = destroy.len() > most;
         // Each part has a number of its own, so a part meets only every so many numbers. The rounds are what counts.
         let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
         let round = self.report.report_no.checked_div(parts).unwrap_or_default();
-        answer.destroy = turn(&destroy, round, most);
-        answer.conflicts = verdict.conflicts;
+        answer.destroy = first_part(turn(&destroy, round, most));
+        answer.more = destroy.len() > answer.destroy.len();
+        answer.conflicts = first_part(verdict.conflicts);
         answer.held = is_held;
         answer.left = left;
         answer.resume_after = cut;
@@ -309,6 +310,19 @@ impl Applying<'_> {
             return;
         }
         self.warn_daily(&Reason::ForeignHandles { handles: conflicts.len(), shown: some_of(conflicts) }).await;
+    }
+
+    /// One event a day about the handles that the node should have destroyed long ago.
+    async fn tell_stuck(&self, rows: &[Handle], to_destroy: &BTreeSet<String>) {
+        let stuck = rows.iter().filter(|row| row.is_stuck(self.now) && to_destroy.contains(&row.handle));
+        let stuck: Vec<String> = stuck.map(|row| row.handle.clone()).collect();
+        if stuck.is_empty() {
+            return;
+        }
+        let mut reported = self.report.handles.iter().filter(|h| stuck.contains(&h.handle));
+        let why = reported.find_map(|h| h.stays.as_deref()).unwrap_or("it does not say why, or is still at it");
+        let (handles, shown, why) = (stuck.len(), some_of(&stuck), model::short_reason(why));
+        self.warn_daily(&Reason::HandlesStay { handles, shown, why }).await;
     }
 
     /// Names the first row that cannot be read. The others are named after it was corrected.

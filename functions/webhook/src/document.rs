@@ -7,9 +7,8 @@
 
 use model::ids::ClusterName;
 use model::time::Time;
-use model::{Alloc, Job, JobState, Version};
+use model::{EndCause, Job, JobState, Version};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// A document, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +32,11 @@ struct JobEnded<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'a EndCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_line: Option<&'a str>,
     nodes: u32,
     failed_count: u32,
     lost_count: u32,
@@ -78,8 +81,8 @@ pub struct Alarm {
 }
 
 impl Document {
-    /// The end of a job; `None` if it has not ended. `allocs` are its allocs that can be read.
-    pub fn job_ended(cluster: &ClusterName, job: &Job, allocs: &[Alloc], now: Time) -> Option<Self> {
+    /// The end of a job; `None` if it has not ended.
+    pub fn job_ended(cluster: &ClusterName, job: &Job, now: Time) -> Option<Self> {
         let summary = &job.summary;
         let data = JobEnded {
             job_id: summary.job_id.to_string(),
@@ -87,7 +90,9 @@ impl Document {
             name: summary.name.as_deref(),
             state: Some(summary.state).filter(|state| state.is_ended())?,
             reason: job.reason.as_deref(),
-            exit_code: exit_code(allocs),
+            cause: job.cause(),
+            exit_code: job.cause().and_then(EndCause::exit_code),
+            last_line: summary.tries.last_line.as_deref(),
             nodes: summary.nodes,
             failed_count: job.failed_count,
             lost_count: job.lost_count,
@@ -114,19 +119,6 @@ impl Document {
     }
 }
 
-/// The exit code of the first member whose last copy failed with one, otherwise 0 if a member has ended with 0.
-fn exit_code(allocs: &[Alloc]) -> Option<i32> {
-    let mut last: BTreeMap<u32, &Alloc> = BTreeMap::new();
-    for alloc in allocs {
-        let known = last.entry(alloc.id().member).or_insert(alloc);
-        if known.id().copy < alloc.id().copy {
-            *known = alloc;
-        }
-    }
-    let codes = || last.values().filter_map(|alloc| alloc.exit_code);
-    codes().find(|code| *code != 0).or_else(|| codes().next())
-}
-
 /// The name with only letters, digits and dashes: it becomes part of a header and of what is signed.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
@@ -138,7 +130,7 @@ mod tests {
     use model::fixtures::{at, job_id, ready};
     use model::ids::AllocId;
     use model::time::Span;
-    use model::{JobSet, JobSpec};
+    use model::{Alloc, Ending, JobSet, JobSpec};
     use serde_json::{Value, json};
 
     const KEEP: Span = Span::from_s(86_400);
@@ -147,31 +139,29 @@ mod tests {
         "prod".parse().unwrap()
     }
 
-    fn alloc(job: &Job, member: u32, copy: u32, exit_code: Option<i32>) -> Alloc {
-        let id = AllocId { job_id: job.summary.job_id, member, copy };
-        Alloc { exit_code, ..Alloc::place(id, job, &ready(member), at(1)).unwrap() }
-    }
-
     fn placed() -> (Job, Alloc) {
         let spec = JobSpec { command: vec!["x".into()], name: Some("nightly".into()), ..JobSpec::default() };
         let job = Job::submit(job_id(0), spec, at(0)).unwrap();
-        let alloc = alloc(&job, 0, 0, Some(3));
+        let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+        let alloc = Alloc::place(id, &job, &ready(0), at(1)).unwrap();
         (job.with_placed(&[alloc.id()]).unwrap(), alloc)
     }
 
     #[test]
     fn an_end_is_told_with_all_that_the_job_says_and_a_job_that_goes_on_is_not() {
         let (job, alloc) = placed();
-        assert_eq!(Document::job_ended(&cluster(), &job, &[], at(9)), None);
-        let failed = job.after_end(&alloc.summary, model::ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(5));
-        let document = Document::job_ended(&cluster(), &failed, &[alloc], at(9)).unwrap();
+        assert_eq!(Document::job_ended(&cluster(), &job, at(9)), None);
+        let ending = Ending { log_tail: Some("boom\n".into()), ..Ending::exited(3) };
+        let failed = job.after_end(&alloc.summary, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
+        let document = Document::job_ended(&cluster(), &failed, at(9)).unwrap();
         let id = failed.summary.job_id;
         assert_eq!((document.id, document.at), (format!("job_{id}"), at(5)));
         let should = json!({
             "type": "job.ended", "timestamp": "2027-01-15T08:00:05.000Z", "cluster": "prod",
             "data": {
                 "job_id": id, "version": 0, "name": "nightly", "state": "failed", "exit_code": 3, "nodes": 1,
-                "reason": format!("member 0 failed: no retry is allowed ({id}.0.0)"), "failed_count": 1, "lost_count": 0,
+                "cause": {"kind": "exited", "code": 3}, "last_line": "boom",
+                "reason": "exit code 3; no retry is allowed; the last line of its output: boom", "failed_count": 1, "lost_count": 0,
                 "submitted_at": at(0), "finished_at": at(5),
             },
         });
@@ -182,24 +172,10 @@ mod tests {
     fn one_end_has_one_id_although_its_row_changes_later() {
         let (job, alloc) = placed();
         let cancelled = job.cancel(KEEP, at(5)).unwrap();
-        let emptied =
-            cancelled.after_end(&alloc.summary, model::ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(7));
+        let emptied = cancelled.after_end(&alloc.summary, &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(7));
         assert_ne!(cancelled, emptied);
-        let of = |job: &Job| Document::job_ended(&cluster(), job, &[], at(9)).map(|d| (d.id, d.at)).unwrap();
+        let of = |job: &Job| Document::job_ended(&cluster(), job, at(9)).map(|d| (d.id, d.at)).unwrap();
         assert_eq!(of(&cancelled), of(&emptied));
-    }
-
-    #[test]
-    fn the_last_copy_of_the_first_member_that_failed_gives_the_exit_code() {
-        let (job, _) = placed();
-        let of = |allocs: &[(u32, u32, Option<i32>)]| {
-            exit_code(&allocs.iter().map(|(m, c, code)| alloc(&job, *m, *c, *code)).collect::<Vec<_>>())
-        };
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[(0, 0, None)]), None, "its node is lost");
-        assert_eq!(of(&[(0, 0, Some(7)), (0, 1, Some(0))]), Some(0), "the retry succeeded");
-        assert_eq!(of(&[(0, 1, Some(0)), (0, 0, Some(7))]), Some(0), "in any order");
-        assert_eq!(of(&[(0, 0, Some(0)), (1, 1, Some(9)), (2, 2, Some(8))]), Some(9));
     }
 
     #[test]

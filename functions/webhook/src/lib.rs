@@ -166,10 +166,7 @@ impl Webhook {
     /// What is to tell of a job; `None` if it has not ended.
     async fn ended(&self, id: JobId, now: Time) -> Result<Option<Document>, DbError> {
         let job = self.store.job(id).await?.filter(|job| job.summary.state.is_ended());
-        let Some(job) = job else { return Ok(None) };
-        // An alloc that cannot be read takes only its exit code away.
-        let allocs = self.store.allocs_of(&job).await?.rows;
-        Ok(Document::job_ended(&self.cluster, &job, &allocs, now))
+        Ok(job.and_then(|job| Document::job_ended(&self.cluster, &job, now)))
     }
 
     /// Sends a document, unless this process has delivered it before.

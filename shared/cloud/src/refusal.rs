@@ -1,102 +1,327 @@
-//! The meaning of EC2's error codes: what the caller must do.
+//! The meaning of EC2's error codes: how wide each is, and what the caller must do.
 //!
 //! Guarantees: the error code decides and not the HTTP status, because EC2 answers a capacity shortage as a server
-//! error (HTTP 500); the status decides only if the code is in no list.
+//! error (HTTP 500). Some codes mean different things, and the message tells them apart. The status decides only if the code
+//! is not in the table: then a client error concerns that one request, so that no other launch waits for it.
 //! Does not: retry anything.
-//! Source of the codes: EC2 API reference, "Error codes for the Amazon EC2 API".
+//! Source: EC2 API reference, "Error codes for the Amazon EC2 API": what RunInstances, CreateFleet and TerminateInstances can
+//! answer. Codes that only other actions answer are left out.
 
-use model::cloud::LaunchError;
+use model::Class::{self, Quota, Refused, Short, Wrong};
+use model::cloud::{LaunchError, Refusal};
+use model::words::Reach::{self, Account, Family, Market, Offering, Request, Subnet, Template, Type};
 
-/// EC2 is short of this type in this zone and market, or does not offer it there: another offering may work.
-const CAPACITY: &[&str] = &[
-    "InsufficientInstanceCapacity",
-    "InsufficientHostCapacity",
-    "InsufficientReservedInstanceCapacity",
-    "InsufficientCapacityOnOutpost",
-    "InsufficientFreeAddressesInSubnet",
-    "SpotMaxPriceTooLow",
-    "Unsupported",
-    "UnsupportedOperation",
+/// What a code means for a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// Nothing was launched. The class says for how long.
+    Limits(Class, Reach),
+    /// Too many calls.
+    Throttled,
+    /// The instance of this client token has been terminated already.
+    Spent,
+    /// It is not known whether an instance was launched.
+    Lost,
+}
+
+use Meaning::{Limits, Lost, Spent, Throttled};
+
+/// The codes whose message says more. The first row whose code and part of the message fit applies.
+const BY_MESSAGE: &[(&str, &str, Meaning)] = &[
+    // The message names the resource that the caller may not use.
+    ("UnauthorizedOperation", ":subnet/", Limits(Refused, Subnet)),
+    ("UnauthorizedOperation", ":launch-template/", Limits(Refused, Template)),
+    ("UnauthorizedOperation", ":image/", Limits(Refused, Template)),
+    ("UnauthorizedOperation", ":snapshot/", Limits(Refused, Template)),
+    ("UnauthorizedOperation", ":key-pair/", Limits(Refused, Template)),
+    ("UnauthorizedOperation", ":placement-group/", Limits(Refused, Template)),
+    ("UnauthorizedOperation", "iam:PassRole", Limits(Refused, Template)),
+    ("UnauthorizedOperation", ":spot-instances-request/", Limits(Refused, Market)),
+    ("UnauthorizedOperation", ":security-group/", Limits(Refused, Request)),
+    ("UnauthorizedOperation", ":network-interface/", Limits(Refused, Request)),
+    ("UnauthorizedOperation", ":volume/", Limits(Refused, Request)),
+    // A policy may allow some types, or some tags.
+    ("UnauthorizedOperation", ":instance/", Limits(Refused, Request)),
+    // An image that belongs to somebody else.
+    ("AuthFailure", "image", Limits(Refused, Template)),
+    // A product of the marketplace that the account has not subscribed to.
+    ("OptInRequired", "arketplace", Limits(Refused, Template)),
+    // The limit of one type, and not of its family.
+    ("InstanceLimitExceeded", "for the specified instance type", Limits(Quota, Type)),
+    ("InvalidParameterValue", "nstance profile", Limits(Refused, Template)),
+    ("InvalidParameterValue", "nstanceProfile", Limits(Refused, Template)),
+    ("InvalidParameterValue", "KMS", Limits(Refused, Template)),
+    ("InvalidParameterValue", "snapshot", Limits(Refused, Template)),
+    ("InvalidParameterValue", "volume", Limits(Refused, Template)),
 ];
 
-/// The account's limit is reached: nothing can be launched until something ends.
-const QUOTA: &[&str] = &[
-    "InstanceLimitExceeded",
-    "VcpuLimitExceeded",
-    "MaxSpotInstanceCountExceeded",
-    "MaxSpotFleetRequestCountExceeded",
-    "VolumeLimitExceeded",
-    "MaxIOPSLimitExceeded",
-    "AddressLimitExceeded",
+/// The codes whose message says no more.
+const CODES: &[(Meaning, &[&str])] = &[
+    // EC2 has not got this type in this market and place, or does not offer it there: another offering may work.
+    (
+        Limits(Short, Offering),
+        &[
+            "InsufficientInstanceCapacity",
+            "InsufficientCapacity",
+            "InsufficientHostCapacity",
+            "InsufficientCapacityOnHost",
+            "InsufficientCapacityOnOutpost",
+            "InsufficientReservedInstanceCapacity",
+            "InsufficientReservedInstancesCapacity",
+            "InsufficientVolumeCapacity",
+            "IncompatibleHostRequirements",
+            "UnavailableHostRequirements",
+            "UnfulfillableCapacity",
+            "SpotMaxPriceTooLow",
+            "Unsupported",
+        ],
+    ),
+    (Limits(Short, Subnet), &["InsufficientFreeAddressesInSubnet", "InsufficientAddressCapacity"]),
+    // The capacity that the template asks for.
+    (
+        Limits(Short, Template),
+        &[
+            "ReservationCapacityExceeded",
+            "InvalidCapacityReservationState.PendingActivation",
+            "MaxScheduledInstanceCapacityExceeded",
+        ],
+    ),
+    (Limits(Quota, Family), &["VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"]),
+    (Limits(Quota, Market), &["MaxSpotFleetRequestCountExceeded", "MaxFleetCountExceeded"]),
+    (Limits(Quota, Account), &["NetworkInterfaceLimitExceeded"]),
+    // The volumes, addresses and hosts that the template asks for.
+    (
+        Limits(Quota, Template),
+        &["VolumeLimitExceeded", "MaxIOPSLimitExceeded", "AddressLimitExceeded", "HostLimitExceeded"],
+    ),
+    // Fewer instances in one call may work.
+    (Limits(Quota, Request), &["ResourceCountExceeded", "RequestResourceCountExceeded", "ResourceLimitExceeded"]),
+    (
+        Throttled,
+        &[
+            "RequestLimitExceeded",
+            "Throttling",
+            "ThrottlingException",
+            "RequestThrottled",
+            "EC2ThrottledException",
+            "RequestThrottledException",
+        ],
+    ),
+    // EC2 does not accept the caller: its credentials, its clock, its account or its permissions.
+    (
+        Limits(Refused, Account),
+        &[
+            "AuthFailure",
+            "AccessDenied",
+            "AccessDeniedException",
+            "UnauthorizedOperation",
+            "InvalidClientTokenId",
+            "UnrecognizedClientException",
+            "MissingAuthenticationToken",
+            "SignatureDoesNotMatch",
+            "IncompleteSignature",
+            "InvalidSignatureException",
+            "RequestExpired",
+            "InvalidSecurity.RequestHasExpired",
+            "ExpiredToken",
+            "ExpiredTokenException",
+            "OptInRequired",
+            "PendingVerification",
+        ],
+    ),
+    (Limits(Wrong, Account), &["Blocked", "AccountDisabled", "NoSuchVersion", "UnsupportedProtocol"]),
+    // EC2 makes the role that spot needs when it is first used.
+    (Limits(Refused, Market), &["AuthFailure.ServiceLinkedRoleCreationNotPermitted"]),
+    (Limits(Refused, Subnet), &["InvalidSubnetID.NotFound", "InvalidSubnetId.NotFound", "InvalidSubnet"]),
+    (Limits(Wrong, Subnet), &["InvalidSubnetID.Malformed", "InvalidSubnetId.Malformed"]),
+    // What the template names is not there, or not there yet.
+    (
+        Limits(Refused, Template),
+        &[
+            "InvalidLaunchTemplateId.NotFound",
+            "InvalidLaunchTemplateId.VersionNotFound",
+            "InvalidLaunchTemplateName.NotFoundException",
+            "InvalidAMIID.NotFound",
+            "InvalidAMIID.Unavailable",
+            "InvalidManifest",
+            "InvalidSnapshot.NotFound",
+            "InvalidVolume.NotFound",
+            "InvalidKeyPair.NotFound",
+            "InvalidPlacementGroup.Unknown",
+            "InvalidCapacityReservationId.NotFound",
+            "InvalidLaunchTargets",
+            "InvalidHostID.NotFound",
+            "InvalidHostId.NotFound",
+            "InvalidHostState",
+            "InvalidElasticGpuID.NotFound",
+            "InvalidNetworkInterface.NotFound",
+            "InvalidNetworkInterfaceID.NotFound",
+            "InvalidNetworkInterface.InUse",
+            "InvalidIPAddress.InUse",
+            "CustomerKeyHasBeenRevoked",
+            "ScheduledInstanceSlotNotOpen",
+            "ScheduledInstanceSlotUnavailable",
+            "CreditSpecificationUpdateInProgress",
+            "DefaultVpcDoesNotExist",
+            "VPCIdNotSpecified",
+            "VPCResourceNotSpecified",
+        ],
+    ),
+    // What the template names can never be.
+    (
+        Limits(Wrong, Template),
+        &[
+            "InvalidLaunchTemplateId.Malformed",
+            "InvalidLaunchTemplateName.MalformedException",
+            "InvalidAMIID.Malformed",
+            "InvalidBlockDeviceMapping",
+            "InvalidSnapshotID.Malformed",
+            "InvalidVolumeID.Malformed",
+            "InvalidKernelId.Malformed",
+            "InvalidRamDiskId.Malformed",
+            "InvalidGroupId.Malformed",
+            "InvalidSecurityGroupId.Malformed",
+            "InvalidPlacementGroupId.Malformed",
+            "InvalidIamInstanceProfileArn.Malformed",
+            "InvalidCapacityReservationId.Malformed",
+            "InvalidNetworkInterfaceId.Malformed",
+            "InvalidHostID.Malformed",
+            "InvalidHostId.Malformed",
+            "InvalidElasticGpuID.Malformed",
+            "InvalidAffinity",
+            "InvalidCpuCredits",
+            "InvalidCpuCredits.Malformed",
+            "InvalidProductInfo",
+            "InvalidScheduledInstance",
+            "ScheduledInstanceParameterMismatch",
+            "SecurityGroupsPerInstanceLimitExceeded",
+            "SecurityGroupsPerInterfaceLimitExceeded",
+            "SecurityGroupLimitExceeded",
+            "BootForVolumeTypeUnsupported",
+            "UnknownVolumeType",
+            "VolumeIOPSLimit",
+        ],
+    ),
+    // The type, the template and the subnet do not fit together, or the message alone says what is wrong.
+    (
+        Limits(Refused, Request),
+        &[
+            "InvalidParameter",
+            "InvalidParameterValue",
+            "InvalidParameterCombination",
+            "InvalidParameterDependency",
+            "ClientInvalidParameterValue",
+            "InvalidRequest",
+            "InvalidInput",
+            "ValidationError",
+            "InvalidGroup.NotFound",
+            "InvalidSecurityGroupID.NotFound",
+            "InvalidInstanceType",
+            "InvalidInstanceFamily",
+            "InvalidAvailabilityZone",
+            "InvalidZone.NotFound",
+            "InvalidTenancy",
+            "InvalidInstanceAttributeValue",
+            "InvalidSpotFleetRequestConfig",
+            "TagPolicyViolation",
+            "OperationNotPermitted",
+            "IncorrectState",
+            "InvalidState",
+            "AttachmentLimitExceeded",
+            "PrivateIpAddressLimitExceeded",
+            "InvalidInterface.IpAddressLimitExceeded",
+            "EncryptedVolumesNotSupported",
+            "InstanceCreditSpecification.NotSupported",
+            "NonEBSInstance",
+            "UnsupportedOperation",
+            "UnsupportedException",
+            "UnsupportedHibernationConfiguration",
+            "UnsupportedHostConfiguration",
+            "UnsupportedInstanceTypeOnHost",
+            "UnsupportedTenancy",
+            "InvalidHostConfiguration",
+            "VolumeTypeNotAvailableInZone",
+            "InvalidVolume.ZoneMismatch",
+            "InvalidVolumeID.ZoneMismatch",
+            "ZonesMismatched",
+        ],
+    ),
+    // The request is not a request that EC2 knows.
+    (
+        Limits(Wrong, Request),
+        &[
+            "InvalidAction",
+            "InvalidCharacter",
+            "InvalidClientToken",
+            "InvalidQueryParameter",
+            "MalformedQueryString",
+            "MissingAction",
+            "MissingInput",
+            "MissingParameter",
+            "UnknownParameter",
+            "InvalidUserData.Malformed",
+            "InvalidTagKey.Malformed",
+            "InvalidID",
+            "TagLimitExceeded",
+            "RequestEntityTooLarge",
+            "DryRunOperation",
+        ],
+    ),
+    (Spent, &["IdempotentInstanceTerminated"]),
+    // `IdempotentParameterMismatch` means that another run used this client token with other parameters. This is not a
+    // refusal: the call of the other run may have launched an instance.
+    (
+        Lost,
+        &[
+            "IdempotentParameterMismatch",
+            "ClientTokenInProgress",
+            "IncompleteOperation",
+            "InternalError",
+            "InternalFailure",
+            "ServerInternal",
+            "ServiceUnavailable",
+            "Unavailable",
+            "RetryableError",
+            "BandwidthLimitExceeded",
+            "ConcurrentTagAccess",
+        ],
+    ),
 ];
-
-/// Too many calls.
-const THROTTLED: &[&str] = &[
-    "RequestLimitExceeded",
-    "Throttling",
-    "ThrottlingException",
-    "RequestThrottled",
-    "EC2ThrottledException",
-    "RequestThrottledException",
-    "ResourceCountExceeded",
-];
-
-/// EC2 does not accept the caller: credentials, clock, account or permissions. Another request would fail as well.
-const NOT_ALLOWED: &[&str] = &[
-    "AuthFailure",
-    "AccessDenied",
-    "AccessDeniedException",
-    "UnauthorizedOperation",
-    "InvalidClientTokenId",
-    "UnrecognizedClientException",
-    "MissingAuthenticationToken",
-    "SignatureDoesNotMatch",
-    "IncompleteSignature",
-    "InvalidSignatureException",
-    "RequestExpired",
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "OptInRequired",
-    "PendingVerification",
-    "Blocked",
-];
-
-/// The instance of this client token has been terminated already.
-const SPENT: &[&str] = &["IdempotentInstanceTerminated"];
-
-/// It is not known whether an instance was launched. `IdempotentParameterMismatch` means that another run used this
-/// client token with other parameters. This is not a refusal: the call of the other run may have launched an
-/// instance.
-const LOST: &[&str] = &["IdempotentParameterMismatch", "ClientTokenInProgress", "IncompleteOperation"];
 
 /// EC2 does not know an instance with this id.
 const UNKNOWN_INSTANCE: &[&str] = &["InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"];
 
 /// Refusals that a single instance of a call can cause: permission to terminate may depend on an instance's
 /// tags, and an instance may be protected.
-const OF_ONE_INSTANCE: &[&str] =
-    &["OperationNotPermitted", "UnauthorizedOperation", "IncorrectInstanceState", "UnsupportedOperation"];
+const OF_ONE_INSTANCE: &[&str] = &[
+    "OperationNotPermitted",
+    "UnauthorizedOperation",
+    "IncorrectInstanceState",
+    "InvalidInstanceState",
+    "IncorrectState",
+    "InvalidState",
+    "UnsupportedOperation",
+];
 
-/// The kind of a RunInstances error.
+fn meaning(code: &str, message: &str, status: u16) -> Meaning {
+    let by_message = BY_MESSAGE.iter().find(|(of, part, _)| *of == code && message.contains(part));
+    let by_code = || CODES.iter().find(|(_, codes)| codes.contains(&code)).map(|(meaning, _)| *meaning);
+    by_message.map(|(.., meaning)| *meaning).or_else(by_code).unwrap_or(match status {
+        401 | 403 => Limits(Refused, Account),
+        429 => Throttled,
+        400..=499 => Limits(Refused, Request),
+        _ => Lost,
+    })
+}
+
+/// The error of a launch call that EC2 answered with this code.
 pub(crate) fn launch_error(code: &str, message: &str, status: u16) -> LaunchError {
     let text = format!("{code}: {message}");
-    let is_in = |codes: &[&str]| codes.contains(&code);
-    if is_in(CAPACITY) {
-        LaunchError::Capacity(text)
-    } else if is_in(QUOTA) {
-        LaunchError::Quota(text)
-    } else if is_in(THROTTLED) {
-        LaunchError::Throttled(text)
-    } else if is_in(NOT_ALLOWED) {
-        LaunchError::NotAllowed(text)
-    } else if is_in(SPENT) {
-        LaunchError::Spent(text)
-    } else if is_in(LOST) || status >= 500 || status == 0 {
-        LaunchError::Lost(text)
-    } else if matches!(status, 401 | 403) {
-        LaunchError::NotAllowed(text)
-    } else {
-        LaunchError::BadRequest(text)
+    match meaning(code, message, status) {
+        Limits(class, reach) => Refusal { reach, class, message: text }.into(),
+        Throttled => LaunchError::Throttled(text),
+        Spent => LaunchError::Spent(text),
+        Lost => LaunchError::Lost(text),
     }
 }
 
@@ -114,53 +339,63 @@ pub(crate) fn can_be_of_one_instance(code: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn kind(code: &str, status: u16) -> &'static str {
-        match launch_error(code, "", status) {
-            LaunchError::Capacity(_) => "capacity",
-            LaunchError::Quota(_) => "quota",
-            LaunchError::Throttled(_) => "throttled",
-            LaunchError::NotAllowed(_) => "not allowed",
-            LaunchError::BadRequest(_) => "bad request",
-            LaunchError::Spent(_) => "spent",
-            LaunchError::Lost(_) => "lost",
-        }
-    }
+    use std::collections::BTreeSet;
 
     #[test]
-    fn every_code_has_its_kind_whatever_the_status() {
-        let table = [
-            (CAPACITY, "capacity"),
-            (QUOTA, "quota"),
-            (THROTTLED, "throttled"),
-            (NOT_ALLOWED, "not allowed"),
-            (SPENT, "spent"),
-            (LOST, "lost"),
-        ];
-        let mut seen = std::collections::BTreeSet::new();
-        for (codes, expected) in table {
-            for code in codes {
-                assert!(seen.insert(*code), "{code} is in two lists");
-                for status in [0, 400, 500, 503] {
-                    assert_eq!(kind(code, status), expected, "{code} with status {status}");
+    fn every_code_has_one_meaning_whatever_the_status() {
+        let mut seen = BTreeSet::new();
+        for (expected, codes) in CODES {
+            for code in *codes {
+                assert!(seen.insert(*code), "{code} is in two rows");
+                for status in [0, 400, 403, 500, 503] {
+                    assert_eq!(meaning(code, "", status), *expected, "{code} with status {status}");
                 }
             }
         }
-        assert_eq!(seen.len(), 42);
+        for (code, ..) in BY_MESSAGE {
+            assert!(seen.contains(code), "{code} has a meaning only with some messages");
+        }
     }
 
     #[test]
-    fn a_code_in_no_list_is_judged_by_its_status() {
-        for (code, status, expected) in [
-            ("InvalidParameterValue", 400, "bad request"),
-            ("InvalidAMIID.NotFound", 400, "bad request"),
-            ("OfTheFuture", 401, "not allowed"),
-            ("OfTheFuture", 403, "not allowed"),
-            ("InternalError", 500, "lost"),
-            ("Unavailable", 503, "lost"),
-            ("", 0, "lost"),
+    fn the_message_narrows_a_code_that_means_several_things() {
+        let profile = "Value (x) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name";
+        let subnet = "You are not authorized to perform this operation. User: arn:aws:sts::1:assumed-role/r/f is not \
+                      authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:eu-west-1:1:subnet/subnet-1";
+        let passing = "User: u is not authorized to perform: iam:PassRole on resource: arn:aws:iam::1:role/nodes";
+        let bucket = "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the instance bucket \
+                      that the specified instance type belongs to.";
+        let of_type = "You have requested more instances (3) than your current instance limit of 2 allows for the specified \
+                       instance type.";
+        for (code, message, expected) in [
+            ("InvalidParameterValue", profile, Limits(Refused, Template)),
+            ("InvalidParameterValue", "Value (0) for parameter x is invalid", Limits(Refused, Request)),
+            ("UnauthorizedOperation", subnet, Limits(Refused, Subnet)),
+            ("UnauthorizedOperation", passing, Limits(Refused, Template)),
+            ("UnauthorizedOperation", "Encoded authorization failure message: aB3", Limits(Refused, Account)),
+            ("AuthFailure", "Not authorized for images: [ami-1]", Limits(Refused, Template)),
+            ("AuthFailure", "AWS was not able to validate the provided access credentials", Limits(Refused, Account)),
+            ("VcpuLimitExceeded", bucket, Limits(Quota, Family)),
+            ("InstanceLimitExceeded", of_type, Limits(Quota, Type)),
+            ("InstanceLimitExceeded", "Your quota allows for 0 more running instance(s)", Limits(Quota, Family)),
         ] {
-            assert_eq!(kind(code, status), expected, "{code} with status {status}");
+            assert_eq!(meaning(code, message, 400), expected, "{code}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_code_that_is_not_in_the_table_is_judged_by_its_status() {
+        for (code, status, expected) in [
+            ("OfTheFuture", 400, Limits(Refused, Request)),
+            ("OfTheFuture", 412, Limits(Refused, Request)),
+            ("OfTheFuture", 401, Limits(Refused, Account)),
+            ("OfTheFuture", 403, Limits(Refused, Account)),
+            ("OfTheFuture", 429, Throttled),
+            ("OfTheFuture", 500, Lost),
+            ("OfTheFuture", 503, Lost),
+            ("", 0, Lost),
+        ] {
+            assert_eq!(meaning(code, "", status), expected, "{code} with status {status}");
         }
     }
 
@@ -169,7 +404,7 @@ mod tests {
         for code in OF_ONE_INSTANCE.iter().chain(UNKNOWN_INSTANCE) {
             assert!(can_be_of_one_instance(code), "{code}");
         }
-        for code in THROTTLED.iter().chain(&["InternalError", ""]) {
+        for code in ["RequestLimitExceeded", "Throttling", "InternalError", "Unavailable", ""] {
             assert!(!can_be_of_one_instance(code), "{code}");
         }
         assert!(is_unknown_instance(Some("InvalidInstanceID.NotFound")) && !is_unknown_instance(None));

@@ -24,8 +24,8 @@ pub enum About {
     Node(NodeId),
     /// An alloc and the node whose record changes with it.
     Alloc(AllocId, NodeId),
-    /// Several copies of a member. The id is the id of the copy that stays.
-    Copies(AllocId),
+    /// Several copies of a member: the copy that stays, and the nodes of all of them.
+    Copies(AllocId, Vec<NodeId>),
     /// A job, and the nodes whose records change with it.
     Job(JobId, Vec<NodeId>),
     /// A handle on a node.
@@ -55,7 +55,7 @@ impl About {
         match self {
             Self::Launch(slot, ..) | Self::Slot(slot) => Subject::Slot(*slot),
             Self::Node(node_id) | Self::Handle { node_id, .. } => Subject::Slot(node_id.slot()),
-            Self::Alloc(alloc_id, _) | Self::Copies(alloc_id) => Subject::Alloc(*alloc_id),
+            Self::Alloc(alloc_id, _) | Self::Copies(alloc_id, _) => Subject::Alloc(*alloc_id),
             Self::Job(job_id, _) => Subject::Job(*job_id),
             Self::Said(subject) => subject.clone(),
         }
@@ -67,8 +67,7 @@ impl About {
             Self::Launch(slot, ..) | Self::Slot(slot) => vec![Lane::Slot(*slot)],
             Self::Node(node_id) | Self::Handle { node_id, .. } => vec![Lane::Slot(node_id.slot())],
             Self::Alloc(alloc_id, node_id) => vec![Lane::Slot(node_id.slot()), Lane::Job(alloc_id.job_id)],
-            Self::Copies(alloc_id) => vec![Lane::Job(alloc_id.job_id)],
-            Self::Job(job_id, nodes) => {
+            Self::Copies(AllocId { job_id, .. }, nodes) | Self::Job(job_id, nodes) => {
                 std::iter::once(Lane::Job(*job_id)).chain(nodes.iter().map(|n| Lane::Slot(n.slot()))).collect()
             }
             Self::Said(_) => Vec::new(),
@@ -99,7 +98,7 @@ impl About {
                 row.alloc_id = Some(*alloc_id);
                 row.node_id = Some(*node_id);
             }
-            Self::Copies(alloc_id) => row.alloc_id = Some(*alloc_id),
+            Self::Copies(alloc_id, _) => row.alloc_id = Some(*alloc_id),
             Self::Job(job_id, nodes) => {
                 row.job_id = Some(*job_id);
                 row.node_id = if let [node_id] = nodes.as_slice() { Some(*node_id) } else { None };

@@ -6,22 +6,21 @@
 //! with the alloc's end, in `store::steps`.
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
+use crate::end_cause::{EndCause, Ending, clip};
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
 use crate::node::{NodeRecord, Version};
 use crate::output::Switches;
-use crate::spec::Work;
+use crate::spec::{Work, default_priority, one};
 use crate::stored::S3Place;
 use crate::summary::AllocSummary;
 use crate::time::{Span, Time};
-use crate::wire::{AllocOrder, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES};
+use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES};
 use crate::words::{ClientStatus, Desired};
 use serde::{Deserialize, Serialize};
 
 /// How many entries of its history an alloc keeps. The oldest go first.
 pub const MAX_HISTORY: usize = 50;
-/// The longest message kept, in bytes.
-const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// A row of the allocs table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,18 +32,20 @@ pub struct Alloc {
     #[serde(flatten)]
     pub work: Work,
     /// How many members the job has.
+    #[serde(default = "one")]
     pub nodes: u32,
     /// The priority of the job.
+    #[serde(default = "default_priority")]
     pub priority: u32,
     /// Where its node stores the whole output; `None`: nowhere. It does not change with the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
-    /// The exit code of the process; 128 + the number of the signal that ended it.
+    /// Why the alloc ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<EndCause>,
+    /// The exit code that the cause has ([`EndCause::exit_code`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why the alloc ended, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
     /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
@@ -70,30 +71,6 @@ pub struct HistoryEntry {
     pub field: String,
     pub value: String,
     pub reason: String,
-}
-
-/// How an alloc ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Ending {
-    /// `complete`, `failed` or `lost`.
-    pub client: ClientStatus,
-    /// The exit code of the process, if it ended by itself.
-    pub exit_code: Option<i32>,
-    pub message: Option<String>,
-    /// The last part of the output of the process.
-    pub log_tail: Option<String>,
-    /// Which bytes of `log_tail` are standard error.
-    pub tail_switches: Switches,
-}
-
-impl Ending {
-    /// The alloc is lost: its node is gone, or the alloc is no longer on it.
-    pub fn lost(reason: &str) -> Self {
-        let message = Some(reason.to_owned());
-        let tail_switches = Switches::default();
-        Self { client: ClientStatus::Lost, exit_code: None, message, log_tail: None, tail_switches }
-    }
 }
 
 /// Whether a copy stays when a reconnect is resolved.
@@ -146,8 +123,8 @@ impl Alloc {
             nodes: job.summary.nodes,
             priority: job.summary.priority,
             output_s3: None,
+            cause: None,
             exit_code: None,
-            message: None,
             log_tail: None,
             tail_switches: Switches::default(),
             history: Vec::new(),
@@ -185,23 +162,14 @@ impl Alloc {
             };
         }
         match update.client {
-            ClientStatus::Complete | ClientStatus::Failed => {
-                let tail = update.log_tail.as_deref();
-                let clipped = tail.map(|t| clip_front(t, MAX_LOG_TAIL_BYTES));
-                let cut = tail.map_or(0, str::len).saturating_sub(clipped.map_or(0, str::len));
-                let switches = &update.tail_switches;
-                let is_small = switches.len() <= MAX_TAIL_SWITCHES;
-                ReportOutcome::Ends(Ending {
-                    client: update.client,
-                    exit_code: update.exit_code,
-                    message: update.message.as_deref().map(|m| clip(m, MAX_MESSAGE_BYTES).to_owned()),
-                    log_tail: clipped.map(str::to_owned),
-                    tail_switches: if is_small { switches.part(cut as u64, 0) } else { Switches::default() },
-                })
-            }
-            ClientStatus::Unknown | ClientStatus::Lost => {
-                ReportOutcome::Refused(format!("a node cannot report an alloc as {}", update.client))
-            }
+            ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => match &update.cause {
+                Some(cause) if cause.client() == update.client => {
+                    let (log_tail, tail_switches) = tail_of(update);
+                    ReportOutcome::Ends(Ending { cause: cause.clone().clipped(), log_tail, tail_switches })
+                }
+                _ => ReportOutcome::Refused(format!("the report has no cause for which an alloc is {}", update.client)),
+            },
+            ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
             // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,
             // even if the report says `pending`.
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
@@ -221,20 +189,19 @@ impl Alloc {
     /// runs somewhere.
     pub fn end(&self, ending: &Ending, keep: Span, now: Time) -> Self {
         let mut new = self.clone();
-        new.summary.client = ending.client;
-        if ending.client == ClientStatus::Lost {
+        new.summary.client = ending.client();
+        if ending.client() == ClientStatus::Lost {
             new.summary.desired = Desired::Stop;
         }
         new.summary.awaiting = false;
         new.summary.unknown_since_at = None;
-        new.exit_code = ending.exit_code;
-        new.message.clone_from(&ending.message);
+        new.cause = Some(ending.cause.clone());
+        new.exit_code = ending.cause.exit_code();
         new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
         new.tail_switches = ending.tail_switches.clone();
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
-        let reason = ending.message.clone().unwrap_or_else(|| "reported by its node".into());
-        new.note(now, "client", ending.client.as_str(), &reason);
+        new.note(now, "client", ending.client().as_str(), &ending.cause.to_string());
         new
     }
 
@@ -275,6 +242,12 @@ impl Alloc {
         new
     }
 
+    /// The alloc without its order, for a node that has the order.
+    pub const fn status(&self) -> AllocStatus {
+        let AllocSummary { alloc_id, desired, client, placed_seq, .. } = self.summary;
+        AllocStatus { alloc_id, desired, client, placed_seq }
+    }
+
     /// The order that the node gets for this alloc.
     pub fn order(&self, hosts: Vec<String>) -> AllocOrder {
         AllocOrder {
@@ -290,6 +263,7 @@ impl Alloc {
             kill_timeout_s: self.summary.failure_policy.kill_timeout_s,
             memory_mib: self.summary.capacity.memory_mib,
             vcpus: self.summary.capacity.vcpus,
+            gpus: self.summary.capacity.gpus,
             nodes: self.nodes,
             hosts,
             output_s3: self.output_s3.clone(),
@@ -297,13 +271,14 @@ impl Alloc {
     }
 }
 
-/// At most `max` bytes from the front of `s`, on a character boundary.
-fn clip(s: &str, max: usize) -> &str {
-    let mut end = s.len().min(max);
-    while !s.is_char_boundary(end) {
-        end -= 1;
-    }
-    s.get(..end).unwrap_or_default()
+/// The last part of the output in a report, and which of it is standard error.
+fn tail_of(update: &AllocUpdate) -> (Option<String>, Switches) {
+    let tail = update.log_tail.as_deref();
+    let clipped = tail.map(|t| clip_front(t, MAX_LOG_TAIL_BYTES));
+    let cut = tail.map_or(0, str::len).saturating_sub(clipped.map_or(0, str::len));
+    let is_small = update.tail_switches.len() <= MAX_TAIL_SWITCHES;
+    let switches = if is_small { update.tail_switches.part(cut as u64, 0) } else { Switches::default() };
+    (clipped.map(str::to_owned), switches)
 }
 
 /// At most `max` bytes from the end of `s`, on a character boundary.
@@ -330,14 +305,8 @@ mod tests {
     }
 
     fn says(client: ClientStatus) -> AllocUpdate {
-        AllocUpdate {
-            alloc_id: fixtures::alloc_id(0),
-            client,
-            exit_code: None,
-            message: None,
-            log_tail: None,
-            tail_switches: Switches::default(),
-        }
+        let (cause, log_tail, tail_switches) = (None, None, Switches::default());
+        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause, log_tail, tail_switches }
     }
 
     #[test]
@@ -370,15 +339,31 @@ mod tests {
     }
 
     #[test]
-    fn long_words_are_clipped_on_character_boundaries() {
-        let mut update = says(ClientStatus::Failed);
+    fn a_node_reports_an_end_with_a_cause_that_fits_it() {
+        let report =
+            |client, cause| running().reported(&AllocUpdate { cause, ..says(client) }, fixtures::node_id(0), at(4));
+        let lost = EndCause::NotStarted { why: "the disk is full".into() };
+        assert_eq!(report(ClientStatus::Lost, Some(lost.clone())), ReportOutcome::Ends(Ending::new(lost)));
+        for (client, cause) in [
+            (ClientStatus::Complete, None),
+            (ClientStatus::Lost, None),
+            (ClientStatus::Lost, Some(EndCause::Exited { code: 1 })),
+            (ClientStatus::Complete, Some(EndCause::OverTime { limit_s: 2 })),
+            (ClientStatus::Unknown, Some(EndCause::Lost { why: "x".into() })),
+        ] {
+            let outcome = report(client, cause.clone());
+            assert!(matches!(outcome, ReportOutcome::Refused(_)), "{client} {cause:?}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_output_is_clipped_on_a_character_boundary() {
+        let mut update = AllocUpdate { cause: Some(EndCause::Exited { code: 1 }), ..says(ClientStatus::Failed) };
         update.log_tail = Some("é".repeat(MAX_LOG_TAIL_BYTES));
-        update.message = Some("é".repeat(5000));
         let ReportOutcome::Ends(ending) = running().reported(&update, fixtures::node_id(0), at(4)) else {
             panic!("no end")
         };
         assert_eq!(ending.log_tail.unwrap().len(), MAX_LOG_TAIL_BYTES);
-        assert_eq!(ending.message.unwrap().len(), MAX_MESSAGE_BYTES);
     }
 
     #[test]

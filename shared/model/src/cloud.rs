@@ -7,28 +7,19 @@
 use crate::ids::NodeId;
 pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, InstanceState, NODE_TAG, SIZE_TAG};
 use crate::launch::LaunchRequest;
+pub use crate::refusal::Refusal;
 use async_trait::async_trait;
 use std::collections::BTreeSet;
 
 /// Why a launch call gave no instance: one kind for each thing that the caller must do. See `docs/rules.md#section-5`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// EC2 is short of this type in this zone and market: try another offering.
-    #[error("no capacity: {0}")]
-    Capacity(String),
-    /// The account's limit is reached: launch nothing for a while.
-    #[error("quota: {0}")]
-    Quota(String),
+    /// EC2 launched nothing for this call: leave what the refusal speaks of, and try another way.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// Too many calls: stop calling in this run. This is not a refusal.
     #[error("throttled: {0}")]
     Throttled(String),
-    /// The request itself is wrong: a person must correct it.
-    #[error("bad request: {0}")]
-    BadRequest(String),
-    /// EC2 does not accept the caller: its credentials, its clock or its permissions. No size is to blame: launch nothing
-    /// for a while, and tell a person.
-    #[error("not allowed: {0}")]
-    NotAllowed(String),
     /// The instance of this client token is terminated: this life of the slot is over.
     #[error("its instance is terminated already: {0}")]
     Spent(String),

@@ -10,11 +10,10 @@ mod key;
 
 pub use demand_set::WantedSet;
 pub use entries::{
-    AfterPlace, Backoff, BadRequest, BrakeEntry, BrakePart, DemandNeed, DemandSet, Entry, EntryChange, EntryRow,
-    FailedStarts, IngestSummary, JobsPlace, LastRun, NotAllowed, QueuePlace, Quota, Release, Shortage,
+    AfterPlace, BrakeEntry, BrakePart, DemandNeed, DemandSet, Entry, EntryChange, EntryRow, FailedStarts,
+    IngestSummary, JobsPlace, LastRun, QueuePlace, Release, Shortage,
 };
 pub use key::ControlKey;
-pub(crate) use key::offering_key;
 
 use crate::brake::Brake;
 use crate::node::{LONGEST_AHEAD, Offering, Version};
@@ -71,6 +70,36 @@ pub struct RunRow {
     /// or had nothing to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nothing_done_since_at: Option<Time>,
+    /// What the last successful run found of EC2's list. Only poll-and-scale and clean-stale-records read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
+}
+
+/// What a run found of EC2's list, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Found {
+    /// How many records name an instance. poll-and-scale says this.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub named: u64,
+    /// How many of these instances EC2 did not list. poll-and-scale says this.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unlisted: u64,
+    /// Since when EC2 has not listed all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlisted_since_at: Option<Time>,
+    /// Instances with the tag of the cluster and without a readable node id: at most 20. clean-stale-records says this.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<String>,
+    /// How many instances belong to no record. clean-stale-records says this.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub orphans: u64,
+    /// Since when there have been such instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub orphans_since_at: Option<Time>,
+    /// How many runs in a row have found some.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub orphans_runs: u64,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -108,6 +137,7 @@ impl RunRow {
             failing_since_at: None,
             failed: 0,
             nothing_done_since_at: None,
+            found: None,
         }
     }
 
@@ -295,33 +325,13 @@ impl Control {
     }
 
     /// The entry with this key; if there is no such row, an entry that was never written.
-    fn entry<E: Entry>(&self, key: &ControlKey) -> E {
+    pub(crate) fn entry<E: Entry>(&self, key: &ControlKey) -> E {
         E::from_row(self.entries.get(key).cloned().unwrap_or_else(|| EntryRow::new(key)))
     }
 
     /// The last shortage of an offering, as EC2 reported it.
     pub fn shortage(&self, offering: &Offering) -> Shortage {
         self.entry(&ControlKey::shortage_of(offering))
-    }
-
-    /// When EC2 last said that the account's limit is reached.
-    pub fn quota(&self) -> Quota {
-        self.entry(&ControlKey::Quota)
-    }
-
-    /// When EC2 last did not accept the caller.
-    pub fn not_allowed(&self) -> NotAllowed {
-        self.entry(&ControlKey::NotAllowed)
-    }
-
-    /// When EC2 last throttled launch calls.
-    pub fn backoff(&self) -> Backoff {
-        self.entry(&ControlKey::Backoff)
-    }
-
-    /// When EC2 last called the launch request of a size wrong.
-    pub fn bad_request(&self, size: &str) -> BadRequest {
-        self.entry(&ControlKey::BadRequest(size.to_owned()))
     }
 
     /// Failed starts in a row.
@@ -390,18 +400,18 @@ pub enum NoPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::at;
+    use crate::fixtures::{at, offering};
+    use crate::refusal::Scope;
+    use crate::words::{Class, Reach};
 
     #[test]
     fn every_key_reads_back_as_itself() {
         let keys = [
             ControlKey::Policy,
             ControlKey::Run("poll-and-scale".into()),
-            ControlKey::Shortage("spot#m7a.large#any".into()),
-            ControlKey::Quota,
-            ControlKey::Backoff,
-            ControlKey::BadRequest("small".into()),
-            ControlKey::NotAllowed,
+            ControlKey::shortage_of(&offering()),
+            ControlKey::Limit(Class::Throttled, Scope::ACCOUNT),
+            ControlKey::Limit(Class::Quota, Scope::of(Reach::Family, &offering())),
             ControlKey::FailedStarts,
             ControlKey::Brake(BrakeKind::Leases),
             ControlKey::Release(BrakeKind::Handles),
@@ -416,7 +426,9 @@ mod tests {
         for key in keys {
             assert_eq!(key.to_string().parse(), Ok(key));
         }
-        for unknown in ["", "brake#x", "brake", "surprise", "surprise#1"] {
+        for unknown in
+            ["", "brake#x", "brake", "surprise", "surprise#1", "limit#short", "limit#long#account", "limit#short#all"]
+        {
             assert!(unknown.parse::<ControlKey>().is_err(), "{unknown}");
         }
     }
@@ -435,17 +447,17 @@ mod tests {
     fn an_unknown_key_and_a_bad_row_are_set_aside() {
         let rows = [
             serde_json::json!({"key": "of_the_future", "count": 3}),
-            serde_json::json!({"key": "quota", "count": "many"}),
+            serde_json::json!({"key": "limit#quota#account", "count": "many"}),
             serde_json::json!({"key": "run#poll-and-scale", "started_at": "yesterday"}),
             serde_json::json!({"key": 7}),
-            serde_json::json!({"key": "backoff", "version": 3, "count": 2}),
+            serde_json::json!({"key": "limit#throttled#account", "version": 3, "count": 2}),
         ];
         let control = Control::from_rows(rows);
         let keys: Vec<&str> = control.unreadable.iter().map(|entry| entry.key.as_str()).collect();
-        assert_eq!(keys, ["of_the_future", "quota", "run#poll-and-scale", ""]);
+        assert_eq!(keys, ["of_the_future", "limit#quota#account", "run#poll-and-scale", ""]);
         let told = control.unreadable[1].to_string();
-        assert!(told.starts_with("row quota of table control cannot be read: invalid type"), "{told}");
-        assert_eq!(control.entries().map(|(key, _)| key.to_string()).collect::<Vec<_>>(), ["backoff"]);
+        assert!(told.starts_with("row limit#quota#account of table control cannot be read: invalid type"), "{told}");
+        assert_eq!(control.entries().map(|(key, _)| key.to_string()).collect::<Vec<_>>(), ["limit#throttled#account"]);
         assert!(control.runs.is_empty());
     }
 
@@ -454,45 +466,37 @@ mod tests {
         let (sound, ahead) = (at(0).as_ms(), (at(0) + LONGEST_AHEAD).as_ms() + 1);
         let rows = |ms: i64| {
             Control::from_rows([
-                serde_json::json!({"key": "quota", "version": 3, "since_at": ms, "until_at": ms + 60_000}),
+                serde_json::json!({"key": "limit#quota#account", "version": 3, "since_at": ms, "until_at": ms + 60_000}),
                 serde_json::json!({"key": "run#sweep-dispatch", "version": 4, "started_at": ms, "last_success_at": ms}),
                 serde_json::json!({"key": "run#poll-and-scale", "version": 5, "started_at": sound, "failing_since_at": ms}),
             ])
         };
         let kept = rows(sound).as_of(at(0));
-        assert!(kept.quota().applies(at(0)) && kept.unreadable.is_empty());
+        assert!(kept.launch_pause(at(0)).is_some() && kept.unreadable.is_empty());
         assert_eq!(kept, rows(sound));
         let freed = rows(ahead).as_of(at(0));
-        assert!(!freed.quota().applies(at(0)));
-        assert_eq!(
-            freed.quota().row(),
-            &EntryRow { version: kept.quota().row().version, ..EntryRow::new(&ControlKey::Quota) }
-        );
-        assert!(freed.entries().all(|(key, row)| row.is_over(key, 1, at(0))), "the row is deleted");
+        assert_eq!(freed.launch_pause(at(0)), None);
+        assert!(freed.entries().all(|(_, row)| row.is_blank() && row.version != Version::UNWRITTEN));
+        assert!(freed.entries().all(|(key, row)| row.is_over(key, at(0))), "the row is deleted");
         assert!(freed.runs.values().all(|run| run.quiet_since().is_none()), "{:?}", freed.runs);
         let keys: Vec<&str> = freed.unreadable.iter().map(|entry| entry.key.as_str()).collect();
-        assert_eq!(keys, ["quota", "run#poll-and-scale", "run#sweep-dispatch"]);
+        assert_eq!(keys, ["limit#quota#account", "run#poll-and-scale", "run#sweep-dispatch"]);
     }
 
     #[test]
     fn entries_are_over_a_day_after_their_end() {
         let (end, later) = (at(0), at(86_401));
-        for key in ["shortage#spot#m7a.large#any", "quota", "not_allowed", "backoff", "brake#leases", "release#handles"]
+        for key in ["limit#short#offering#spot#m7a.large#any", "limit#wrong#account", "brake#leases", "release#handles"]
         {
             let control = Control::from_rows([serde_json::json!({"key": key, "version": 1, "until_at": end.as_ms()})]);
-            let over = |now| control.entries().all(|(key, row)| row.is_over(key, 1, now));
+            let over = |now| control.entries().all(|(key, row)| row.is_over(key, now));
             assert!(over(later) && !over(at(86_400)), "{key}");
         }
-        // A refusal ends with the version of the policy. A count of failed starts, and the notes, have no end.
-        let refused =
-            serde_json::json!({"key": "bad_request#small", "version": 1, "since_at": end.as_ms(), "policy_version": 7});
-        let control = Control::from_rows([refused]);
-        let over = |policy, now| control.entries().all(|(key, row)| row.is_over(key, policy, now));
-        assert!(over(8, later) && !over(7, later) && !over(8, at(60)));
+        // A count of failed starts, and the notes, have no end.
         for key in ["boot_failures", "ingest", "last_run", "queue_place", "after_place", "jobs_place"] {
             let row = serde_json::json!({"key": key, "version": 1, "since_at": 0, "until_at": 0, "count": 1});
             let control = Control::from_rows([row]);
-            assert!(!control.entries().any(|(key, row)| row.is_over(key, 1, later)), "{key}");
+            assert!(!control.entries().any(|(key, row)| row.is_over(key, later)), "{key}");
         }
     }
 

@@ -60,7 +60,26 @@ pub struct Event {
     pub detail: BTreeMap<String, Value>,
     /// Epoch **seconds**: DynamoDB deletes the row some time after.
     pub expires_at: i64,
+    /// What keeps the event from being written again; `None` for an event that is always written.
+    #[serde(skip)]
+    pub once: Option<Once>,
 }
+
+/// The row beside an event that is told once in a time. While this row lasts, nobody writes the event again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// The hash key of its row. No [`Subject`] begins like this.
+    pub subject: String,
+    /// The range key of its row: what is told, as a number.
+    pub id: String,
+    /// When it is told, in epoch seconds.
+    pub told_at: i64,
+    /// From when on it may be told again, in epoch seconds.
+    pub expires_at: i64,
+}
+
+/// How the subject of a row begins that is no event, but an [`Once`].
+pub const ONCE_PREFIX: &str = "once#";
 
 impl Event {
     /// An event that happens now. `chance` makes its id unique within the millisecond.
@@ -72,6 +91,7 @@ impl Event {
             reason: reason.to_owned(),
             detail: BTreeMap::new(),
             expires_at: (now + keep).as_epoch_s(),
+            once: None,
         }
     }
 
@@ -89,11 +109,12 @@ impl Event {
             reason: reason.to_owned(),
             detail: BTreeMap::new(),
             expires_at: (now + keep).as_epoch_s(),
+            once: None,
         }
     }
 
-    /// The event of something that several runs, or several functions, notice again and again. `key` says what it is. All
-    /// that notice it within the same `span` make an event with the same id, so it is kept once.
+    /// The event of something that several runs, or several functions, notice again and again. `key` says what it is. Its
+    /// time is `now`, and it is kept only if nobody has told the same within `span`.
     pub fn once_in(
         span: Span,
         subject: &Subject,
@@ -102,10 +123,15 @@ impl Event {
         now: Time,
         keep: Span,
     ) -> Self {
-        let since = now.as_ms().checked_rem_euclid(span.as_ms()).unwrap_or(0);
-        let began_at = Time::from_ms(now.as_ms().saturating_sub(since));
-        let event = Self::of_change(subject, action, key, began_at, keep);
-        Self { reason: reason.to_owned(), ..event }
+        let mut hasher = DefaultHasher::new();
+        (action.as_str(), key).hash(&mut hasher);
+        let once = Once {
+            subject: format!("{ONCE_PREFIX}{subject}"),
+            id: format!("{:016x}", hasher.finish()),
+            told_at: now.as_epoch_s(),
+            expires_at: (now + span).as_epoch_s(),
+        };
+        Self { once: Some(once), ..Self::of_change(subject, action, reason, now, keep) }
     }
 
     /// The event with one more detail.

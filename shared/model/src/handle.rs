@@ -74,8 +74,9 @@ pub struct Handle {
 /// How long a tombstone stays. The time is far longer than a report can be on its way. It is not longer, because each
 /// handle report reads all rows of its node.
 const TOMBSTONE: Span = Span::from_s(3600);
-/// After this time, a cache that its node was told to destroy, and still has, is taken back by an alloc that names it.
-const STUCK_AFTER: Span = Span::from_s(600);
+/// After this time, a handle that its node was told to destroy, and still has, is told of. If it is a cache, an alloc that
+/// names it takes it back. Its row is looked at this often, so that `status` finds it among those that are due soon.
+pub const STUCK_AFTER: Span = Span::from_s(600);
 /// The longest time until the next look.
 const DAY: Span = Span::from_s(MAX_DUE_S);
 
@@ -235,13 +236,20 @@ impl Handle {
 
     /// The row marked for destruction. `seq` is the number of the order to destroy.
     pub fn marked(&self, seq: u64, now: Time) -> Self {
-        let deadline_at = Some(now + STUCK_AFTER);
-        Self { state: HandleState::Destroying, seq, due_at: now + DAY, deadline_at, ..self.clone() }.not_missing()
+        let by = now + STUCK_AFTER;
+        let row = Self { state: HandleState::Destroying, seq, due_at: by, deadline_at: Some(by), ..self.clone() };
+        row.not_missing()
     }
 
     /// Whether its node was told to destroy it so long ago that the node seems unable to.
     pub fn is_stuck(&self, now: Time) -> bool {
         self.state == HandleState::Destroying && self.deadline_at.is_some_and(|by| by <= now)
+    }
+
+    /// How long ago its node was told to destroy it, if the node seems unable to.
+    pub fn stuck_for(&self, now: Time) -> Option<Span> {
+        let by = self.deadline_at.filter(|_| self.is_stuck(now))?;
+        Some(now.since(by) + STUCK_AFTER)
     }
 
     /// The row as a tombstone. If sweep-dispatch does not delete it, DynamoDB does two days later.
@@ -333,7 +341,9 @@ impl Handle {
         }
         match (self.state, self.alloc_id) {
             (HandleState::Gone, _) => Due::Forget(Reason::Destroyed {}),
-            (HandleState::Destroying, _) => tomorrow(Reason::WaitsForReport {}),
+            (HandleState::Destroying, _) => {
+                Due::Later(Box::new(Self { due_at: now + STUCK_AFTER, ..self.clone() }), Reason::WaitsForReport {})
+            }
             (HandleState::Unknown, _) => tomorrow(Reason::NobodyOrdered {}),
             // The node never listed it, although its alloc is live. If the node lists it after all, it is live again.
             (HandleState::Creating, Some(_)) if self.deadline_at.is_some_and(|by| by <= now) => {
@@ -483,6 +493,14 @@ mod tests {
         let unused = Span::from_s(1000);
         assert!(matches!(row.due(lives, unused, at(599)), Due::Later(_, Reason::AllocLive {})));
         assert_eq!(row.due(lives, unused, at(600)), Due::Mark(Reason::NeverAppeared {}));
+        // Until its node has destroyed it, it is looked at so often that whoever asks what is due soon finds it.
+        let marked = row.marked(9, at(600));
+        assert_eq!((marked.due_at, marked.stuck_for(at(1199))), (at(1200), None));
+        assert_eq!(marked.stuck_for(at(1260)), Some(Span::from_s(660)));
+        let Due::Later(later, Reason::WaitsForReport {}) = marked.due(lives, unused, at(1200)) else {
+            panic!("marked")
+        };
+        assert_eq!((later.due_at, later.stuck_for(at(1260))), (at(1800), Some(Span::from_s(660))));
         // If it appears after all, it is live again.
         let late = row.marked(9, at(600)).used(alloc_id, 9, at(700));
         assert_eq!((late.state, late.deadline_at, late.alloc_id), (HandleState::Live, None, alloc_id));

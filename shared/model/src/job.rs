@@ -15,11 +15,13 @@
 //! each run.
 //! Rules: `docs/rules.md#section-6`.
 
+use crate::end_cause::{EndCause, Ending, last_line};
 use crate::ids::{AllocId, JobId};
 use crate::node::{Capacity, Version};
 use crate::spec::{BadJob, FailurePolicy, JobSpec, Work, default_retry_lost};
 use crate::summary::{AllocSummary, JobSummary, counts_for, demand_until};
 use crate::time::{Span, Time};
+use crate::tries::{JobTimes, Tries};
 use crate::words::{ClientStatus, Desired, JobState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -93,7 +95,7 @@ impl Job {
                 after: spec.after,
                 demand: spec.demand,
                 demand_until_at: demand_until(spec.demand, now, spec.timeout_s),
-                copies: 0,
+                tries: Tries::default(),
                 done: BTreeSet::new(),
                 allocs: BTreeSet::new(),
             },
@@ -125,7 +127,7 @@ impl Job {
     }
 
     /// The job with these allocs: a queued job becomes placed, and a placed job gets one more copy. `None` in any
-    /// other state. Raises `copies` above the number of every copy placed. A placed job follows no other.
+    /// other state. Raises `tries.copies` above the number of every copy placed. A placed job follows no other.
     pub fn with_placed(&self, allocs: &[AllocId]) -> Option<Self> {
         if !matches!(self.summary.state, JobState::Queued | JobState::Placed) {
             return None;
@@ -135,20 +137,22 @@ impl Job {
         new.summary.after.clear();
         for alloc in allocs {
             new.summary.allocs.insert(*alloc);
-            new.summary.copies = new.summary.copies.max(alloc.copy.saturating_add(1));
+            new.summary.tries.copies = new.summary.tries.copies.max(alloc.copy.saturating_add(1));
         }
+        new.summary.tries.not_before_at = None;
         new.reason = None;
         Some(new)
     }
 
     /// Cancelled by the operator; `None` if the job has ended already.
     pub fn cancel(&self, keep: Span, now: Time) -> Option<Self> {
-        self.end(JobState::Cancelled, "cancelled by the operator", keep, now)
+        self.end(JobState::Cancelled, &EndCause::Cancelled, keep, now)
     }
 
     /// Rejected, because no node could ever run it; `None` if it is not queued.
     pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
-        (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, reason, keep, now)).flatten()
+        let cause = EndCause::Rejected { why: reason.to_owned() };
+        (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, &cause, keep, now)).flatten()
     }
 
     /// Whether the job is a pure demand: it has no command.
@@ -165,16 +169,18 @@ impl Job {
     /// A pure demand whose time is over: complete. `None` if it has ended already, or if this is no such demand.
     pub fn end_demand(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
         let is_over = self.demand_until_at().is_some_and(|until| until <= now);
-        is_over.then(|| self.end(JobState::Complete, reason, keep, now)).flatten()
+        let cause = EndCause::Stopped { why: reason.to_owned(), code: None };
+        is_over.then(|| self.end(JobState::Complete, &cause, keep, now)).flatten()
     }
 
-    fn end(&self, state: JobState, reason: &str, keep: Span, now: Time) -> Option<Self> {
+    fn end(&self, state: JobState, cause: &EndCause, keep: Span, now: Time) -> Option<Self> {
         if self.summary.state.is_ended() {
             return None;
         }
         let mut new = self.clone();
         new.summary.state = state;
-        new.reason = Some(reason.to_owned());
+        new.reason = Some(cause.to_string());
+        (new.summary.tries.cause, new.summary.tries.last_line) = (Some(cause.clone()), None);
         new.finished_at = Some(now);
         new.expire_if_empty(keep, now);
         Some(new)
@@ -204,15 +210,20 @@ impl Job {
         self.reason = Some(reason.to_owned());
     }
 
+    /// Why the job ended, or why its last try did.
+    pub const fn cause(&self) -> Option<&EndCause> {
+        self.summary.tries.cause.as_ref()
+    }
+
     /// The job after `alloc` ended. `alloc` is given as it was before its end, `others` are the job's other live
     /// allocs.
     pub fn after_end(
         &self,
         alloc: &AllocSummary,
-        client: ClientStatus,
+        ending: &Ending,
         others: &[AllocSummary],
         set: JobSet,
-        keep: Span,
+        times: JobTimes,
         now: Time,
     ) -> Self {
         let mut new = self.clone();
@@ -223,17 +234,38 @@ impl Job {
         // The end of an alloc that was told to stop does not count. Its member was counted when the alloc was told to
         // stop, or another copy takes its place.
         if self.summary.state == JobState::Placed && alloc.desired == Desired::Run {
-            new.count_end(id, client, others, now);
+            new.count_end(alloc, ending, others, times, now);
         } else if self.summary.state == JobState::Regrouping && new.summary.allocs.is_empty() {
             new.queue("all its members have stopped: it starts again");
         }
-        new.expire_if_empty(keep, now);
+        new.expire_if_empty(times.keep, now);
         new
     }
 
-    fn count_end(&mut self, id: AllocId, client: ClientStatus, others: &[AllocSummary], now: Time) {
-        let (count, allowed, how) = match client {
-            ClientStatus::Complete if !self.is_demand() => {
+    fn count_end(
+        &mut self,
+        alloc: &AllocSummary,
+        ending: &Ending,
+        others: &[AllocSummary],
+        times: JobTimes,
+        now: Time,
+    ) {
+        let (id, client, cause) = (alloc.alloc_id, ending.client(), &ending.cause);
+        let stands_in = client != ClientStatus::Complete && others.iter().any(|o| counts_for(o, id));
+        if stands_in {
+            return;
+        }
+        if self.is_demand() {
+            // A demand lives until it is cancelled or its time is over. Its agent may have stopped it on its own.
+            self.lost_count = self.lost_count.saturating_add(1);
+            let again = format!("member {} no longer has its node: the demand waits for one ({id})", id.member);
+            return self.wait_again(&again);
+        }
+        let tries = &mut self.summary.tries;
+        tries.cause = Some(cause.clone());
+        tries.last_line = ending.log_tail.as_deref().and_then(last_line).filter(|_| cause.is_of_the_command());
+        let (count, allowed) = match client {
+            ClientStatus::Complete => {
                 self.summary.done.insert(id.member);
                 if self.summary.done.len() >= self.summary.nodes as usize {
                     self.summary.state = JobState::Complete;
@@ -242,30 +274,42 @@ impl Job {
                 }
                 return;
             }
-            _ if others.iter().any(|o| counts_for(o, id)) => return,
-            // A demand lives until it is cancelled or its time is over. Its agent may have stopped it on its own.
-            _ if self.is_demand() => {
-                self.lost_count = self.lost_count.saturating_add(1);
-                let again = format!("member {} no longer has its node: the demand waits for one ({id})", id.member);
-                return self.wait_again(&again);
+            ClientStatus::Failed => (&mut self.failed_count, self.retry_failed),
+            _ => {
+                tries.note_lost_on(alloc.node_id);
+                (&mut self.lost_count, self.retry_lost)
             }
-            ClientStatus::Failed => (&mut self.failed_count, self.retry_failed, "failed"),
-            _ => (&mut self.lost_count, self.retry_lost, "lost its node"),
         };
-        *count = count.saturating_add(1);
-        let retries = match allowed.checked_sub(*count) {
-            Some(left) => format!("retry {count} of {allowed}, {left} left"),
-            None if allowed == 0 => "no retry is allowed".to_owned(),
-            None => format!("none of {allowed} retries is left"),
+        // What has never run may run as often as it takes.
+        let (may_retry, retries) = if matches!(cause, EndCause::NotStarted { .. }) {
+            (true, "it is tried again".to_owned())
+        } else {
+            *count = count.saturating_add(1);
+            let retries = match allowed.checked_sub(*count) {
+                Some(left) => format!("retry {count} of {allowed}, {left} left"),
+                None if allowed == 0 => "no retry is allowed".to_owned(),
+                None => format!("none of {allowed} retries is left"),
+            };
+            (*count <= allowed, retries)
         };
-        let reason = format!("member {} {how}: {retries} ({id})", id.member);
-        if *count > allowed {
+        let reason = self.reason_of(id, ending, &retries);
+        if may_retry {
+            self.summary.tries.pause(times, now);
+            self.wait_again(&reason);
+        } else {
             self.summary.state = JobState::Failed;
             self.reason = Some(reason);
             self.finished_at = Some(now);
-        } else {
-            self.wait_again(&reason);
         }
+    }
+
+    /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
+    fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
+        let member = if self.summary.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
+        let lost = if matches!(ending.cause, EndCause::Lost { .. }) { "lost: " } else { "" };
+        let line = self.summary.tries.last_line.as_ref();
+        let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
+        format!("{member}{lost}{}; {retries}{line}", ending.cause)
     }
 
     /// Queues the job again; if other members still run, after they have stopped.
@@ -308,10 +352,10 @@ mod tests {
     #[test]
     fn a_job_is_complete_when_every_member_is() {
         let (job, allocs) = placed(2, 0, 0);
-        let one = job.after_end(&allocs[0], ClientStatus::Complete, &allocs[1..], JobSet::Leaves, KEEP, at(5));
+        let one = job.after_end(&allocs[0], &Ending::exited(0), &allocs[1..], JobSet::Leaves, KEEP.into(), at(5));
         assert_eq!(one.summary.state, JobState::Placed);
         assert_eq!(one.expires_at, None);
-        let both = one.after_end(&allocs[1], ClientStatus::Complete, &[], JobSet::Leaves, KEEP, at(6));
+        let both = one.after_end(&allocs[1], &Ending::exited(0), &[], JobSet::Leaves, KEEP.into(), at(6));
         assert_eq!((both.summary.state, both.finished_at), (JobState::Complete, Some(at(6))));
         assert!(both.expires_at.is_some() && both.summary.allocs.is_empty());
     }
@@ -319,14 +363,54 @@ mod tests {
     #[test]
     fn a_failure_is_retried_as_often_as_allowed() {
         let (job, allocs) = placed(1, 1, 0);
-        let again = job.after_end(&allocs[0], ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(5));
+        let again = job.after_end(&allocs[0], &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(5));
         assert_eq!((again.summary.state, again.failed_count), (JobState::Queued, 1));
         let placed = again.with_placed(&[allocs[0].alloc_id]).unwrap();
-        let failed = placed.after_end(&allocs[0], ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(6));
+        let failed = placed.after_end(&allocs[0], &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(6));
         assert_eq!(failed.summary.state, JobState::Failed);
         // With retry_lost = 0 a lost node ends the job.
-        let lost = job.after_end(&allocs[0], ClientStatus::Lost, &[], JobSet::Leaves, KEEP, at(5));
+        let lost =
+            job.after_end(&allocs[0], &Ending::lost("its node is gone"), &[], JobSet::Leaves, KEEP.into(), at(5));
         assert_eq!(lost.summary.state, JobState::Failed);
+    }
+
+    #[test]
+    fn what_its_node_could_not_start_is_no_failure_of_a_job_and_costs_no_retry() {
+        let (mut job, allocs) = placed(1, 0, 0);
+        let times = JobTimes { keep: KEEP, pause: Span::from_s(10), most: Span::from_s(60) };
+        let cannot = Ending::new(EndCause::NotStarted { why: "the disk is full".into() });
+        for (n, wait) in [10, 20, 40, 60, 60, 60].into_iter().enumerate() {
+            let mut alloc = allocs[0].clone();
+            alloc.node_id = fixtures::node_id(n as u32);
+            job = job.after_end(&alloc, &cannot, &[], JobSet::Leaves, times, at(5));
+            assert_eq!((job.summary.state, job.lost_count, job.failed_count), (JobState::Queued, 0, 0));
+            assert_eq!(job.summary.retry_at(at(5)), Some(at(5 + wait)), "try {n}");
+            assert_eq!(job.summary.retry_at(at(5 + wait)), None);
+            job = job.with_placed(&[alloc.alloc_id]).unwrap();
+        }
+        assert_eq!(job.summary.tries.lost_on, [3, 4, 5].map(fixtures::node_id), "the last ones");
+        assert_eq!(job.summary.retry_at(at(5)), None, "it is placed");
+    }
+
+    #[test]
+    fn the_reason_of_an_end_names_its_cause_and_the_last_line_of_the_output() {
+        let (job, allocs) = placed(1, 0, 1);
+        let end = |cause, output: &str| {
+            let ending = Ending { cause, log_tail: Some(output.to_owned()) };
+            let job = job.after_end(&allocs[0], &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
+            (job.summary.state, job.reason.clone().unwrap_or_default(), job.cause().and_then(EndCause::exit_code))
+        };
+        let failed = |reason: &str, code| (JobState::Failed, reason.to_owned(), Some(code));
+        let with = "exit code 42; no retry is allowed; the last line of its output: boom";
+        assert_eq!(end(EndCause::Exited { code: 42 }, "one\nboom\n\n"), failed(with, 42));
+        let over = "it ran longer than its time limit of 2 s; no retry is allowed";
+        assert_eq!(end(EndCause::OverTime { limit_s: 2 }, ""), failed(over, 124));
+        let absent = "program \"x\" not found; no retry is allowed";
+        assert_eq!(end(EndCause::NotFound { program: "x".into() }, "noise"), failed(absent, 127));
+        let lost = "lost: its node is gone; retry 1 of 1, 0 left".to_owned();
+        let ending = end(EndCause::Lost { why: "its node is gone".into() }, "noise");
+        assert_eq!(ending, (JobState::Queued, lost, None));
+        assert_eq!(end(EndCause::Exited { code: 0 }, "noise"), (JobState::Complete, String::new(), Some(0)));
     }
 
     #[test]
@@ -334,10 +418,18 @@ mod tests {
         let (job, allocs) = placed(1, 0, 0);
         let mut copy = allocs[0].clone();
         copy.alloc_id.copy = 7;
-        let kept = job.after_end(&allocs[0], ClientStatus::Lost, &[copy.clone()], JobSet::Leaves, KEEP, at(5));
+        let kept = job.after_end(
+            &allocs[0],
+            &Ending::lost("its node is gone"),
+            &[copy.clone()],
+            JobSet::Leaves,
+            KEEP.into(),
+            at(5),
+        );
         assert_eq!((kept.summary.state, kept.lost_count), (JobState::Placed, 0));
         copy.desired = Desired::Stop;
-        let ended = job.after_end(&allocs[0], ClientStatus::Lost, &[copy], JobSet::Leaves, KEEP, at(5));
+        let ended =
+            job.after_end(&allocs[0], &Ending::lost("its node is gone"), &[copy], JobSet::Leaves, KEEP.into(), at(5));
         assert_eq!(ended.summary.state, JobState::Failed);
     }
 
@@ -349,7 +441,8 @@ mod tests {
         let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
         let alloc = crate::alloc::Alloc::place(id, &job, &fixtures::ready(0), at(1)).unwrap().summary;
         let placed = job.with_placed(&[id]).unwrap();
-        let again = placed.after_end(&alloc, ClientStatus::Lost, &[], JobSet::Leaves, KEEP, at(5));
+        let again =
+            placed.after_end(&alloc, &Ending::lost("its node is gone"), &[], JobSet::Leaves, KEEP.into(), at(5));
         assert_eq!(again.summary.state, JobState::Queued);
         assert!(job.summary.follows() && !again.summary.follows());
     }
@@ -366,12 +459,12 @@ mod tests {
     fn a_demand_outlives_every_node_and_ends_when_its_time_is_over() {
         let (mut job, alloc) = demand(60);
         for n in 1..=9 {
-            job = job.after_end(&alloc, ClientStatus::Lost, &[], JobSet::Leaves, KEEP, at(5));
+            job = job.after_end(&alloc, &Ending::lost("its node is gone"), &[], JobSet::Leaves, KEEP.into(), at(5));
             assert_eq!((job.summary.state, job.lost_count), (JobState::Queued, n));
             job = job.with_placed(&[alloc.alloc_id]).unwrap();
         }
-        for client in [ClientStatus::Complete, ClientStatus::Failed] {
-            let stopped = job.after_end(&alloc, client, &[], JobSet::Leaves, KEEP, at(5));
+        for ending in [Ending::exited(0), Ending::exited(1)] {
+            let stopped = job.after_end(&alloc, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
             assert_eq!(stopped.summary.state, JobState::Queued, "its agent stopped it on its own");
         }
         assert_eq!((job.summary.demand_until_at, job.end_demand("over", KEEP, at(59))), (Some(at(60)), None));
@@ -402,12 +495,19 @@ mod tests {
     #[test]
     fn several_members_regroup_and_start_together() {
         let (job, allocs) = placed(3, 0, 3);
-        let one_done = job.after_end(&allocs[0], ClientStatus::Complete, &allocs[1..], JobSet::Leaves, KEEP, at(4));
-        let regrouping = one_done.after_end(&allocs[1], ClientStatus::Lost, &allocs[2..], JobSet::Leaves, KEEP, at(5));
+        let one_done = job.after_end(&allocs[0], &Ending::exited(0), &allocs[1..], JobSet::Leaves, KEEP.into(), at(4));
+        let regrouping = one_done.after_end(
+            &allocs[1],
+            &Ending::lost("its node is gone"),
+            &allocs[2..],
+            JobSet::Leaves,
+            KEEP.into(),
+            at(5),
+        );
         assert_eq!(regrouping.summary.state, JobState::Regrouping);
         let mut stopped = allocs[2].clone();
         stopped.desired = Desired::Stop;
-        let queued = regrouping.after_end(&stopped, ClientStatus::Complete, &[], JobSet::Leaves, KEEP, at(6));
+        let queued = regrouping.after_end(&stopped, &Ending::exited(0), &[], JobSet::Leaves, KEEP.into(), at(6));
         assert_eq!(queued.summary.state, JobState::Queued);
         assert!(queued.summary.done.is_empty());
     }
@@ -417,8 +517,8 @@ mod tests {
         let (job, allocs) = placed(1, 0, 0);
         let mut stopped = allocs[0].clone();
         stopped.desired = Desired::Stop;
-        for client in [ClientStatus::Complete, ClientStatus::Failed, ClientStatus::Lost] {
-            let after = job.after_end(&stopped, client, &[], JobSet::Leaves, KEEP, at(5));
+        for ending in [Ending::exited(0), Ending::exited(1), Ending::lost("gone")] {
+            let after = job.after_end(&stopped, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
             assert_eq!((after.summary.state, after.failed_count, after.lost_count), (JobState::Placed, 0, 0));
         }
     }
@@ -429,7 +529,7 @@ mod tests {
         let cancelled = job.cancel(KEEP, at(5)).unwrap();
         assert_eq!(cancelled.expires_at, None);
         assert!(cancelled.cancel(KEEP, at(6)).is_none());
-        let gone = cancelled.after_end(&allocs[0], ClientStatus::Failed, &[], JobSet::Leaves, KEEP, at(7));
+        let gone = cancelled.after_end(&allocs[0], &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(7));
         assert_eq!((gone.summary.state, gone.expires_at), (JobState::Cancelled, Some((at(7) + KEEP).as_epoch_s())));
     }
 

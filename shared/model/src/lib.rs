@@ -3,7 +3,7 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
-//! | [`words`] | the closed sets of words in tables, requests and policy |
+//! | [`words`], [`names`] | the closed sets of words in tables, requests and policy; what names from outside may be |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
 //! | [`spec`], [`summary`], [`mod@array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
@@ -11,6 +11,7 @@
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
 //! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
+//! | [`container_env`] | how a variable reaches a container |
 //! | [`webhook`] | where the webhook calls, and what it signs with |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
 //!
@@ -31,7 +32,9 @@ pub mod brake;
 pub mod causes;
 pub mod chance;
 pub mod cloud;
+pub mod container_env;
 pub mod control;
+pub mod end_cause;
 pub mod events;
 pub mod explain;
 #[cfg(any(test, feature = "fixtures"))]
@@ -44,20 +47,25 @@ pub mod job;
 pub mod launch;
 pub mod limits;
 pub mod money;
+pub mod names;
 pub mod node;
 pub mod output;
 pub mod policy;
+pub mod quotas;
 pub mod reason;
+pub mod refusal;
 pub mod spec;
 pub mod stored;
 pub mod summary;
 pub mod time;
 pub mod told;
+pub mod tries;
 pub mod webhook;
 pub mod wire;
 pub mod words;
 
-pub use alloc::{Alloc, Ending, HistoryEntry, MAX_HISTORY, ReportOutcome, ResolvedCopy};
+pub use alloc::{Alloc, HistoryEntry, MAX_HISTORY, ReportOutcome, ResolvedCopy};
+pub use end_cause::{EndCause, Ending};
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
 pub use job::{Job, JobSet};
 pub use money::{BadAmount, Usd};
@@ -70,7 +78,8 @@ pub use spec::{
     Work,
 };
 pub use summary::{AllocSummary, JobSummary, counts_for};
+pub use tries::{JobTimes, Tries};
 pub use words::{
-    ActionName, AfterEnd, BrakeKind, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
+    ActionName, AfterEnd, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
     NodeStateName, NodeStatus, Reconcile, UnknownWord,
 };

@@ -1,109 +1,135 @@
 //! The limits on launches: how each limit begins, grows and ends, and how it is explained to a person.
 //!
-//! | limit | begins | ends |
-//! | --- | --- | --- |
-//! | shortage | EC2 has no capacity for an offering | after `shortage.ttl_s`, doubled with each further refusal; then one attempt in a run, doubled with each success |
-//! | quota | EC2 says that the account's limit is reached | after `quota.retry_s`, or when an instance of the cluster has terminated |
-//! | back-off | EC2 throttles launch calls | after 5 s, doubled with each further throttling |
-//! | failed starts | `boot.failures_before_pause` starts fail in a row | after a minute, doubled in each later run with a failure; or when a node starts well |
-//! | not allowed | EC2 does not accept the caller: credentials, clock or permissions | after a minute, doubled with each further refusal |
-//! | bad request | EC2 calls the request for a size wrong | with the next version of the policy |
+//! A refusal of EC2 has a scope (`refusal`) and a class. Together they are one limit: it stops the launches within its scope,
+//! and no other ones. The class says for how long:
 //!
-//! Guarantees: every limit ends by itself or with a new policy; the plan, the acting run and the commands
-//! `status` and `job` use the same functions, so they cannot disagree.
+//! | class | first wait | longest wait | ends before |
+//! | --- | --- | --- | --- |
+//! | short | `shortage.ttl_s` | 1 h | – (then one attempt in a run, doubled with each success) |
+//! | quota | `quota.retry_s` | 15 min | when an instance within the scope has terminated |
+//! | throttled | 5 s | 1 h | – |
+//! | refused | 30 s | 1 h | with the next version of the policy |
+//! | wrong | 1 h | 1 h | with the next version of the policy |
+//!
+//! Each further refusal doubles the wait, up to the longest. Failed starts pause every launch too: from a minute on, doubled
+//! in each later run with a failure, until a node starts well.
+//!
+//! Guarantees: every limit ends by itself; the plan, the acting run and the commands `status` and `job` use the same
+//! functions, so they cannot disagree. An operator ends all of them at once with `nodekeeper release launches`.
 //! Does not: count nodes. The plan keeps to `nodes.max`, the price cap and the maximum of a size.
 //! Source: Arvados #2881 (what a node manager does when the cloud refuses).
 
 use crate::cloud::LaunchError;
-use crate::control::{
-    Backoff, BadRequest, Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, NotAllowed, Quota, Shortage,
-    offering_key,
-};
+use crate::control::{Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, Shortage};
+use crate::explain::{Explanation, Waiting};
 use crate::node::Offering;
 use crate::policy::Policy;
 use crate::reason::Reason;
+use crate::refusal::Scope;
 use crate::time::{Span, Time};
+use crate::words::{Class, Reach};
 use std::fmt;
 
 /// Doubling never makes a wait longer than this, in seconds.
 const LONGEST_WAIT_S: i64 = 3600;
-/// A refusal within this time after the end of a shortage doubles the old wait. The time is this long because
+/// The longest wait after a quota answer, in seconds. It is shorter, because other clusters of the account end instances too.
+const LONGEST_QUOTA_S: i64 = 900;
+/// A refusal within this time after the end of a limit doubles the old wait. The time is this long because
 /// the next attempt may first have to wait until idle nodes have ended and made room.
-const SHORTAGE_CONTINUES_S: i64 = 900;
+const CONTINUES_S: i64 = 900;
 /// The first wait after a throttled call, in seconds.
-const BACKOFF_S: i64 = 5;
-/// Throttling within this time after the end of a back-off doubles the wait. The time is two periods of
+const THROTTLED_S: i64 = 5;
+/// Throttling within this time after the end of its limit doubles the wait. The time is two periods of
 /// poll-and-scale.
-const BACKOFF_CONTINUES_S: i64 = 120;
-/// The first pause after EC2 did not accept the caller, in seconds.
-const NOT_ALLOWED_S: i64 = 60;
+const THROTTLED_CONTINUES_S: i64 = 120;
+/// The first wait after EC2 did not accept something, in seconds: what is new may not be known everywhere yet.
+const REFUSED_S: i64 = 30;
 /// The first pause after failed starts, in seconds.
 const FAILED_STARTS_PAUSE_S: i64 = 60;
 
-/// A limit that keeps a launch from being made.
+/// A limit that keeps launches from being made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The account's limit is reached.
-    Quota(Quota),
-    /// EC2 throttles launch calls.
-    Backoff(Backoff),
+    /// EC2 refused a launch.
+    Refused(Class, Scope, EntryRow),
     /// Too many starts failed in a row.
     FailedStarts(FailedStarts),
-    /// EC2 is short of an offering. The text is market, type and place, as in the control key.
-    Shortage(String, Shortage),
-    /// EC2 does not accept the caller.
-    NotAllowed(NotAllowed),
-    /// EC2 calls the request for this size wrong.
-    BadRequest(String, BadRequest),
 }
 
 impl Limit {
-    /// EC2 is short of this offering.
-    pub fn short_of(offering: &Offering, entry: Shortage) -> Self {
-        Self::Shortage(offering_key(offering), entry)
+    /// Whether the limit stops every launch.
+    pub fn stops_all(&self) -> bool {
+        match self {
+            Self::Refused(_, scope, _) => *scope == Scope::ACCOUNT,
+            Self::FailedStarts(_) => true,
+        }
     }
 
-    /// Whether the limit stops every launch. If not, it stops only the launches of one offering or size.
-    pub const fn stops_all(&self) -> bool {
-        matches!(self, Self::Quota(_) | Self::NotAllowed(_) | Self::Backoff(_) | Self::FailedStarts(_))
+    /// Whether the limit stops launches of this offering.
+    pub fn covers(&self, offering: &Offering) -> bool {
+        match self {
+            Self::Refused(_, scope, _) => scope.covers(offering),
+            Self::FailedStarts(_) => true,
+        }
+    }
+
+    /// Whether the limit seldom ends without a person.
+    pub const fn needs_a_person(&self) -> bool {
+        !matches!(self, Self::Refused(Class::Short | Class::Throttled, ..))
+    }
+
+    /// Whether a limit of the account is reached.
+    pub const fn is_quota(&self) -> bool {
+        matches!(self, Self::Refused(Class::Quota, ..))
     }
 
     /// The key of the limit's entry in the control table.
     pub fn key(&self) -> ControlKey {
         match self {
-            Self::Quota(_) => ControlKey::Quota,
-            Self::NotAllowed(_) => ControlKey::NotAllowed,
-            Self::Backoff(_) => ControlKey::Backoff,
+            Self::Refused(class, scope, _) => ControlKey::Limit(*class, scope.clone()),
             Self::FailedStarts(_) => ControlKey::FailedStarts,
-            Self::Shortage(offering, _) => ControlKey::Shortage(offering.clone()),
-            Self::BadRequest(size, _) => ControlKey::BadRequest(size.clone()),
         }
     }
 
     /// The limit as a reason, with the time that is left of it.
     pub fn reason(&self, now: Time) -> Reason {
-        let left = self.until_at().map_or(Span::ZERO, |until| until.since(now));
-        match self {
-            Self::Shortage(offering, _) => Reason::OfferingShort { offering: offering.replace('#', " "), left },
-            Self::BadRequest(size, _) => Reason::SizeRefused { size: size.clone() },
-            _ => Reason::LaunchPaused { limit: self.to_string(), left },
+        let (limit, left) = (self.to_string(), self.until_at().map_or(Span::ZERO, |until| until.since(now)));
+        if self.stops_all() { Reason::LaunchPaused { limit, left } } else { Reason::LaunchLimited { limit, left } }
+    }
+
+    /// The jobs that wait for the end of the limit, by the reasons of a plan.
+    pub fn waiting<'e>(&self, explained: &'e Explanation) -> impl Iterator<Item = &'e Waiting> {
+        let own = self.to_string();
+        let names_it = move |why: &Reason| matches!(why, Reason::LaunchPaused { limit, .. } | Reason::LaunchLimited { limit, .. } if *limit == own);
+        explained.waiting.iter().filter(move |waiting| waiting.why.iter().any(&names_it))
+    }
+
+    /// Which jobs wait for the end of the limit, in words; empty if none does.
+    pub fn waiting_words(&self, explained: &Explanation) -> String {
+        let waiting: Vec<&Waiting> = self.waiting(explained).collect();
+        let jobs: usize = waiting.iter().map(|w| w.jobs.len()).sum();
+        match (waiting.first(), jobs) {
+            (None, _) => String::new(),
+            (Some(first), 1) => format!("job {} waits for it", first.first),
+            (Some(first), n) => format!("{n} jobs wait for it, {} first", first.first),
         }
     }
 
     fn row(&self) -> &EntryRow {
         match self {
-            Self::Quota(e) => e.row(),
-            Self::NotAllowed(e) => e.row(),
-            Self::Backoff(e) => e.row(),
+            Self::Refused(.., row) => row,
             Self::FailedStarts(e) => e.row(),
-            Self::Shortage(_, e) => e.row(),
-            Self::BadRequest(_, e) => e.row(),
         }
     }
 
-    /// When the limit ends; `None` for one that ends with the next policy.
+    /// When the limit ends.
     pub fn until_at(&self) -> Option<Time> {
-        if let Self::BadRequest(..) = self { None } else { self.row().until_at }
+        self.row().until_at
+    }
+
+    /// When it began: the first of the refusals that follow each other, or the last failed start.
+    pub fn since_at(&self) -> Option<Time> {
+        self.row().since_at
     }
 
     /// The message of EC2, if there was one.
@@ -112,16 +138,32 @@ impl Limit {
     }
 
     /// What a person can do about it; empty if the limit ends by itself and nothing needs to be done.
-    pub const fn to_do(&self) -> &'static str {
+    pub fn to_do(&self) -> &'static str {
         match self {
-            Self::Quota(_) => "raise the account's limit, or lower nodes.max",
-            Self::NotAllowed(_) => "correct the role, the credentials or the clock of poll-and-scale: see the message",
-            Self::FailedStarts(_) => {
-                "see their console output in `nodekeeper history cluster`, and correct image or user data"
+            Self::Refused(Class::Quota, ..) => {
+                "raise it in Service Quotas, or lower nodes.max; then `nodekeeper release launches` tries at once"
             }
-            Self::BadRequest(..) => "correct the policy or the launch template, then `nodekeeper policy set FILE`",
-            Self::Backoff(_) | Self::Shortage(..) => "",
+            Self::Refused(Class::Refused | Class::Wrong, scope, _) if *scope == Scope::ACCOUNT => {
+                "correct the role, the credentials or the clock of poll-and-scale: see the message; then `nodekeeper release \
+                 launches` tries at once"
+            }
+            Self::Refused(Class::Refused | Class::Wrong, ..) => {
+                "correct the policy, or the launch template and then `nodekeeper release launches`"
+            }
+            Self::FailedStarts(_) => {
+                "see their console output in `nodekeeper history cluster`, and correct image or user data; then `nodekeeper \
+                 release launches` tries at once"
+            }
+            Self::Refused(Class::Short | Class::Throttled, ..) => "",
         }
+    }
+
+    /// The change of the control table that ends the limit now. The next refusal or failure begins anew.
+    pub fn ended(&self, now: Time) -> EntryChange {
+        let before = self.row().clone();
+        let count = matches!(self, Self::FailedStarts(_)).then_some(0);
+        let after = EntryRow { until_at: Some(now), wait_s: None, count, ..before.clone() };
+        EntryChange { key: self.key(), before, after }
     }
 }
 
@@ -129,13 +171,54 @@ impl fmt::Display for Limit {
     /// The limit in words, without its end and its message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Quota(_) => f.write_str("the account's limit is reached"),
-            Self::NotAllowed(_) => f.write_str("EC2 does not accept our credentials or permissions"),
-            Self::Backoff(_) => f.write_str("EC2 throttles launches"),
+            Self::Refused(Class::Short, scope, _) if scope.reach() == Reach::Subnet => {
+                write!(f, "EC2 is short of addresses in {scope:#}")
+            }
+            Self::Refused(Class::Short, scope, _) => write!(f, "EC2 is short of {scope:#}"),
+            Self::Refused(Class::Quota, scope, _) => write!(f, "{} is reached", scope.quota()),
+            Self::Refused(Class::Throttled, ..) => f.write_str("EC2 throttles launches"),
+            Self::Refused(_, scope, _) if *scope == Scope::ACCOUNT => {
+                f.write_str("EC2 does not accept our credentials or permissions")
+            }
+            Self::Refused(_, scope, _) => write!(f, "EC2 refuses launches with {scope:#}"),
             Self::FailedStarts(e) => write!(f, "{} starts failed in a row", e.count()),
-            Self::Shortage(offering, _) => write!(f, "EC2 is short of {}", offering.replace('#', " ")),
-            Self::BadRequest(size, _) => write!(f, "EC2 refuses to launch size {size}"),
         }
+    }
+}
+
+/// How the wait of a class begins and grows, in seconds.
+struct Terms {
+    first_s: i64,
+    longest_s: i64,
+    continues_s: i64,
+}
+
+impl Terms {
+    const fn of(class: Class, policy: &Policy) -> Self {
+        let (first_s, longest_s, continues_s) = match class {
+            Class::Short => (policy.shortage.ttl_s, LONGEST_WAIT_S, CONTINUES_S),
+            Class::Quota => (policy.quota.retry_s, LONGEST_QUOTA_S, CONTINUES_S),
+            Class::Throttled => (THROTTLED_S, LONGEST_WAIT_S, THROTTLED_CONTINUES_S),
+            Class::Refused => (REFUSED_S, LONGEST_WAIT_S, CONTINUES_S),
+            Class::Wrong => (LONGEST_WAIT_S, LONGEST_WAIT_S, CONTINUES_S),
+        };
+        Self { first_s, longest_s, continues_s }
+    }
+
+    /// The entry after another refusal. The wait is the first one, or twice the last wait if that wait ended recently.
+    /// Recently means within the length of the last wait or `continues_s`, whichever is longer.
+    fn after_refusal(&self, before: &EntryRow, now: Time) -> EntryRow {
+        let last_s = before.wait_s.unwrap_or(0);
+        let continues = Span::from_s(last_s.max(self.continues_s));
+        let recent = before.until_at.is_some_and(|until| now.since(until) <= continues);
+        let (wait_s, since_at) = match before.wait_s {
+            Some(wait) if recent => {
+                (wait.saturating_mul(2).min(self.longest_s).max(self.first_s), before.since_at.or(Some(now)))
+            }
+            _ => (self.first_s, Some(now)),
+        };
+        let until_at = Some(now + Span::from_s(wait_s));
+        EntryRow { wait_s: Some(wait_s), until_at, since_at, count: None, ..before.clone() }
     }
 }
 
@@ -143,22 +226,13 @@ impl Control {
     /// Every limit that applies now, those that stop all launches first.
     pub fn limits(&self, now: Time) -> Vec<Limit> {
         let version = self.policy.as_ref().map(|p| p.version.number());
-        let mut limits: Vec<Limit> = self
-            .entries()
-            .filter_map(|(key, row)| {
-                let applies = row.applies(now);
-                let row = row.clone();
-                match key {
-                    ControlKey::Quota if applies => Some(Limit::Quota(Quota(row))),
-                    ControlKey::NotAllowed if applies => Some(Limit::NotAllowed(NotAllowed(row))),
-                    ControlKey::Backoff if applies => Some(Limit::Backoff(Backoff(row))),
-                    ControlKey::FailedStarts if applies => Some(Limit::FailedStarts(FailedStarts(row))),
-                    ControlKey::Shortage(offering) if applies => Some(Limit::Shortage(offering.clone(), Shortage(row))),
-                    ControlKey::BadRequest(size) if version.is_some() && row.policy_version == version => {
-                        Some(Limit::BadRequest(size.clone(), BadRequest(row)))
-                    }
-                    _ => None,
-                }
+        let of_this_policy = |row: &EntryRow| row.policy_version.is_none_or(|of| Some(of) == version);
+        let applying = self.entries().filter(|(_, row)| row.applies(now) && of_this_policy(row));
+        let mut limits: Vec<Limit> = applying
+            .filter_map(|(key, row)| match key {
+                ControlKey::Limit(class, scope) => Some(Limit::Refused(*class, scope.clone(), row.clone())),
+                ControlKey::FailedStarts => Some(Limit::FailedStarts(FailedStarts(row.clone()))),
+                _ => None,
             })
             .collect();
         limits.sort_by_key(|l| !l.stops_all());
@@ -167,17 +241,7 @@ impl Control {
 
     /// The limit that stops every launch now, if one does.
     pub fn launch_pause(&self, now: Time) -> Option<Limit> {
-        let (quota, backoff, starts) = (self.quota(), self.backoff(), self.failed_starts());
-        let not_allowed = self.not_allowed();
-        if quota.applies(now) {
-            Some(Limit::Quota(quota))
-        } else if not_allowed.applies(now) {
-            Some(Limit::NotAllowed(not_allowed))
-        } else if backoff.applies(now) {
-            Some(Limit::Backoff(backoff))
-        } else {
-            starts.applies(now).then_some(Limit::FailedStarts(starts))
-        }
+        self.limits(now).into_iter().next().filter(Limit::stops_all)
     }
 
     /// The change of the control table after a launch of this offering failed with `error`; `None` if this error
@@ -190,36 +254,29 @@ impl Control {
         policy_version: u64,
         now: Time,
     ) -> Option<EntryChange> {
-        let (key, before, after) = match error {
-            LaunchError::Capacity(_) => {
-                let before = self.shortage(offering).0;
-                let after = longer_wait(&before, policy.shortage.ttl_s, SHORTAGE_CONTINUES_S, now);
-                (ControlKey::shortage_of(offering), before, after)
-            }
-            LaunchError::Quota(_) => {
-                let before = self.quota().0;
-                let until_at = Some(now + Span::from_s(policy.quota.retry_s));
-                (ControlKey::Quota, before.clone(), EntryRow { until_at, ..before })
-            }
-            LaunchError::Throttled(_) => {
-                let before = self.backoff().0;
-                let after = longer_wait(&before, BACKOFF_S, BACKOFF_CONTINUES_S, now);
-                (ControlKey::Backoff, before, after)
-            }
-            LaunchError::NotAllowed(_) => {
-                let before = self.not_allowed().0;
-                let after = longer_wait(&before, NOT_ALLOWED_S, BACKOFF_CONTINUES_S, now);
-                (ControlKey::NotAllowed, before, after)
-            }
-            LaunchError::BadRequest(_) => {
-                let before = self.bad_request(&offering.size).0;
-                let key = ControlKey::BadRequest(offering.size.clone());
-                (key, before.clone(), EntryRow { policy_version: Some(policy_version), ..before })
-            }
+        let (class, reach) = match error {
+            LaunchError::Refused(refusal) => (refusal.class, refusal.reach),
+            LaunchError::Throttled(_) => (Class::Throttled, Reach::Account),
             LaunchError::Spent(_) | LaunchError::Lost(_) => return None,
         };
-        let after = EntryRow { message: Some(error.to_string()), since_at: Some(now), ..after };
+        let scope = Scope::of(reach, offering);
+        // Another policy may ask for something else. The account stays the same.
+        let is_of_policy = matches!(class, Class::Refused | Class::Wrong) && scope != Scope::ACCOUNT;
+        let key = ControlKey::Limit(class, scope);
+        let before = self.entry::<Shortage>(&key).0;
+        let policy_version = is_of_policy.then_some(policy_version);
+        let continues = if before.policy_version == policy_version { before.clone() } else { EntryRow::new(&key) };
+        let after = Terms::of(class, policy).after_refusal(&continues, now);
+        let (version, message) = (before.version, Some(error.to_string()));
+        let after = EntryRow { version, policy_version, message, ..after };
         Some(EntryChange { key, before, after })
+    }
+
+    /// The changes of the control table after an instance of this offering has terminated: there is room below the quotas that
+    /// it counted for.
+    pub fn after_termination(&self, offering: &Offering, now: Time) -> Vec<EntryChange> {
+        let frees = |limit: &Limit| limit.is_quota() && limit.covers(offering);
+        self.limits(now).iter().filter(|limit| frees(limit)).map(|limit| limit.ended(now)).collect()
     }
 }
 
@@ -235,7 +292,7 @@ impl Shortage {
     /// the start of the run and not the current time. Otherwise the limit could end during the run, and all remaining
     /// launches of the run would try the offering.
     pub fn attempts(&self, at: Time) -> Option<u64> {
-        let continues_s = self.0.wait_s?.max(SHORTAGE_CONTINUES_S);
+        let continues_s = self.0.wait_s?.max(CONTINUES_S);
         let recent = at.since(self.0.until_at?) <= Span::from_s(continues_s);
         recent.then(|| self.0.count.unwrap_or(1).max(1))
     }
@@ -247,21 +304,6 @@ impl Shortage {
         let over = more >= u64::from(max_per_run);
         let wait_s = self.0.wait_s.filter(|_| !over);
         Self(EntryRow { count: Some(more), wait_s, until_at: Some(now), ..self.0.clone() })
-    }
-}
-
-impl Quota {
-    /// The entry after something terminated: there is room for a launch again. `None` if there is no pause.
-    #[must_use]
-    pub fn after_termination(&self, now: Time) -> Option<Self> {
-        self.applies(now).then(|| Self(EntryRow { until_at: Some(now), ..self.0.clone() }))
-    }
-}
-
-impl BadRequest {
-    /// Whether the refusal applies to this version of the policy.
-    pub fn applies_to(&self, policy_version: u64) -> bool {
-        self.0.policy_version == Some(policy_version)
     }
 }
 
@@ -301,40 +343,47 @@ impl FailedStarts {
     }
 }
 
-/// The entry after another refusal. The wait is `first_s`, or twice the last wait if that wait ended recently.
-/// Recently means within the length of the last wait or `continues_s`, whichever is longer.
-fn longer_wait(before: &EntryRow, first_s: i64, continues_s: i64, now: Time) -> EntryRow {
-    let continues_s = before.wait_s.unwrap_or(0).max(continues_s);
-    let recent = before.until_at.is_some_and(|until| now.since(until) <= Span::from_s(continues_s));
-    let wait_s = match before.wait_s {
-        Some(wait) if recent => wait.saturating_mul(2).min(LONGEST_WAIT_S).max(first_s),
-        _ => first_s,
-    };
-    EntryRow { wait_s: Some(wait_s), until_at: Some(now + Span::from_s(wait_s)), count: None, ..before.clone() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cloud::Refusal;
+    use crate::control::PolicyRow;
     use crate::fixtures::{at, offering};
+    use crate::node::Version;
     use crate::policy::example_json;
 
-    fn waits(error: &LaunchError, times: &[i64]) -> Vec<Option<i64>> {
-        let policy = Policy::from_json(&example_json()).unwrap();
+    fn policy() -> Policy {
+        Policy::from_json(&example_json()).unwrap()
+    }
+
+    fn refused(reach: Reach, class: Class) -> LaunchError {
+        Refusal { reach, class, message: "Code: text".into() }.into()
+    }
+
+    /// The control table of version 1 of a policy, after these refusals at these times.
+    fn after(refusals: &[(&LaunchError, i64)]) -> Control {
+        let row = PolicyRow { version: Version::UNWRITTEN.next(), ..PolicyRow::new(&policy()) };
         let mut control = Control::default();
-        let mut waits = Vec::new();
-        for s in times {
-            let change = control.after_refusal(&offering(), error, &policy, 1, at(*s)).unwrap();
-            waits.push(change.after.wait_s);
+        control.policy = Some(row);
+        for (error, s) in refusals {
+            let change = control.after_refusal(&offering(), error, &policy(), 1, at(*s)).unwrap();
             control.put(change.after);
         }
-        waits
+        control
+    }
+
+    fn waits(error: &LaunchError, times: &[i64]) -> Vec<Option<i64>> {
+        let row = |n: usize| {
+            let refusals: Vec<_> = times.iter().take(n + 1).map(|s| (error, *s)).collect();
+            after(&refusals).entries().next().and_then(|(_, row)| row.wait_s)
+        };
+        (0..times.len()).map(row).collect()
     }
 
     #[test]
     fn a_refusal_doubles_the_wait_also_if_idle_nodes_had_to_make_room_first() {
         // The second and third refusal come 330 s after the wait ended, the last one after a day.
-        let short = LaunchError::Capacity("none".into());
+        let short = refused(Reach::Offering, Class::Short);
         let times = [0, 180 + 330, 180 + 330 + 360 + 330, 90_000];
         assert_eq!(waits(&short, &times), [Some(180), Some(360), Some(720), Some(180)]);
         // EC2 throttles three runs in a row, and then one run every ten minutes.
@@ -344,18 +393,86 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_all_launches_is_listed_first_and_ends() {
-        let policy = Policy::from_json(&example_json()).unwrap();
-        let mut control = Control::default();
-        for error in [LaunchError::Capacity("c".into()), LaunchError::Quota("q".into())] {
-            let change = control.after_refusal(&offering(), &error, &policy, 1, at(0)).unwrap();
-            control.put(change.after);
+    fn the_wait_of_each_class_begins_short_grows_and_has_a_longest() {
+        for (class, first, longest) in
+            [(Class::Short, 180, 3600), (Class::Quota, 60, 900), (Class::Refused, 30, 3600), (Class::Wrong, 3600, 3600)]
+        {
+            // Each refusal comes as soon as the wait is over.
+            let mut times = vec![0];
+            for _ in 0..12 {
+                let waited = waits(&refused(Reach::Offering, class), &times);
+                times.push(times.last().unwrap() + waited.last().unwrap().unwrap());
+            }
+            let waited = waits(&refused(Reach::Offering, class), &times);
+            assert_eq!((waited[0], *waited.last().unwrap()), (Some(first), Some(longest)), "{class}");
+            assert!(waited.windows(2).all(|w| w[0] == Some(longest) || w[0] < w[1]), "{class}: {waited:?}");
         }
+    }
+
+    #[test]
+    fn a_limit_stops_its_scope_and_no_other_launch() {
+        let control =
+            after(&[(&refused(Reach::Subnet, Class::Refused), 0), (&refused(Reach::Family, Class::Quota), 0)]);
+        assert_eq!(control.launch_pause(at(1)), None);
+        let stopped = |o: &Offering| control.limits(at(1)).iter().filter(|l| l.covers(o)).count();
+        let gpu = Offering { instance_type: "g5.xlarge".into(), ..offering() };
+        let elsewhere = Offering { template: "other".into(), ..gpu.clone() };
+        assert_eq!([&offering(), &gpu, &elsewhere].map(stopped), [2, 1, 0]);
+    }
+
+    #[test]
+    fn a_limit_on_all_launches_is_listed_first_and_ends() {
+        let control =
+            after(&[(&refused(Reach::Offering, Class::Short), 0), (&refused(Reach::Account, Class::Quota), 0)]);
         let said: Vec<String> = control.limits(at(1)).iter().map(Limit::to_string).collect();
-        assert_eq!(said, ["the account's limit is reached", "EC2 is short of on_demand m7a.large any"]);
-        assert!(matches!(control.launch_pause(at(59)), Some(Limit::Quota(_))));
+        assert_eq!(said, ["a limit of the account is reached", "EC2 is short of on_demand m7a.large any"]);
+        assert!(control.launch_pause(at(59)).is_some());
         assert_eq!(control.launch_pause(at(60)), None);
         assert!(control.limits(at(180)).is_empty());
+    }
+
+    #[test]
+    fn a_new_policy_ends_what_a_person_had_to_mend_and_nothing_else() {
+        let all = [Class::Short, Class::Quota, Class::Refused, Class::Wrong].map(|c| refused(Reach::Request, c));
+        let mut control = after(&[(&all[0], 0), (&all[1], 0), (&all[2], 0), (&all[3], 0)]);
+        assert_eq!(control.limits(at(1)).len(), 4);
+        control.policy = control.policy.map(|row| PolicyRow { version: row.version.next(), ..row });
+        let left: Vec<ControlKey> = control.limits(at(1)).iter().map(Limit::key).collect();
+        let of = |class| ControlKey::Limit(class, Scope::of(Reach::Request, &offering()));
+        assert_eq!(left, [of(Class::Short), of(Class::Quota)]);
+        // The same refusal under the new policy begins with the first wait.
+        let again = control.after_refusal(&offering(), &all[2], &policy(), 2, at(31)).unwrap();
+        assert_eq!((again.after.wait_s, again.after.since_at), (Some(30), Some(at(31))));
+    }
+
+    #[test]
+    fn an_instance_that_terminates_ends_the_quota_that_it_counted_for() {
+        let control = after(&[(&refused(Reach::Family, Class::Quota), 0), (&refused(Reach::Type, Class::Short), 0)]);
+        let gpu = Offering { instance_type: "g5.xlarge".into(), ..offering() };
+        assert_eq!(control.after_termination(&gpu, at(1)), []);
+        let mut ended = control.clone();
+        control.after_termination(&offering(), at(1)).into_iter().for_each(|change| ended.put(change.after));
+        let left: Vec<String> = ended.limits(at(1)).iter().map(Limit::to_string).collect();
+        assert_eq!(left, ["EC2 is short of on_demand m7a.large"]);
+        assert_eq!(ended.after_termination(&offering(), at(1)), [], "there is no limit to end");
+    }
+
+    #[test]
+    fn a_limit_says_since_when_and_which_jobs_wait_for_it() {
+        let quota = refused(Reach::Family, Class::Quota);
+        let control = after(&[(&quota, 0), (&quota, 70)]);
+        let limit = control.limits(at(71)).remove(0);
+        assert_eq!((limit.since_at(), limit.until_at()), (Some(at(0)), Some(at(190))));
+        let mut explained = Explanation::default();
+        let (mut waits, mut other) = (crate::fixtures::job(1).summary, crate::fixtures::job(2).summary);
+        (waits.name, other.name) = (Some("waits".into()), Some("other".into()));
+        explained.waits(&waits, &[limit.reason(at(71))]);
+        explained.waits(&other, &[Reason::ClusterPaused {}]);
+        let name = crate::explain::name_of(&waits);
+        assert_eq!(limit.waiting_words(&explained), format!("job {name} waits for it"));
+        explained.waits(&other, &[limit.reason(at(71)), Reason::ClusterPaused {}]);
+        assert_eq!(limit.waiting_words(&explained), format!("2 jobs wait for it, {name} first"));
+        assert_eq!(limit.waiting_words(&Explanation::default()), "");
     }
 
     #[test]

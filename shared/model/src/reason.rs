@@ -5,6 +5,7 @@
 //! Does not: influence anything. A decision never reads a reason.
 
 use crate::cloud::InstanceState;
+use crate::end_cause::EndCause;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::money::Usd;
 use crate::node::Capacity;
@@ -59,6 +60,8 @@ reasons! {
     ListedAgain "listed_again" { instance_id: String } = "EC2 lists {instance_id} again";
     /// A limit keeps a launch from being repeated.
     RelaunchPaused "relaunch_paused" { limit: String } = "its launch is not repeated: {limit}";
+    /// Nothing would use the node.
+    NobodyNeedsIt "nobody_needs_it" {} = "its launch is not repeated: nothing needs the node; it waits for its instance until boot.timeout_s";
     /// A node of the batch is gone.
     BatchNotWhole "batch_not_whole" {} = "its launch is not repeated: a node of its batch is gone; it waits for its instance until boot.timeout_s";
     /// The launch claim has ended and no instance has the node id as a tag.
@@ -82,7 +85,7 @@ reasons! {
     // Leases
 
     /// Every lease expired.
-    AllSilent "all_silent" { nodes: usize } = "all {nodes} nodes are silent: more likely heartbeat-ingest is down than all of them";
+    AllSilent "all_silent" { nodes: usize } = "{} silent, and no other node is heard: more likely heartbeat-ingest is down", are(*nodes);
     /// An unusual share of the leases expired.
     ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
     /// No heartbeat was accepted since the silent nodes should have called.
@@ -165,10 +168,8 @@ reasons! {
     SizeMaximum "size_maximum" { size: String, max: u32, there: u32 } = "{}", allowed(&format!("the maximum of size {size}"), *max, *there);
     /// A limit stops every launch.
     LaunchPaused "launch_paused" { limit: String, left: Span } = "launching pauses for {left}: {limit}";
-    /// EC2 is short of an offering.
-    OfferingShort "offering_short" { offering: String, left: Span } = "EC2 is short of {offering}: the next try is in {left}";
-    /// EC2 calls the request for a size wrong.
-    SizeRefused "size_refused" { size: String } = "EC2 refuses to launch size {size} until a new policy is set";
+    /// EC2 refused a part of a launch, for example its subnet.
+    LaunchLimited "launch_limited" { limit: String, left: Span } = "{limit}: the next try is in {left}";
     /// After a shortage, a run makes few attempts.
     AttemptsSpent "attempts_spent" { offering: String, most: u64 } = "EC2 was short of {offering}: attempts in this run are limited to {most}, and each success doubles the limit";
     /// The queue is too long for one run.
@@ -281,6 +282,8 @@ reasons! {
     NodeKnownAgain "node_known_again" {} = "its node is known again";
     /// Handles carry the label of another node.
     ForeignHandles "foreign_handles" { handles: usize, shown: String } = "{handles} handles carry the label of another node ({shown}): they stay while that node lives";
+    /// The node was told to destroy handles and still has them.
+    HandlesStay "handles_stay" { handles: usize, shown: String, why: String } = "its agent cannot remove {handles} handles ({shown}): {why}";
     /// An operator keeps the handle.
     KeptByOperator "kept_by_operator" {} = "an operator keeps it";
     /// The handle was destroyed a while ago.
@@ -341,6 +344,11 @@ reasons! {
     /// As many jobs of an array are placed as its limit allows.
     ArrayLimit "array_limit" { limit: u32 } = "its array may have {limit} jobs placed at once, and they are: it waits for the end of one";
 
+    // Retries
+
+    /// A job that failed or was lost waits before its next try.
+    RetryWaits "retry_waits" { why: String, left: Span } = "its last try ended ({why}), and it is tried again in {left}";
+
     // Jobs that follow others
 
     /// Jobs that a job follows have not ended.
@@ -355,7 +363,7 @@ reasons! {
     // Ends
 
     /// How an alloc ended.
-    AllocEndedAs "alloc_ended_as" { client: ClientStatus, message: String } = "{client}{message}";
+    AllocEndedAs "alloc_ended_as" { client: ClientStatus, cause: EndCause } = "{client}: {cause}";
     /// The state of a job after one of its allocs ended.
     JobNow "job_now" { state: JobState, message: String } = "{state}{message}";
 }
@@ -390,8 +398,7 @@ fn are(nodes: usize) -> String {
 impl Reason {
     /// Whether this is a limit, and not only a reason of one job.
     pub const fn is_limit(&self) -> bool {
-        self.is_unstored()
-            || matches!(self, Self::LaunchPaused { .. } | Self::OfferingShort { .. } | Self::SizeRefused { .. })
+        self.is_unstored() || matches!(self, Self::LaunchPaused { .. } | Self::LaunchLimited { .. })
     }
 
     /// Whether a job waits for nodes that boot, or that this or a later run launches for it.
@@ -425,6 +432,7 @@ impl Reason {
             Self::SizeMaximum { size, .. } => format!("{} {size}", self.word()),
             Self::SetLacks { set, .. } => format!("{} {set}", self.word()),
             Self::AttemptsSpent { offering, .. } => format!("{} {offering}", self.word()),
+            Self::TagMakesNoSense { instance_id } => format!("{} {instance_id}", self.word()),
             Self::RowUnsound { what } => format!("{} {what}", self.word()),
             _ => self.word().to_owned(),
         }

@@ -6,8 +6,10 @@
 use crate::after::MAX_AFTER;
 use crate::alloc::Alloc;
 use crate::array::ArrayLimit;
+use crate::container_env::{Passing, passing};
 use crate::ids::JobId;
 use crate::job::Job;
+use crate::names::{MAX_NAME_CHARS, NAME_FORM, is_instance_type, is_job_name};
 use crate::words::{AfterEnd, Market, Reconcile};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -206,6 +208,10 @@ impl Job {
             return Some("it follows itself".to_owned());
         }
         let mut mistakes = Mistakes(Vec::new());
+        check_size(&work.command, &work.env, &mut mistakes);
+        let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
+        mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
+        mistakes.require(work.image.as_deref().is_none_or(is_image_reference), || "its image is no reference".into());
         check_caches(&work.caches, self.failure_policy.replace, summary.nodes, &mut mistakes);
         (!mistakes.0.is_empty()).then(|| mistakes.0.join("; "))
     }
@@ -224,10 +230,23 @@ impl JobSpec {
     /// Checks a submission and lists all its mistakes.
     pub(crate) fn check(&self) -> Result<(), BadJob> {
         let mut mistakes = Mistakes(Vec::new());
+        self.check_names(&mut mistakes);
         self.check_numbers(&mut mistakes);
         self.check_command(&mut mistakes);
         self.check_caches(&mut mistakes);
         if mistakes.0.is_empty() { Ok(()) } else { Err(BadJob(mistakes.0)) }
+    }
+
+    fn check_names(&self, mistakes: &mut Mistakes) {
+        // An empty name is none.
+        if let Some(name) = self.name.as_deref().filter(|name| !name.is_empty()) {
+            mistakes.require(is_job_name(name), || format!("--name {} must be {NAME_FORM}", shown(name)));
+        }
+        if let Some(asked) = &self.instance_type {
+            mistakes.require(is_instance_type(asked), || {
+                format!("--instance-type {} is not the name of one, like m7a.large", shown(asked))
+            });
+        }
     }
 
     fn check_numbers(&self, mistakes: &mut Mistakes) {
@@ -262,13 +281,7 @@ impl JobSpec {
             let named = self.command.first().is_some_and(|c| !c.is_empty());
             mistakes.require(named, || "it has no command: give one after --".into());
         }
-        let bytes = self.command.iter().map(String::len).sum::<usize>()
-            + self.env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
-        mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
-            format!(
-                "command and environment have {bytes} bytes, {MAX_COMMAND_BYTES} are allowed: pass data by a file or a URL"
-            )
-        });
+        check_size(&self.command, &self.env, mistakes);
         for name in self.env.keys() {
             let valid = !name.is_empty() && !name.contains('=') && !name.contains('\0');
             mistakes.require(valid, || format!("{name:?} is not a name for an environment variable"));
@@ -276,6 +289,14 @@ impl JobSpec {
         let nul = self.command.iter().chain(self.env.values()).any(|s| s.contains('\0'));
         mistakes.require(!nul, || "command and environment must not contain a NUL character".into());
         if let Some(image) = &self.image {
+            let impossible = self.env.iter().find(|(name, value)| passing(name, value) == Passing::Impossible);
+            mistakes.require(impossible.is_none(), || {
+                format!(
+                    "the variable {} cannot reach a container with this value: docker takes values of several lines only from \
+                     its own environment, where this name has another meaning; rename the variable, or encode its value",
+                    impossible.map_or("", |(name, _)| name)
+                )
+            });
             mistakes.require(is_image_reference(image), || {
                 format!(
                     "--image {image:?} is not an image reference: it must begin with a letter or digit, like \
@@ -287,6 +308,25 @@ impl JobSpec {
 
     fn check_caches(&self, mistakes: &mut Mistakes) {
         check_caches(&self.caches, self.failure_policy.replace, self.nodes, mistakes);
+    }
+}
+
+fn check_size(command: &[String], env: &BTreeMap<String, String>, mistakes: &mut Mistakes) {
+    let bytes =
+        command.iter().map(String::len).sum::<usize>() + env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+    mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
+        format!(
+            "command and environment have {bytes} bytes, {MAX_COMMAND_BYTES} are allowed: pass data by a file or a URL"
+        )
+    });
+}
+
+/// A wrong text in a message: quoted, and not long.
+fn shown(text: &str) -> String {
+    if text.chars().count() > 60 {
+        format!("{:?}…", text.chars().take(60).collect::<String>())
+    } else {
+        format!("{text:?}")
     }
 }
 
@@ -339,5 +379,35 @@ mod tests {
             assert!(mistakes.len() == 1 && mistakes[0].contains("not an image reference"), "{mistakes:?}");
         }
         assert!(!is_image_reference(&"x".repeat(256)));
+    }
+
+    #[test]
+    fn names_that_lists_show_are_bounded() {
+        let of = |name: &str, asked: &str| {
+            let (name, instance_type) = (Some(name.to_owned()), Some(asked.to_owned()));
+            let spec = JobSpec { command: vec!["true".into()], name, instance_type, ..JobSpec::default() };
+            spec.check().map_err(|BadJob(mistakes)| mistakes.join("; "))
+        };
+        assert_eq!(of("nightly run", "m7a.large"), Ok(()));
+        assert_eq!(of("", "m7a.large"), Ok(()), "no name");
+        let error = of("a\u{1b}[2Jb", "m7a large\n").unwrap_err();
+        assert!(error.contains("--name \"a\\u{1b}[2Jb\" must be 1 to 128 characters"), "{error}");
+        assert!(error.contains("--instance-type \"m7a large\\n\" is not the name of one"), "{error}");
+        assert!(of(&"x".repeat(70_000), "m7a.large").unwrap_err().len() < 300);
+    }
+
+    #[test]
+    fn a_variable_that_cannot_reach_a_container_is_refused_before_a_node_is_launched_for_it() {
+        let spec = |name: &str, image: Option<&str>| JobSpec {
+            command: vec!["true".into()],
+            image: image.map(str::to_owned),
+            env: BTreeMap::from([(name.to_owned(), "a\nb".to_owned())]),
+            ..JobSpec::default()
+        };
+        let BadJob(mistakes) = spec("LD_PRELOAD", Some("alpine")).check().unwrap_err();
+        assert!(mistakes.len() == 1 && mistakes[0].starts_with("the variable LD_PRELOAD cannot reach"), "{mistakes:?}");
+        for (name, image) in [("SSH_PRIVATE_KEY", Some("alpine")), ("LD_PRELOAD", None)] {
+            spec(name, image).check().unwrap();
+        }
     }
 }

@@ -8,6 +8,7 @@ use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::node::{Capacity, Version};
 use crate::spec::{FailurePolicy, MAX_PRIORITY, default_priority, one};
 use crate::time::{Span, Time};
+use crate::tries::Tries;
 use crate::words::{AfterEnd, ClientStatus, Desired, JobState, Market};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,9 +55,9 @@ pub struct JobSummary {
     /// When a pure demand ends by itself; `None` for never, and for other jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_until_at: Option<Time>,
-    /// The number of the next copy: higher than the number of every copy placed.
-    #[serde(default)]
-    pub copies: u32,
+    /// What came of the tries to run the job so far.
+    #[serde(default, skip_serializing_if = "Tries::is_none")]
+    pub tries: Tries,
     /// The members that have completed.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub done: BTreeSet<u32>,
@@ -66,6 +67,11 @@ pub struct JobSummary {
 }
 
 impl JobSummary {
+    /// When the next try of a queued job may begin, if that is after `now`.
+    pub fn retry_at(&self, now: Time) -> Option<Time> {
+        self.tries.not_before_at.filter(|at| self.state == JobState::Queued && *at > now)
+    }
+
     /// The summary of a whole row as JSON. A row with an empty command is a demand, whether it says so or not.
     pub fn of_row(row: serde_json::Value) -> Result<Self, serde_json::Error> {
         let is_demand = row.get("command").and_then(serde_json::Value::as_array).is_some_and(Vec::is_empty);

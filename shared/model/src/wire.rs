@@ -6,6 +6,7 @@
 //! Does not: decide anything, or know how a body was sent.
 
 use crate::batch::Batch;
+use crate::end_cause::EndCause;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::output::{Switches, Then};
 use crate::stored::S3Place;
@@ -135,10 +136,15 @@ pub struct HeartbeatAnswer {
     /// The token to use from now on, if it is another one than that of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// Every live alloc, if the caller's `as_of` was below `seq`.
+    /// The orders that the caller may not have, if its `as_of` was below `seq`: those placed after its `as_of`, the oldest
+    /// first, as many as one answer takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
-    /// The live allocs that `allocs` does not list because their rows cannot be read. The agent leaves them as they are, and
+    /// With `allocs`: every other live alloc. The two lists together are whole. The agent asks for the order of an alloc that
+    /// it does not have with an `as_of` below its `placed_seq`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<AllocStatus>,
+    /// The live allocs that neither list has because their rows cannot be read. The agent leaves them as they are, and
     /// asks for the list again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<AllocId>,
@@ -238,6 +244,9 @@ pub struct AllocOrder {
     pub memory_mib: u64,
     /// The vCPUs that the alloc asked for.
     pub vcpus: u32,
+    /// The GPUs that the alloc asked for.
+    #[serde(default)]
+    pub gpus: u32,
     /// The number of members of the job.
     pub nodes: u32,
     /// The addresses of the members' nodes, in the order of the members' numbers. An address that is not known is
@@ -249,7 +258,23 @@ pub struct AllocOrder {
     pub output_s3: Option<S3Place>,
 }
 
+/// A live alloc without its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "as in AllocOrder")]
+pub struct AllocStatus {
+    pub alloc_id: AllocId,
+    pub desired: Desired,
+    pub client: ClientStatus,
+    pub placed_seq: u64,
+}
+
 impl AllocOrder {
+    /// The order without what is to be run.
+    pub const fn status(&self) -> AllocStatus {
+        let Self { alloc_id, desired, client, placed_seq, .. } = *self;
+        AllocStatus { alloc_id, desired, client, placed_seq }
+    }
+
     /// The job that the alloc belongs to.
     pub fn job_id(&self) -> JobId {
         self.alloc_id.job_id
@@ -276,14 +301,11 @@ pub struct AllocReport {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct AllocUpdate {
     pub alloc_id: AllocId,
-    /// `pending`, `running`, `complete` or `failed`: a node cannot report anything else.
+    /// `pending`, `running`, `complete`, `failed` or `lost`: a node cannot report anything else.
     pub client: ClientStatus,
-    /// The exit code of the process, if it has ended; 128 + the number of the signal that ended it.
+    /// Why the alloc ended. An end needs a cause for which an alloc ends so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// Why the alloc is in this state, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
+    pub cause: Option<EndCause>,
     /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
@@ -307,9 +329,12 @@ pub struct AllocReportAnswer {
     /// If there is none yet, the node asks again after twice the time, until that is as long as the usual interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_heartbeat_s: Option<f64>,
-    /// Every live alloc, if the reporter's `as_of` was below `seq`.
+    /// As in [`HeartbeatAnswer`], if the reporter's `as_of` was below `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
+    /// As in [`HeartbeatAnswer`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<AllocStatus>,
     /// As in [`HeartbeatAnswer`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<AllocId>,
@@ -388,6 +413,9 @@ pub struct ReportedHandle {
     /// The handle that must be destroyed after this one: for example the volume that this one was cloned from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// Why the node could not destroy it when it was last told to; `None` if it was not told, or is at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stays: Option<String>,
 }
 
 /// The answer to a handle report.

@@ -214,6 +214,44 @@ words! {
 }
 
 words! {
+    /// How wide a refusal of EC2 is: the part of a launch that it speaks of. The widest comes first.
+    Reach {
+        /// The account or the caller: no launch would succeed.
+        Account = "account",
+        /// A market.
+        Market = "market",
+        /// The instance families that share a quota, in one market.
+        Family = "family",
+        /// An instance type in one market.
+        Type = "type",
+        /// A subnet.
+        Subnet = "subnet",
+        /// A launch template with what it names: the image, its keys, the instance profile.
+        Template = "template",
+        /// An instance type in one market and place.
+        Offering = "offering",
+        /// A size in one market and place: the whole request, except for the node that it is for.
+        Request = "request",
+    }
+}
+
+words! {
+    /// What kind of refusal this is, which says how long it lasts.
+    Class {
+        /// EC2 has not got what was asked for.
+        Short = "short",
+        /// A limit of the account is reached.
+        Quota = "quota",
+        /// Too many calls.
+        Throttled = "throttled",
+        /// EC2 does not accept something now. It may pass by itself, or a person must mend it.
+        Refused = "refused",
+        /// The same request stays wrong until a person mends something.
+        Wrong = "wrong",
+    }
+}
+
+words! {
     /// The brakes, by what each holds back.
     BrakeKind {
         /// Nodes whose lease expired.

@@ -292,6 +292,7 @@ fn what_is_no_event_of_ours_is_passed_over() {
             reason: String::new(),
             detail: BTreeMap::from([("vcpus".to_owned(), "many".into())]),
             expires_at: 0,
+            once: None,
         });
     }
     assert!(told.slots.is_empty() && told.uses.is_empty() && told.left_out == 0);

@@ -5,7 +5,6 @@
 
 use crate::clock::RunClock;
 use crate::observation::Observed;
-use crate::unusual::Unusual;
 use model::action::{Describe, Plan, PlanRow};
 use model::cloud::{CloudError, LaunchError};
 use model::control::Tally;
@@ -101,6 +100,13 @@ impl ActionAnswer {
         plan.actions.iter().map(|p| Self::new(p.row(), Outcome::Said, None)).collect()
     }
 
+    /// Changes the answer of an action that was carried out, because the last step was deliberately not done.
+    pub fn keep_back(&mut self, why: String) {
+        self.done = false;
+        self.outcome = Outcome::Said;
+        self.error = Some(why);
+    }
+
     /// Changes the answer of an action that was carried out, because it turned out to have failed.
     pub fn fail(&mut self, error: String) {
         self.done = false;
@@ -144,9 +150,9 @@ pub struct RunAnswer {
     pub explained: ExplanationAnswer,
     #[serde(skip)]
     pub ran: Ran,
-    /// What the metrics alone tell.
+    /// What the run found of the signs, by metric.
     #[serde(skip)]
-    pub unusual: Unusual,
+    pub measured: BTreeMap<&'static str, u64>,
 }
 
 /// How many actions have this outcome.
@@ -186,7 +192,7 @@ impl RunAnswer {
             duration_ms: clock.elapsed().as_ms(),
             explained: ExplanationAnswer::default(),
             ran,
-            unusual: Unusual::default(),
+            measured: BTreeMap::new(),
         }
     }
 
@@ -196,38 +202,38 @@ impl RunAnswer {
         Self { explained, ..self }
     }
 
-    /// The answer with what the run found that is unusual.
+    /// The answer with what the run found of the signs, by metric.
     #[must_use]
-    pub fn finding(self, unusual: Unusual) -> Self {
-        Self { unusual, ..self }
+    pub fn finding(self, measured: BTreeMap<&'static str, u64>) -> Self {
+        Self { measured, ..self }
     }
 
     /// The answer with the first rows of each list, as many as fit in about 1 MiB. Lambda fails an invocation whose
     /// answer is larger than 6 MB. Actions that failed come before all others.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        let told =
-            |a: &ActionAnswer| ROW_BYTES + a.subject.len() + a.reason.len() + a.error.as_ref().map_or(0, String::len);
-        if self.actions.iter().map(told).sum::<usize>() > MOST_BYTES {
+        if self.actions.iter().map(bytes).sum::<usize>() > MOST_BYTES {
             self.actions.sort_by_key(|a| a.outcome != Outcome::Failed);
         }
-        self.left_out += cut(&mut self.actions, told);
+        self.left_out += cut(&mut self.actions);
         let explained = &mut self.explained;
-        self.left_out += cut(&mut explained.waiting, |w| ROW_BYTES + w.reason.len() + w.line.len());
-        self.left_out += cut(&mut explained.staying, |s| ROW_BYTES + s.reason.len());
-        self.left_out += cut(&mut explained.limits, |l| ROW_BYTES + l.reason.len());
+        self.left_out += cut(&mut explained.waiting);
+        self.left_out += cut(&mut explained.staying);
+        self.left_out += cut(&mut explained.limits);
         self
     }
 }
 
-/// How many bytes each list of an answer may have, about.
+/// How many bytes each list of an answer may have.
 const MOST_BYTES: usize = 1 << 20;
 
-/// What a row of an answer takes besides its texts, at most.
-const ROW_BYTES: usize = 300;
+/// What a row takes in the answer. Texts of other programs may have characters that JSON writes as six.
+fn bytes(row: &impl Serialize) -> usize {
+    serde_json::to_string(row).map_or(MOST_BYTES, |json| json.len() + 1)
+}
 
 /// Cuts a list where it becomes too long. Returns how many rows that removes.
-fn cut<T>(rows: &mut Vec<T>, bytes: impl Fn(&T) -> usize) -> usize {
+fn cut<T: Serialize>(rows: &mut Vec<T>) -> usize {
     let (all, mut sum) = (rows.len(), 0_usize);
     let mut fits = |row: &T| {
         sum = sum.saturating_add(bytes(row));
@@ -270,6 +276,9 @@ mod tests {
         assert_eq!(many.actions[1].subject, "job#0");
         assert_eq!(many.left_out, 28_000 - shown);
         assert_eq!(many.outcomes, [(Outcome::Done, 27_999), (Outcome::Failed, 1)].into());
+        let mut obeyed = answer(0);
+        obeyed.actions = (0..9_999).map(|n| ActionAnswer { reason: "\u{1b}".repeat(300), ..row(n) }).collect();
+        assert!(serde_json::to_vec(&obeyed.bounded()).unwrap().len() < 2 * MOST_BYTES, "each takes six bytes");
         let few = answer(100);
         assert_eq!((few.actions.len(), few.left_out), (100, 0));
         assert_eq!(few.actions[99].subject, "job#99");

@@ -38,6 +38,11 @@ impl RunClock {
         self.start + Span::from_ms(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
+    /// When the run must end.
+    pub const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     /// Whether an action that needs this much time may still be started.
     pub fn has_left(&self, reserve_ms: u64) -> bool {
         Instant::now() < self.latest(reserve_ms)

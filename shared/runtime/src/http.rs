@@ -341,6 +341,29 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
 /// the count anew.
 const MOST_REPORTS: u64 = 1 << 40;
 
+/// The most bytes that one list of an answer takes, unless its first entry alone takes more. Lambda refuses an answer above
+/// 6 MB, and the caller would never get it.
+pub const MAX_LIST_BYTES: usize = 1024 * 1024;
+
+/// How many bytes a part of the body takes in the answer: the body is JSON within a text of JSON, where each quote and each
+/// backslash is escaped once more.
+pub fn bytes_in_answer(part: &impl Serialize) -> usize {
+    let json = serde_json::to_string(part).unwrap_or_default();
+    json.len() + json.bytes().filter(|b| matches!(b, b'"' | b'\\')).count()
+}
+
+/// The first entries of a list, as many as take at most [`MAX_LIST_BYTES`] in the answer, and at least one.
+pub fn first_part<T: Serialize>(mut list: Vec<T>) -> Vec<T> {
+    let mut bytes = 0;
+    let fits = list.iter().take_while(|entry| {
+        bytes += bytes_in_answer(entry);
+        bytes <= MAX_LIST_BYTES
+    });
+    let fits = fits.count().max(1);
+    list.truncate(fits);
+    list
+}
+
 /// The answer of the function URL.
 pub fn answer<T: Serialize>(result: Result<T, Refusal>) -> Value {
     let (status, body, retry) = match result {

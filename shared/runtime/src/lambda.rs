@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "every main.rs starts here: it reads the clock and the environment")]
 
 use crate::answer::RunAnswer;
+use crate::bounded::{self, Bounded};
 use crate::clock::RunClock;
 use crate::env::{Environment, KeySource, Needs, NodeAuth};
 use crate::http::Credentials;
@@ -126,7 +127,7 @@ async fn parts(needs: Needs) -> Result<Parts, String> {
         KeySource::None => None,
     };
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), env.cluster.clone());
-    Ok(Parts { store: Store::new(Arc::new(dynamo)), env, aws: config, keys })
+    Ok(Parts { store: Store::new(Arc::new(Bounded(dynamo))), env, aws: config, keys })
 }
 
 /// The secret of the keys. Secrets Manager keeps the value before the current one under a label of its own.
@@ -208,7 +209,7 @@ where
             let (handler, cluster) = &*handler;
             let deadline = i64::try_from(event.context.deadline).ok().map(Time::from_ms);
             let clock = RunClock::new(Time::now(), deadline, UNKNOWN_BUDGET);
-            match handler(event.payload, clock).await {
+            match bounded::until(clock.deadline(), handler(event.payload, clock)).await {
                 Ok(Reply::Http(answer)) => Ok(answer),
                 Ok(Reply::Run(answer)) => {
                     metrics::log(&answer);

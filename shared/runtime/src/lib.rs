@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | [`observation`] | everything that one run reads, in a safe order |
 //! | [`run`] | the one run loop: lanes, freshness, deadline, outcome, event |
-//! | [`clock`], [`lanes`], [`answer`], [`metrics`], [`unusual`] | its parts |
+//! | [`clock`], [`lanes`], [`answer`], [`metrics`] | its parts |
+//! | [`signs`] | the one list of what is not well, for `status`, the page and the alarms |
 //! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
 //! | [`confirm`] | checks a plan that is only shown |
+//! | [`bounded`] | calls of the database end before the run must end |
 //! | [`http`], [`rate`] | what all requests of nodes have in common |
 //! | [`mod@env`], [`lambda`] | the environment, the start and the Lambda loop |
 //!
@@ -14,6 +16,7 @@
 //! Does not: decide anything, or know EC2.
 
 pub mod answer;
+pub mod bounded;
 pub mod clock;
 pub mod confirm;
 pub mod env;
@@ -25,7 +28,7 @@ pub mod metrics;
 pub mod observation;
 pub mod rate;
 pub mod run;
+pub mod signs;
 pub mod soundness;
 mod trust;
-pub mod unusual;
 pub mod watchdog;

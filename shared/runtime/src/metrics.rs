@@ -1,60 +1,43 @@
 //! The metrics and the log line of a run: one line each, made from the run's answer. And the metrics of the webhook.
 //!
 //! Guarantees: metrics have CloudWatch's embedded metric format (EMF), so that the log carries them and no
-//! call or permission is needed. A new metric needs one row in `METRICS`.
+//! call or permission is needed. A new metric needs one row in `METRICS`, or is one of a
+//! sign.
 //! Does not: write anything for a dry run, for a run that an event started too soon, for a request of a node, or for a
 //! run without anything to see, to do or to tell: CloudWatch bills a metric for each hour in which it has a value, so an
 //! idle cluster pays for none.
 
 use crate::answer::{Outcome, Ran, RunAnswer, count};
 use crate::observation::Observed;
+use crate::signs;
 use model::ActionName;
-use model::functions::{self, CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH, WEBHOOK};
+use model::functions::{self, Function, WEBHOOK};
 use model::ids::ClusterName;
 use model::time::Time;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "nodekeeper";
 
-/// Who emits a metric.
-#[derive(Clone, Copy, Debug)]
-enum By {
-    /// Every scheduled function.
-    Each,
-    /// Only these functions.
-    Only(&'static [Function]),
-}
+/// One metric of a run: its name, its unit in CloudWatch, and its value.
+type Metric = (&'static str, &'static str, fn(&RunAnswer) -> u64);
 
-/// One metric of a run: its name, its unit in CloudWatch, who emits it, and its value.
-type Metric = (&'static str, &'static str, By, fn(&RunAnswer) -> u64);
-
-/// Every metric of a run. Dimensions: `Cluster` and `Function`.
+/// The metrics of every run, besides those of the [`signs`]. Dimensions: `Cluster` and `Function`.
 const METRICS: &[Metric] = &[
-    ("Runs", "Count", By::Each, |_| 1),
-    ("ActionsDone", "Count", By::Each, |a| outcomes(a, Outcome::Done)),
-    ("ActionsConflicted", "Count", By::Each, |a| outcomes(a, Outcome::Conflict)),
-    ("ActionsFailed", "Count", By::Each, |a| outcomes(a, Outcome::Failed)),
-    ("ActionsLeft", "Count", By::Each, |a| outcomes(a, Outcome::Left)),
-    ("HeldBack", "Count", By::Each, |a| actions(a, ActionName::HoldBack)),
-    ("Warnings", "Count", By::Each, |a| actions(a, ActionName::Warn)),
-    ("Nodes", "Count", By::Each, |a| a.observed.nodes as u64),
-    ("Instances", "Count", By::Each, |a| a.observed.instances as u64),
-    ("Jobs", "Count", By::Each, |a| a.observed.jobs as u64),
-    ("JobsUnread", "Count", By::Each, |a| a.observed.unread as u64),
-    ("Allocs", "Count", By::Each, |a| a.observed.allocs as u64),
-    ("Duration", "Milliseconds", By::Each, |a| u64::try_from(a.duration_ms).unwrap_or(0)),
-    // Each of these has an alarm.
-    ("HeldByBrakes", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.held),
-    ("Orphans", "Count", By::Only(&[CLEAN_STALE_RECORDS]), |a| a.unusual.orphans),
-    ("InstancesAbsent", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.absent),
-    ("InstanceListEmpty", "Count", By::Only(&[POLL_AND_SCALE]), |a| u64::from(a.unusual.list_is_empty)),
-    ("FailedStarts", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.failed_starts),
-    ("NodesNotReady", "Count", By::Only(&[POLL_AND_SCALE]), |a| a.unusual.unready),
-    ("RowsSetAside", "Count", By::Only(&[POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPATCH]), |a| {
-        a.unusual.set_aside
-    }),
-    ("FunctionsOverdue", "Count", By::Only(&[SWEEP_DISPATCH]), |a| a.unusual.overdue),
+    ("Runs", "Count", |_| 1),
+    ("ActionsDone", "Count", |a| outcomes(a, Outcome::Done)),
+    ("ActionsConflicted", "Count", |a| outcomes(a, Outcome::Conflict)),
+    ("ActionsFailed", "Count", |a| outcomes(a, Outcome::Failed)),
+    ("ActionsLeft", "Count", |a| outcomes(a, Outcome::Left)),
+    ("HeldBack", "Count", |a| actions(a, ActionName::HoldBack)),
+    ("Warnings", "Count", |a| actions(a, ActionName::Warn)),
+    ("Nodes", "Count", |a| a.observed.nodes as u64),
+    ("Instances", "Count", |a| a.observed.instances as u64),
+    ("Jobs", "Count", |a| a.observed.jobs as u64),
+    ("JobsUnread", "Count", |a| a.observed.unread as u64),
+    ("Allocs", "Count", |a| a.observed.allocs as u64),
+    ("Duration", "Milliseconds", |a| u64::try_from(a.duration_ms).unwrap_or(0)),
 ];
 
 /// The metric of a run that could not observe.
@@ -71,26 +54,23 @@ pub struct Deliveries {
 /// The metrics of the webhook. The second has an alarm.
 const DELIVERIES: [&str; 2] = ["DeliveriesDone", "DeliveriesFailed"];
 
-/// The metrics that the runs of this function have. A function without a schedule has none.
-fn of_function(function: &str) -> impl Iterator<Item = &'static Metric> {
-    let emits = move |by: By| match by {
-        By::Each => true,
-        By::Only(functions) => functions.iter().any(|f| f.name == function),
-    };
-    METRICS.iter().filter(move |(_, _, by, _)| emits(*by))
+/// The metrics of the signs that this function counts, each once.
+fn of_signs(function: &Function) -> BTreeSet<&'static str> {
+    signs::alarms().filter(|alarm| alarm.by == *function).map(|alarm| alarm.metric).collect()
 }
 
 /// The names of the metrics that the runs of a scheduled function have.
 pub fn names(function: &Function) -> impl Iterator<Item = &'static str> {
-    of_function(function.name).map(|(name, ..)| *name)
+    METRICS.iter().map(|(name, ..)| *name).chain(of_signs(function))
 }
 
-/// The names of all metrics of each scheduled function and of the webhook, and their namespace, for the template's check.
+/// The names of all metrics of each scheduled function and of the webhook, their namespace, and the alarms of the signs, for
+/// the template's check.
 pub fn to_json() -> Value {
     let all = |f: &Function| names(f).chain([RUNS_FAILED]).map(Value::from).collect::<Value>();
     let mut names: Map<String, Value> = functions::scheduled().map(|(f, _)| (f.name.to_owned(), all(f))).collect();
     names.insert(WEBHOOK.name.to_owned(), DELIVERIES.into_iter().collect());
-    json!({"namespace": NAMESPACE, "names": names})
+    json!({"namespace": NAMESPACE, "names": names, "alarms": signs::to_json()})
 }
 
 fn outcomes(answer: &RunAnswer, outcome: Outcome) -> u64 {
@@ -104,10 +84,12 @@ fn actions(answer: &RunAnswer, action: ActionName) -> u64 {
 /// The metrics of a run as one EMF object; `None` for a run that did not act, like a dry run, and for a run that saw
 /// nothing, did nothing and found nothing unusual.
 pub fn of_run(answer: &RunAnswer, cluster: &ClusterName, now: Time) -> Option<Value> {
-    let metrics = of_function(answer.function).map(|(name, unit, _, value)| (*name, *unit, value(answer)));
+    let of_each = METRICS.iter().map(|(name, unit, value)| (*name, *unit, value(answer)));
+    let of_signs = answer.measured.iter().map(|(name, value)| (*name, "Count", *value));
     let Observed { nodes, instances, jobs, allocs, unread: _ } = answer.observed;
-    let something = nodes + instances + jobs + allocs + answer.actions.len() > 0 || answer.unusual.must_be_told();
-    (answer.ran == Ran::Whole && something).then(|| emf(answer.function, cluster, now, metrics))
+    let something =
+        nodes + instances + jobs + allocs + answer.actions.len() > 0 || signs::must_be_told(&answer.measured);
+    (answer.ran == Ran::Whole && something).then(|| emf(answer.function, cluster, now, of_each.chain(of_signs)))
 }
 
 /// The metrics of an event of the webhook; `None` if it had nothing to tell.
@@ -167,10 +149,11 @@ mod tests {
     use super::*;
     use crate::answer::ActionAnswer;
     use crate::clock::RunClock;
-    use crate::unusual::Unusual;
     use model::action::About;
     use model::events::Subject;
+    use model::functions::{CLEAN_STALE_RECORDS, SWEEP_DISPATCH};
     use model::reason::Reason;
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     fn answer_of(function: &'static str, ran: Ran) -> RunAnswer {
@@ -210,7 +193,7 @@ mod tests {
         let directive = &line["_aws"]["CloudWatchMetrics"][0];
         let named: Vec<&str> =
             directive["Metrics"].as_array().unwrap().iter().map(|m| m["Name"].as_str().unwrap()).collect();
-        assert_eq!(named, names(&POLL_AND_SCALE).collect::<Vec<_>>());
+        assert_eq!(named, METRICS.iter().map(|(name, ..)| *name).collect::<Vec<_>>());
         assert!(named.iter().all(|name| told(name).is_some()));
         assert_eq!(
             (line["_aws"]["Timestamp"].as_i64(), line["Cluster"].as_str(), line["Function"].as_str()),
@@ -220,37 +203,17 @@ mod tests {
     }
 
     #[test]
-    fn each_number_of_what_is_unusual_is_the_metric_of_that_name_and_of_the_functions_that_count_it() {
-        let unusual = Unusual {
-            held: 1,
-            orphans: 2,
-            absent: 3,
-            failed_starts: 4,
-            set_aside: 5,
-            unready: 6,
-            overdue: 7,
-            list_is_empty: true,
-        };
-        let told = |function: &'static str| {
-            let line = line(&answer_of(function, Ran::Whole).finding(unusual)).unwrap();
-            let ordinary = line_names(&line).into_iter().filter(|name| name == "RowsSetAside" || !in_each(name));
-            ordinary.map(|name| format!("{name} {}", line[name.as_str()])).collect::<Vec<_>>()
-        };
+    fn each_number_of_a_sign_is_a_metric_of_the_functions_that_count_it() {
+        let measured = BTreeMap::from([("HeldByBrakes", 1), ("FailedStarts", 4), ("RowsSetAside", 5)]);
+        let line = line(&answer(Ran::Whole).finding(measured)).unwrap();
         assert_eq!(
-            told("poll-and-scale"),
-            [
-                "HeldByBrakes 1",
-                "InstancesAbsent 3",
-                "InstanceListEmpty 1",
-                "FailedStarts 4",
-                "NodesNotReady 6",
-                "RowsSetAside 5"
-            ]
+            (&line["HeldByBrakes"], &line["FailedStarts"], &line["RowsSetAside"]),
+            (&json!(1), &json!(4), &json!(5))
         );
-        assert_eq!(told("clean-stale-records"), ["Orphans 2", "RowsSetAside 5"]);
-        assert_eq!(told("sweep-dispatch"), ["RowsSetAside 5", "FunctionsOverdue 7"]);
-        let ordinary = line(&answer(Ran::Whole)).unwrap();
-        assert_eq!((&ordinary["InstanceListEmpty"], &ordinary["NodesNotReady"]), (&json!(0), &json!(0)));
+        let of = |function: Function| of_signs(&function).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(SWEEP_DISPATCH), ["FunctionsOverdue", "RowsSetAside"]);
+        assert_eq!(of(CLEAN_STALE_RECORDS), ["JobsFailing", "Orphans", "RowsSetAside", "Strangers"]);
+        assert_eq!(of(WEBHOOK), ["DeliveriesFailed"]);
     }
 
     fn line_names(line: &Value) -> Vec<String> {
@@ -258,23 +221,12 @@ mod tests {
         named.iter().map(|m| m["Name"].as_str().unwrap().to_owned()).collect()
     }
 
-    fn in_each(name: &str) -> bool {
-        functions::scheduled().all(|(f, _)| names(f).any(|n| n == name))
-    }
-
     #[test]
-    fn what_is_unusual_is_told_also_when_nothing_else_is_there() {
-        let told = |unusual: Unusual| line(&idle("poll-and-scale").finding(unusual)).is_some();
-        let nothing = Unusual::default();
-        assert!(!told(nothing), "an idle cluster pays for no metric");
-        assert!(told(Unusual { held: 1, ..nothing }));
-        assert!(told(Unusual { orphans: 1, ..nothing }));
-        assert!(told(Unusual { absent: 1, ..nothing }));
-        assert!(told(Unusual { set_aside: 1, ..nothing }));
-        assert!(told(Unusual { unready: 1, ..nothing }));
-        assert!(told(Unusual { overdue: 1, ..nothing }));
-        assert!(told(Unusual { list_is_empty: true, ..nothing }));
-        assert!(!told(Unusual { failed_starts: 9, ..nothing }), "without work, their number stays for ever");
+    fn what_a_sign_measured_is_told_also_when_nothing_else_is_there() {
+        let told = |metric, value| line(&idle("poll-and-scale").finding(BTreeMap::from([(metric, value)]))).is_some();
+        assert!(!told("HeldByBrakes", 0), "an idle cluster pays for no metric");
+        assert!(told("HeldByBrakes", 1));
+        assert!(!told("FailedStarts", 9), "without work, their number stays for ever");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! for an orphan, and finds none. clean-stale-records always reads the list.
 //! Does not: decide.
 
+use crate::signs;
 use crate::soundness::{self, SetAside};
 use futures::future::{try_join, try_join4};
 use model::after::{Ends, Followed};
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use store::{DbError, Store, Unreadable, placed_last};
+use store::{DbError, Ended, Store, Unreadable, placed_last};
 
 /// Why a run could not observe. Such a run does nothing and fails.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +110,8 @@ pub struct Observation {
     pub not_indexed: Vec<Job>,
     /// The place in the jobs table after this run, if it changes.
     pub jobs_place: Option<JobsPlace>,
+    /// The jobs that ended last. Only clean-stale-records reads them.
+    pub ended: Vec<Ended>,
     /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
     pub unclear: BTreeSet<NodeId>,
     /// The rows that contradict the contract: no decision uses them.
@@ -139,6 +142,7 @@ impl Observation {
             used_caches: BTreeMap::new(),
             not_indexed: Vec::new(),
             jobs_place: None,
+            ended: Vec::new(),
             unclear: BTreeSet::new(),
             aside: SetAside::default(),
             control: Control::default(),
@@ -216,6 +220,7 @@ impl Observation {
         seen.aside.unreadable(nodes.unreadable);
         seen.aside.unreadable(jobs.unreadable.into_iter().chain(known));
         seen.jobs_place = place.moved(end, seen.aside.jobs.iter().copied());
+        seen.ended = store.ended(observed_at - signs::RECENT, signs::ENDED).await?;
         (seen.nodes, seen.not_indexed) = (nodes.rows, jobs.rows);
         Ok(seen.sorted_out())
     }
@@ -320,7 +325,12 @@ impl Observation {
 
     /// Reads the input of `plan --state`: one JSON object, with rows as in the tables.
     pub fn from_state(state: &Value, policy: Option<&Policy>) -> Result<(Self, Time), BadState> {
-        let state: State = serde_json::from_value(state.clone()).map_err(|e| BadState(e.to_string()))?;
+        let mut state = state.clone();
+        let lists = state.as_object_mut().into_iter().flat_map(|lists| lists.values_mut());
+        for row in lists.filter_map(Value::as_array_mut).flatten().filter_map(Value::as_object_mut) {
+            row.retain(|_, value| !value.is_null());
+        }
+        let state: State = serde_json::from_value(state).map_err(|e| BadState(e.to_string()))?;
         let policy = match (policy, &state.policy) {
             (Some(policy), _) => policy.clone(),
             (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,

@@ -15,6 +15,7 @@ use crate::answer::{ActError, ActionAnswer, Outcome, tally};
 use crate::clock::RunClock;
 use crate::lanes::Lanes;
 use crate::observation::Observation;
+use crate::signs::found;
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt};
 use model::ActionName;
@@ -268,9 +269,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends the releases that this run has carried out. If it left an action to the next run, the next run still needs them.
+    /// Ends the releases that this run has carried out. If an action failed or was left to the next run, the next run still
+    /// needs them.
     pub async fn use_releases(&self, changes: impl Iterator<Item = &BrakeChange>, answers: &[(usize, ActionAnswer)]) {
-        if answers.iter().any(|(_, answer)| answer.outcome == Outcome::Left) {
+        if answers.iter().any(|(_, answer)| matches!(answer.outcome, Outcome::Left | Outcome::Failed)) {
             return;
         }
         for (before, after) in changes.filter_map(|change| change.release.as_ref()) {
@@ -303,7 +305,8 @@ impl<'a> Run<'a> {
         let name = self.function.name;
         let before = self.seen.control.runs.get(name);
         let after = RunRow::after(name, before, self.seen.observed_at, self.clock.elapsed(), tally(&answers));
-        let after = RunRow { in_use: in_use.or(after.in_use), ..after };
+        let found = found::found(self.function, self.seen, found::terminated(&answers), self.now());
+        let after = RunRow { in_use: in_use.or(after.in_use), found, ..after };
         self.store.write_run(before, &after).await;
         answers
     }

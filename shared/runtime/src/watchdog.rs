@@ -24,11 +24,11 @@ use store::Store;
 pub const ONCE: Span = Span::from_s(3600);
 
 /// heartbeat-ingest notes accepted heartbeats about this often.
-const NOTED: Span = Span::from_s(60);
+pub(crate) const NOTED: Span = Span::from_s(60);
 
 /// The longest normal time between two successes: the period of the schedule, multiplied by `watchdog.multiplier`. The time
 /// between the last runs does not count, because runs that events start may be seconds apart.
-fn limit(policy: &Policy, period: Span) -> Span {
+pub(crate) fn limit(policy: &Policy, period: Span) -> Span {
     Span::from_ms((period.as_ms() as f64 * policy.watchdog.multiplier) as i64)
 }
 

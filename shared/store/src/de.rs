@@ -1,6 +1,7 @@
 //! Deserializes the model's types directly from the attributes of a row, without a copy in between.
 //!
-//! Guarantees: a set is read as a list; a number without a fraction is read as a whole number.
+//! Guarantees: a set is read as a list; a number without a fraction is read as a whole number; an attribute that is null is as
+//! good as absent.
 //! Does not: know tables or records. Binary values are not supported and are read as no value.
 
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -24,7 +25,15 @@ struct Number<'a>(&'a str);
 pub(super) fn attributes<'a>(
     pairs: impl Iterator<Item = (&'a str, &'a AttributeValue)>,
 ) -> impl Deserializer<'a, Error = Error> {
-    MapDeserializer::new(pairs.map(|(name, value)| (Text(name), Attribute(value))))
+    MapDeserializer::new(said(pairs))
+}
+
+/// The attributes that say something. Other programs may write null in place of nothing.
+fn said<'a>(
+    pairs: impl Iterator<Item = (&'a str, &'a AttributeValue)>,
+) -> impl Iterator<Item = (Text<'a>, Attribute<'a>)> {
+    let said = pairs.filter(|(_, value)| !matches!(value, AttributeValue::Null(_)));
+    said.map(|(name, value)| (Text(name), Attribute(value)))
 }
 
 macro_rules! into_itself {
@@ -77,7 +86,7 @@ impl<'de> Deserializer<'de> for Attribute<'de> {
             AttributeValue::S(text) => visitor.visit_borrowed_str(text),
             AttributeValue::L(list) => SeqDeserializer::new(list.iter().map(Attribute)).deserialize_any(visitor),
             AttributeValue::M(map) => {
-                MapDeserializer::new(map.iter().map(|(k, v)| (Text(k), Attribute(v)))).deserialize_any(visitor)
+                MapDeserializer::new(said(map.iter().map(|(k, v)| (k.as_str(), v)))).deserialize_any(visitor)
             }
             AttributeValue::Ss(texts) => SeqDeserializer::new(texts.iter().map(|t| Text(t))).deserialize_any(visitor),
             AttributeValue::Ns(numbers) => {

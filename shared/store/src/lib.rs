@@ -13,6 +13,8 @@
 mod conditions;
 mod db;
 mod de;
+#[cfg(test)]
+mod defaults;
 mod dynamo;
 mod handles;
 mod listed;
@@ -31,7 +33,7 @@ pub use conditions::{
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError};
 pub use dynamo::Dynamo;
 pub use listed::{Listed, Unreadable};
-pub use queue::{Waiting, placed_last};
+pub use queue::{Ended, Waiting, placed_last};
 pub use rows::{
     Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, to_json, unchanged,
 };

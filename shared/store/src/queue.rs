@@ -1,4 +1,4 @@
-//! Reading the queue: the jobs that wait, in their order, and the jobs that are placed.
+//! Reading the queue: the jobs that wait, in their order, the jobs that are placed, and those that ended last.
 //!
 //! One value of the hash key of an index takes about 1,000 writes a second. So the waiting jobs are spread over several
 //! values by their ids. A reader merges them by their ranks.
@@ -6,13 +6,14 @@
 //! Guarantees: the number of rows that a part costs depends on the length of the part, and not on the length of the queue.
 //! Does not: see more than the index does, which may be behind the table.
 
-use crate::db::{DbError, Page, PageKey, Query};
+use crate::db::{DbError, Page, PageKey, Query, Row};
 use crate::listed::{Listed, Unreadable};
-use crate::rows::{HELD, QUEUED, s};
+use crate::rows::{self, ENDED, HELD, QUEUED, s};
 use crate::store::Store;
 use crate::tables::{QUEUE, Table};
 use model::JobSummary;
 use model::ids::JobId;
+use model::time::Time;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
@@ -50,6 +51,24 @@ impl Store {
         self.waiting_in(&[HELD], behind, most).await
     }
 
+    /// The jobs that ended last and were not cancelled, the newest first: about so many, and none that ended before `since`.
+    /// The index may be behind the table.
+    pub async fn ended(&self, since: Time, most: usize) -> Result<Vec<Ended>, DbError> {
+        // They are spread evenly over the values.
+        let limit = i32::try_from((most / ENDED.len()).saturating_add(12)).ok();
+        let pages = ENDED.iter().map(|hash| async move {
+            let (table, index, hash) = (Table::Jobs, Some(QUEUE), s(hash));
+            self.db.query(&Query { table, index, hash, range_at_most: None, newest_first: true, limit }, None).await
+        });
+        let pages = futures::future::try_join_all(pages).await?;
+        let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_row(Table::Jobs, row).ok()? });
+        let mut ended: Vec<Ended> = pages.iter().flat_map(|page| page.items.iter().filter_map(of_row)).collect();
+        ended.retain(|job| job.at >= since);
+        ended.sort_by_key(|ended| Reverse((ended.at, ended.job.job_id)));
+        ended.truncate(most);
+        Ok(ended)
+    }
+
     /// The jobs behind this rank that have one of these values of `queue`.
     async fn waiting_in(&self, hashes: &[&'static str], behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
         let mut parts: Vec<Part> = hashes.iter().map(|hash| Part::behind(hash, behind)).collect();
@@ -81,6 +100,15 @@ impl Store {
             wanted = parts.iter().enumerate().filter(|(_, p)| behind(p)).map(|(n, _)| n).collect();
         }
     }
+}
+
+/// A job that has ended.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Ended {
+    pub job: JobSummary,
+    /// When it ended.
+    pub at: Time,
 }
 
 /// Waiting jobs in the order of the queue.
@@ -157,8 +185,8 @@ pub fn placed_last(waiting: Vec<JobSummary>, placed: Vec<JobSummary>) -> Vec<Job
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::db::{Answer, Db, Row, Scan, WriteError};
-    use crate::rows::{self, Record};
+    use crate::db::{Answer, Db, Scan, WriteError};
+    use crate::rows::Record;
     use crate::write::{Item, Key, Write};
     use async_trait::async_trait;
     use model::fixtures::{self, at};

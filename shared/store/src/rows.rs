@@ -10,9 +10,10 @@ use crate::write::{Cond, Effect, Item, Key, Write};
 use crate::{de, ser};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
-use model::events::Event;
+use model::events::{Event, Once};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::output::Piece;
+use model::time::Time;
 use model::told::ToldRow;
 use model::{Alloc, AllocSummary, Handle, Job, JobState, JobSummary, NodeRecord, Version};
 use serde::Serialize;
@@ -129,7 +130,7 @@ pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbErro
     row.read_as(|item| from_item(table, item))
 }
 
-fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
+pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
     // The `live` index has no room for `node_id` besides its hash key `live_node`, which has the same value.
     let behind = !item.contains_key("node_id");
     // No list of due handles would ever show such a row.
@@ -212,15 +213,38 @@ impl Record for Job {
                 item.insert("demand_until_at".into(), n(until.as_ms()));
             }
         }
-        let queue = match self.summary.state {
-            JobState::Queued if self.summary.follows() => HELD,
-            JobState::Queued => queued(self.summary.job_id),
-            JobState::Placed | JobState::Regrouping => "placed",
+        let (queue, rank) = match (self.summary.state, self.finished_at) {
+            (JobState::Queued, _) if self.summary.follows() => (HELD, self.rank()),
+            (JobState::Queued, _) => (queued(self.summary.job_id), self.rank()),
+            (JobState::Placed | JobState::Regrouping, _) => ("placed", self.rank()),
+            (JobState::Complete | JobState::Failed | JobState::Rejected, Some(at)) => {
+                (ended(self.summary.job_id), ended_rank(at))
+            }
             _ => return,
         };
         item.insert("queue".into(), s(queue));
-        item.insert("rank".into(), s(self.rank()));
+        item.insert("rank".into(), s(rank));
     }
+}
+
+/// The values of `queue` that jobs have after their end, unless they were cancelled. Several, as [`QUEUED`].
+pub(crate) const ENDED: [&str; 8] =
+    ["ended#0", "ended#1", "ended#2", "ended#3", "ended#4", "ended#5", "ended#6", "ended#7"];
+
+/// The value of `queue` for a job that has ended.
+fn ended(id: JobId) -> &'static str {
+    let shard = usize::from(id.random_byte()) % ENDED.len();
+    ENDED.get(shard).unwrap_or(&"ended#0")
+}
+
+/// The `rank` of a job that has ended: the time of its end.
+fn ended_rank(at: Time) -> String {
+    format!("{:015}", at.as_ms().max(0))
+}
+
+/// When a job ended, as its row in the index says.
+pub(crate) fn ended_at(row: &Item) -> Option<Time> {
+    row.get("rank")?.as_s().ok()?.parse().ok().map(Time::from_ms)
 }
 
 /// The values of `queue` that waiting jobs have. One value takes about 1,000 writes a second (DynamoDB developer guide,
@@ -308,6 +332,19 @@ pub fn handle_key(node: NodeId, handle: &str) -> Key {
 /// The key of a piece of output.
 pub(crate) fn piece_key(follow_id: &str, no: u64) -> Key {
     Key { table: Table::Output, hash: s(follow_id), range: Some(n(no)) }
+}
+
+/// Notes that an event is told; a conflict while it must not be told again.
+pub(crate) fn once_write(once: &Once) -> Write {
+    let item = [
+        ("subject".to_owned(), s(&once.subject)),
+        ("id".to_owned(), s(&once.id)),
+        ("expires_at".to_owned(), n(once.expires_at)),
+    ];
+    let key = Key { table: Table::Events, hash: s(&once.subject), range: Some(s(&once.id)) };
+    // DynamoDB deletes the row some time after its end.
+    let is_over = Cond::Any(vec![Cond::Absent("id"), Cond::Lt("expires_at", n(once.told_at.saturating_add(1)))]);
+    Write { key, when: vec![is_over], effect: Effect::Put(Item::from(item)) }
 }
 
 /// The whole row of a record, index attributes included.
@@ -477,6 +514,15 @@ mod tests {
         let (write, _) = change(Some(&job), &cancelled);
         let Effect::Update { remove, .. } = write.effect else { panic!("no update") };
         assert_eq!(remove, ["demand", "demand_until_at", "queue", "rank"]);
+    }
+
+    #[test]
+    fn a_job_that_was_not_cancelled_is_in_the_index_by_the_time_of_its_end() {
+        let rejected = fixtures::job(1).reject("too large", model::time::Span::from_s(1), at(7)).unwrap();
+        let item = row(&rejected);
+        assert!(ENDED.contains(&item["queue"].as_s().unwrap().as_str()), "{item:?}");
+        assert_eq!(ended_at(&item), Some(at(7)));
+        assert!(is_indexed(&item, &rejected));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use model::reason::Reason;
 use model::stored::S3Place;
 use model::time::{Span, Time};
 use model::{
-    ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, MAX_DUE_S,
+    ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, JobTimes, MAX_DUE_S,
     MAX_TRANSACTION_ITEMS, NodeRecord, cache_handle, counts_for,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,8 @@ pub struct Retention {
     pub failed_handles: Span,
     /// How long a handle may take to appear in a report of its node.
     pub creating: Span,
+    /// The wait before the first retry of a job, and the longest one.
+    pub retry: (Span, Span),
 }
 
 impl Retention {
@@ -52,7 +54,12 @@ impl Retention {
             events: policy.history.keep_events(),
             failed_handles: Span::from_s(policy.sweep.failed_keep_s),
             creating: Span::from_s(policy.sweep.creating_s),
+            retry: (Span::from_s(policy.retry.pause_s), Span::from_s(policy.retry.most_s)),
         }
+    }
+
+    fn of_jobs(self) -> JobTimes {
+        JobTimes { keep: self.finished, pause: self.retry.0, most: self.retry.1 }
     }
 }
 
@@ -80,7 +87,7 @@ async fn end_alloc_if(
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
     let id = alloc.id();
-    let (mut writes, name) = count_member(store, alloc, ending.client, JobSet::Leaves, keep, now).await?;
+    let (mut writes, name) = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
     writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
     let mut written = None;
     if let Some(node) = node {
@@ -91,10 +98,9 @@ async fn end_alloc_if(
         written = Some(after);
     }
     if let HandleRow::Is(handle) = handle_row(store, alloc.summary.node_id, &id.to_string()).await? {
-        writes.extend(handle_of_ended(&handle, ending.client, keep, now));
+        writes.extend(handle_of_ended(&handle, ending.client(), keep, now));
     }
-    let message = ending.message.as_ref().map_or_else(String::new, |m| format!(": {m}"));
-    let reason = Reason::AllocEndedAs { client: ending.client, message };
+    let reason = Reason::AllocEndedAs { client: ending.client(), cause: ending.cause.clone() };
     let event = Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason.to_string(), now, keep.events);
     writes.push(Store::event_write(&with_use(event, alloc, name.as_deref())));
     store.transact(&writes).await?;
@@ -164,7 +170,7 @@ pub async fn stop_and_count_lost(
 ) -> Result<NodeRecord, WriteError> {
     let stopped = alloc.stop(reason, now).ok_or(WriteError::CONFLICT)?;
     let mut writes = vec![change(Some(alloc), &stopped).0];
-    writes.extend(count_member(store, alloc, ClientStatus::Lost, JobSet::Stays, keep, now).await?.0);
+    writes.extend(count_member(store, alloc, &Ending::lost(reason), JobSet::Stays, keep, now).await?.0);
     let told = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
     let (write, told) = change(Some(node), &told);
     writes.push(write);
@@ -177,7 +183,7 @@ pub async fn stop_and_count_lost(
 async fn count_member(
     store: &Store,
     alloc: &Alloc,
-    client: ClientStatus,
+    ending: &Ending,
     set: JobSet,
     keep: Retention,
     now: Time,
@@ -190,7 +196,7 @@ async fn count_member(
         return Err(copy.into());
     }
     let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
-    let after = job.after_end(&alloc.summary, client, &summaries, set, keep.finished, now);
+    let after = job.after_end(&alloc.summary, ending, &summaries, set, keep.of_jobs(), now);
     let mut writes = vec![change(Some(&job), &after).0];
     writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));
     if after.summary.state != job.summary.state {
@@ -326,7 +332,8 @@ pub async fn place(
     let mut nodes = Vec::new();
     let mut placed = Vec::new();
     for ((member, node), n) in members.iter().zip(0u32..) {
-        let id = AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.copies.saturating_add(n) };
+        let id =
+            AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.tries.copies.saturating_add(n) };
         let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
         alloc.summary.replaces = replaces.map(Alloc::id);
         // A demand runs nothing.
@@ -380,7 +387,7 @@ async fn skip_spent_ids(
         if spent {
             let mut after = job.clone();
             let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-            after.summary.copies = after.summary.copies.saturating_add(members);
+            after.summary.tries.copies = after.summary.tries.copies.saturating_add(members);
             return store.apply(&change(Some(job), &after).0).await;
         }
     }
@@ -431,16 +438,17 @@ async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -
     Ok(writes)
 }
 
-/// Ends the pause after a quota answer, because an instance has terminated. A failure is only logged, because the pause
-/// also ends by itself.
-pub async fn end_quota_pause(store: &Store, control: &Control, now: Time) {
-    let quota = control.quota();
-    let Some(after) = quota.after_termination(now) else { return };
-    // A conflict is fine: another action of this run, or another run, wrote the entry.
-    if let Err(e) = store.write_entry(&quota, &after).await
-        && !e.is_conflict()
-    {
-        tracing::warn!(error = %e, "the end of a quota pause was not noted");
+/// Ends the limits by the quotas that the instance of this record counted for, because it has terminated. A failure is only
+/// logged, because the limits also end by themselves.
+pub async fn end_quota_limits(store: &Store, control: &Control, record: &NodeRecord, now: Time) {
+    let Some(life) = record.life() else { return };
+    for change in control.after_termination(&life.offering, now) {
+        // A conflict is fine: another action of this run, or another run, wrote the entry.
+        if let Err(e) = store.change_entry(&change).await
+            && !e.is_conflict()
+        {
+            tracing::warn!(key = %change.key, error = %e, "the end of a limit was not noted");
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::rows::{
 use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use model::auth::TokenKind;
 use model::chance::Chance;
 use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
@@ -230,7 +230,7 @@ impl Store {
     /// The allocs of a job that still have rows, also ended ones, of its last copies. No index is needed, because
     /// the ids follow from the numbers of members and copies.
     pub async fn allocs_of(&self, job: &Job) -> Result<Listed<Alloc>, DbError> {
-        let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes.min(MAX_NODES), job.summary.copies);
+        let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes.min(MAX_NODES), job.summary.tries.copies);
         let copies = copies.saturating_sub(COPIES)..copies;
         let ids = copies.flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
         let mut listed = self.allocs_listed(ids).await?;
@@ -288,9 +288,11 @@ impl Store {
         .map(|listed| listed.rows)
     }
 
-    /// Every event there is, for a page that shows them as they come.
+    /// Every event that can be read, for a page that shows them as they come.
     pub async fn events(&self) -> Result<Vec<Event>, DbError> {
-        self.scan(Table::Events, None).await
+        let mut events = Vec::new();
+        self.each_event(|event| events.push(event)).await?;
+        Ok(events)
     }
 
     /// Gives every event that can be read to `take`, page by page, in any order: the table may be larger than the memory.
@@ -502,9 +504,19 @@ impl Store {
         Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::to_item(event)) }
     }
 
-    /// Writes an event.
+    /// Writes an event. An event that is told once in a time is a conflict if it was told within that time.
     pub async fn record(&self, event: &Event) -> Result<(), WriteError> {
-        self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ())
+        match &event.once {
+            None => self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ()),
+            Some(once) => self.transact(&[rows::once_write(once), Self::event_write(event)]).await,
+        }
+    }
+
+    /// Writes an event in the place of another one, if nobody else has done that.
+    pub async fn record_over(&self, before: &Event, event: &Event) -> Result<(), WriteError> {
+        let detail = rows::to_item(before).remove("detail").map(|detail| Cond::Eq("detail", detail));
+        let write = Write { when: detail.into_iter().collect(), ..Self::event_write(event) };
+        self.write_one(&write, Answer::None).await.map(|_| ())
     }
 
     /// Writes a piece of output, unless there is one with its number.
@@ -534,7 +546,7 @@ impl Store {
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.
     pub async fn tell(&self, event: &Event) {
-        // A conflict is fine: the same event is there already.
+        // A conflict is fine: the same was told already.
         if let Err(e) = self.record(event).await
             && !e.is_conflict()
         {
@@ -544,10 +556,15 @@ impl Store {
 
     /// [`Store::tell`] for several events, in batches. No other row has their keys, unless it is the same event.
     pub async fn tell_all(&self, events: &[Event]) {
-        if let [event] = events {
+        let (once, always): (Vec<&Event>, Vec<&Event>) = events.iter().partition(|event| event.once.is_some());
+        join_all(once.into_iter().map(|event| self.tell(event))).await;
+        if let [event] = always.as_slice() {
             return self.tell(event).await;
         }
-        let rows: Vec<Item> = events.iter().map(rows::to_item).collect();
+        let rows: Vec<Item> = always.into_iter().map(rows::to_item).collect();
+        if rows.is_empty() {
+            return;
+        }
         if let Err(error) = self.db.put_new(Table::Events, &rows).await {
             tracing::warn!(events = rows.len(), %error, "some of these events were not written");
         }

@@ -77,7 +77,8 @@ const fn number(name: &'static str) -> KeyAttribute {
 /// The attribute of the time to live, in epoch **seconds**.
 pub(super) const EXPIRES: &str = "expires_at";
 
-/// Jobs that have not ended, in the order of the queue. Regrouping jobs count as placed.
+/// Jobs that have not ended, in the order of the queue. Regrouping jobs count as placed. And jobs that ended without being
+/// cancelled, by the time of their end.
 pub const QUEUE: Index = Index {
     name: "queue",
     key: KeySchema { hash: text("queue"), range: Some(text("rank")) },
@@ -99,7 +100,7 @@ pub const QUEUE: Index = Index {
         "after",
         "demand",
         "demand_until_at",
-        "copies",
+        "tries",
         "done",
         "allocs",
     ]),
@@ -190,7 +191,6 @@ const JOBS_WITHOUT_ENV: &[&str] = &[
     "array_limit",
     "caches",
     "command",
-    "copies",
     "demand",
     "demand_until_at",
     "done",
@@ -221,6 +221,7 @@ const JOBS_WITHOUT_ENV: &[&str] = &[
     "state",
     "submitted_at",
     "timeout_s",
+    "tries",
     "vcpus",
     "version",
 ];
@@ -229,6 +230,7 @@ const ALLOCS_WITHOUT_ENV: &[&str] = &[
     "alloc_id",
     "awaiting",
     "caches",
+    "cause",
     "client",
     "command",
     "desired",
@@ -244,7 +246,6 @@ const ALLOCS_WITHOUT_ENV: &[&str] = &[
     "log_tail",
     "lost_after_s",
     "memory_mib",
-    "message",
     "node_id",
     "nodes",
     "output_s3",

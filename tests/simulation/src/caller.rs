@@ -7,7 +7,9 @@ use crate::core::{START, lock};
 use model::Offering;
 use model::cloud::LaunchError;
 use model::ids::{NodeId, Slot};
+use model::policy::Size;
 use model::time::Time;
+use model::words::Reach;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -247,14 +249,8 @@ impl Caller {
     /// Notes that EC2 refused a launch of this offering.
     pub fn was_told(&self, offering: &Offering, error: &LaunchError, now: Time) {
         let key = match error {
-            LaunchError::Capacity(_) => shortage_key(offering),
-            LaunchError::Quota(_) => "quota".to_owned(),
-            LaunchError::Throttled(_) => "backoff".to_owned(),
-            LaunchError::NotAllowed(_) => "not_allowed".to_owned(),
-            LaunchError::BadRequest(_) => {
-                self.takes(&bad_request_key(offering));
-                return;
-            }
+            LaunchError::Refused(refusal) => format!("limit#{}#{}", refusal.class, part(refusal.reach, offering)),
+            LaunchError::Throttled(_) => "limit#throttled#account".to_owned(),
             LaunchError::Spent(_) | LaunchError::Lost(_) => return,
         };
         lock(&self.refusals).insert(key, now);
@@ -334,13 +330,45 @@ impl Caller {
     }
 }
 
-/// The control key of a size that EC2 calls a wrong request.
-pub fn bad_request_key(offering: &Offering) -> String {
-    format!("bad_request#{}", offering.size)
+/// The part of an offering that a refusal with this reach is about, as in a control key.
+fn part(reach: Reach, offering: &Offering) -> String {
+    let Offering { market, instance_type, size, template, .. } = offering;
+    let place = offering.subnet_id.as_deref().unwrap_or("any");
+    match (reach, &offering.subnet_id) {
+        (Reach::Account, _) => "account".to_owned(),
+        (Reach::Market, _) => format!("market#{market}"),
+        // The families of the simulated types have no numbers, and each has a quota of its own.
+        (Reach::Family, _) => format!("family#{market}#{}", instance_type.trim_end_matches(".type")),
+        (Reach::Type, _) => format!("type#{market}#{instance_type}"),
+        (Reach::Subnet, Some(subnet)) => format!("subnet#{subnet}"),
+        (Reach::Subnet, None) | (Reach::Template, _) => match offering.template_version {
+            Some(version) => format!("template#{template}:{version}"),
+            None => format!("template#{template}"),
+        },
+        (Reach::Offering, _) => format!("offering#{market}#{instance_type}#{place}"),
+        (Reach::Request, _) => format!("request#{market}#{size}#{place}"),
+    }
+}
+
+/// Whether the limit with this control key is about this offering.
+pub fn covers(key: &str, offering: &Offering) -> bool {
+    let scope = key.strip_prefix("limit#").and_then(|rest| rest.split_once('#')).map(|(_, scope)| scope);
+    scope.is_some_and(|scope| Reach::ALL.iter().any(|reach| part(*reach, offering) == scope))
 }
 
 /// The control key of a shortage of an offering.
 pub fn shortage_key(offering: &Offering) -> String {
-    let place = offering.subnet_id.as_deref().unwrap_or("any");
-    format!("shortage#{}#{}#{place}", offering.market, offering.instance_type)
+    format!("limit#short#{}", part(Reach::Offering, offering))
+}
+
+/// Whether the limit with this control key may be about some offering of this size.
+pub fn may_be_about(key: &str, size: &Size) -> bool {
+    let Some(scope) = key.strip_prefix("limit#").and_then(|rest| rest.split_once('#')).map(|(_, scope)| scope) else {
+        return false;
+    };
+    let family = size.instance_type.trim_end_matches(".type");
+    let names = |part: &str| part == size.instance_type || part == family || part == size.name;
+    // Every size shares the subnets, the template and the markets.
+    let is_shared = ["account", "market#", "subnet#", "template#"].iter().any(|reach| scope.starts_with(reach));
+    is_shared || scope.split('#').any(names)
 }

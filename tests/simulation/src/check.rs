@@ -27,13 +27,16 @@ use crate::database::{Change, Model};
 use crate::ec2::Ec2;
 use aws_sdk_dynamodb::types::AttributeValue;
 use demand::Lately;
+use model::EndCause;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::policy::Policy;
 use model::time::{Span, Time};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
-use store::{Item, Key, Row, Table, Write, alloc_key, job_key, node_key};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use store::{Item, Row, Table, Write, alloc_key, job_key, node_key};
 
 /// How far the clocks of two functions may differ, and how old a run's observation may be.
 const SLACK: Span = Span::from_s(8);
@@ -114,7 +117,7 @@ struct Seen {
     /// The first job of the queue at the last look, and since when it is first.
     first_since: Option<(JobId, Time)>,
     /// The exit code of each ended process.
-    exits: HashMap<(NodeId, AllocId), Option<i32>>,
+    exits: HashMap<(NodeId, AllocId), EndCause>,
     /// When each alloc was told to stop.
     stopped_at: HashMap<AllocId, Time>,
     /// For each drained node, when its current deadline was set.
@@ -142,12 +145,39 @@ struct Seen {
 }
 
 /// The invariants, with what they remember.
+///
+/// A check gets the tables from its caller. It has no way to them of its own, because most checks are made in the midst of a
+/// write, while nobody else may look at the tables.
 pub struct Check {
     core: Arc<Core>,
     seen: Mutex<Seen>,
     looked: AtomicUsize,
-    model: OnceLock<Arc<Mutex<Model>>>,
     ec2: OnceLock<Weak<Ec2>>,
+}
+
+/// The invariants, for those who do not hold the tables.
+pub struct Watch {
+    check: Arc<Check>,
+    model: Arc<Mutex<Model>>,
+}
+
+impl Watch {
+    /// The invariants over these tables.
+    pub const fn new(check: Arc<Check>, model: Arc<Mutex<Model>>) -> Self {
+        Self { check, model }
+    }
+
+    /// The tables, for one check.
+    pub fn tables(&self) -> MutexGuard<'_, Model> {
+        lock(&self.model)
+    }
+}
+
+impl Deref for Watch {
+    type Target = Check;
+    fn deref(&self) -> &Check {
+        &self.check
+    }
 }
 
 fn text<'a>(row: &'a Item, name: &str) -> Option<&'a str> {
@@ -166,6 +196,14 @@ fn number(row: &Item, name: &str) -> Option<i64> {
 
 fn count(row: &Item, name: &str) -> i64 {
     number(row, name).unwrap_or(0)
+}
+
+/// What stands below an attribute that is a map.
+fn within(row: &Item, map: &str, name: &str) -> Value {
+    match row.get(map) {
+        Some(AttributeValue::M(inner)) => store::to_json(inner).get(name).cloned().unwrap_or(Value::Null),
+        _ => Value::Null,
+    }
 }
 
 fn is_true(row: &Item, name: &str) -> bool {
@@ -232,18 +270,11 @@ fn is_wanted(row: &Item) -> bool {
 impl Check {
     /// The checks of a new world.
     pub fn new(core: Arc<Core>) -> Arc<Self> {
-        Arc::new(Self {
-            core,
-            seen: Mutex::default(),
-            looked: AtomicUsize::new(0),
-            model: OnceLock::new(),
-            ec2: OnceLock::new(),
-        })
+        Arc::new(Self { core, seen: Mutex::default(), looked: AtomicUsize::new(0), ec2: OnceLock::new() })
     }
 
-    /// Connects the checks to the rest of the world.
-    pub fn watch(&self, model: Arc<Mutex<Model>>, ec2: &Arc<Ec2>) {
-        let _ = self.model.set(model);
+    /// Connects the checks to the instances as they really are.
+    pub fn watch(&self, ec2: &Arc<Ec2>) {
         let _ = self.ec2.set(Arc::downgrade(ec2));
     }
 
@@ -256,10 +287,6 @@ impl Check {
     fn looks_at(&self, rows: usize) -> bool {
         let every = rows / LOOKED_AT + 1;
         self.looked.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
-    }
-
-    fn row(&self, key: &Key) -> Option<Row> {
-        lock(self.model.get()?).get(key).cloned()
     }
 
     fn ec2(&self) -> Option<Arc<Ec2>> {
@@ -311,7 +338,7 @@ impl Check {
         // A table that was not restored still has its rows.
         seen.spoiled.retain(|one| one.is_still_so(model));
         seen.up = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).count();
-        seen.jobs = model.rows(Table::Jobs).filter(|r| r.contains_key("queue")).count();
+        seen.jobs = model.rows(Table::Jobs).filter(|r| !is_ended(r)).count();
         let queued: Vec<_> = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued")).collect();
         let members = queued.iter().map(|r| count(r, "nodes").max(1).unsigned_abs() as usize).sum();
         let now = self.core.now();
@@ -362,9 +389,9 @@ impl Check {
     }
 
     /// As [`Self::forgets`], for a job.
-    fn forgets_job(&self, job: JobId) -> bool {
+    fn forgets_job(&self, model: &Model, job: JobId) -> bool {
         let restored = lock(&self.seen).restored_at.is_some();
-        restored && self.forgets(self.row(&job_key(job)).and_then(|row| time(&row, "submitted_at")))
+        restored && self.forgets(model.get(&job_key(job)).cloned().and_then(|row| time(&row, "submitted_at")))
     }
 
     /// Called when a caller read a node record, in a list or alone.
@@ -450,6 +477,7 @@ impl Check {
         self.invariant_a_node_changes_only_its_own_rows(caller, changes);
         self.placed_all_at_once(model, changes);
         self.invariant_the_right_copy_stays(caller, model, changes);
+        self.invariant_a_reconnect_is_decided_among_the_heard(caller, model, changes);
         self.invariant_every_member_is_wanted(model, changes);
     }
 
@@ -536,14 +564,14 @@ impl Check {
     }
 
     /// Called when a node was answered 410.
-    pub fn told_gone(&self, node: NodeId) {
+    pub fn told_gone(&self, model: &Model, node: NodeId) {
         self.core.count("a node was told that it is gone");
-        self.invariant_gone_is_said_only_to_a_life_that_is_over(node);
+        self.invariant_gone_is_said_only_to_a_life_that_is_over(model, node);
     }
 
     /// A node is answered 410 only if its life was cleaned, or if its slot has a later life.
-    fn invariant_gone_is_said_only_to_a_life_that_is_over(&self, node: NodeId) {
-        let row = self.row(&node_key(node.slot()));
+    fn invariant_gone_is_said_only_to_a_life_that_is_over(&self, model: &Model, node: NodeId) {
+        let row = model.get(&node_key(node.slot())).cloned();
         let over = row.as_deref().is_some_and(|row| match node_id(row) {
             Some(current) => current.ulid() > node.ulid(),
             None => text(row, "last_node_id")
@@ -561,15 +589,9 @@ impl Check {
         }
     }
 
-    /// The row of an alloc.
-    fn alloc_row(&self, id: AllocId) -> Option<Row> {
-        self.row(&alloc_key(id))
-    }
-
     /// How many jobs have not ended, by the rows.
-    pub fn jobs_left(&self) -> usize {
-        let Some(model) = self.model.get() else { return 0 };
-        lock(model).rows(Table::Jobs).filter(|r| !is_ended(r)).count()
+    pub fn jobs_left(model: &Model) -> usize {
+        model.rows(Table::Jobs).filter(|r| !is_ended(r)).count()
     }
 
     /// The job's row.

@@ -18,7 +18,8 @@ use runtime::answer::Outcome;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -26,8 +27,16 @@ use tokio::time::Instant;
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
 /// Locks the mutex, even if its last holder panicked.
+///
+/// A world runs on one thread. Whoever waits there for what is locked already stands still for ever, so this panics instead:
+/// the world fails, and the message says where.
+#[track_caller]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    match mutex.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => unreachable!("a part of the world asks for what it has locked already"),
+    }
 }
 
 /// Makes the enum, [`Fault::ALL`], [`Fault::base`] and [`Fault::meaning`] from one table: a row is the
@@ -85,11 +94,11 @@ faults! {
     LaunchSlow = 0.05,
     /// a launch is throttled
     LaunchThrottled = 0.02,
-    /// the account's limit, for some minutes
+    /// a quota of the account, for some minutes: of a family, a type or a market
     Quota = 0.02,
     /// a type is short in a zone and market, for up to an hour
     Shortage = 0.05,
-    /// EC2 refuses a launch as a wrong request
+    /// EC2 does not accept a part of launches for some minutes: a market, a subnet, the template or one request
     BadRequest = 0.002,
     /// an instance that runs and never calls
     NeverBoots = 0.03,
@@ -208,6 +217,8 @@ faults! {
     LaunchNotAllowed = 0.0,
     /// an agent takes no work for up to an hour, because it finds that it cannot isolate jobs (`--fault`)
     AgentRefuses = 0.0,
+    /// a machine can start no work for up to an hour: its disk is full, or its daemon is away (`--fault`)
+    CannotStart = 0.0,
     /// EC2 launches fewer instances than a batch asks for (`--batches`)
     BatchCutShort = 0.0,
     /// EC2 refuses a call because it does not know an id, and does not name the id (small fleets, and `--fault`)
@@ -295,6 +306,8 @@ pub struct Core {
     /// The settings of this world.
     pub scenario: Scenario,
     began: Instant,
+    /// The latest time that anybody asked for, in milliseconds since the world began. Another thread may read it.
+    reached_ms: AtomicI64,
     state: Mutex<State>,
     broken: Mutex<Option<Broken>>,
     /// Notified when an invariant broke.
@@ -321,6 +334,7 @@ impl Core {
         Self {
             scenario,
             began: Instant::now(),
+            reached_ms: AtomicI64::new(0),
             state: Mutex::new(state),
             broken: Mutex::new(None),
             stop: Notify::new(),
@@ -331,7 +345,14 @@ impl Core {
 
     /// The time of this world.
     pub fn now(&self) -> Time {
-        START + Span::from_ms(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
+        let passed_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.reached_ms.fetch_max(passed_ms, Ordering::Relaxed);
+        START + Span::from_ms(passed_ms)
+    }
+
+    /// The latest time that this world is known to have reached. For another thread than the world's.
+    pub fn reached(&self) -> Time {
+        START + Span::from_ms(self.reached_ms.load(Ordering::Relaxed))
     }
 
     /// The time of this world, in milliseconds since the epoch.
@@ -505,8 +526,26 @@ impl Core {
         lock(&self.state).marks.clone()
     }
 
+    /// The story's lines so far, for another thread than the world's. None if the world stands still while it writes one.
+    pub fn lines_from_outside(&self) -> Vec<Line> {
+        self.state.try_lock().map(|state| state.lines.iter().cloned().collect()).unwrap_or_default()
+    }
+
     /// The story's lines so far.
     pub fn lines(&self) -> Vec<Line> {
         lock(&self.state).lines.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "what it has locked already")]
+    fn what_is_locked_twice_fails_instead_of_standing_still() {
+        let mutex = Mutex::new(());
+        let _held = lock(&mutex);
+        drop(lock(&mutex));
     }
 }

@@ -84,6 +84,7 @@ const fn place(fault: Fault) -> Place {
         | F::Deaf
         | F::NeverReports
         | F::AgentRefuses
+        | F::CannotStart
         | F::RowUnreadable => Place::Own(Like::Outage),
         F::ListCollapses
         | F::ListLoses

@@ -19,14 +19,14 @@ mod life;
 
 pub use calls::Seen;
 
-use crate::check::Check;
+use crate::check::Watch;
 use crate::core::{Core, lock};
 use crate::launch_limits::LaunchLimits;
-use model::Market;
-use model::cloud::{Instance, InstanceState};
+use model::cloud::{Instance, InstanceState, Refusal};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
+use model::{Market, Offering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::task::AbortHandle;
@@ -99,13 +99,20 @@ impl Real {
 /// Starts an agent on a machine that booted.
 pub type Boot = Box<dyn Fn(&Real) -> AbortHandle + Send + Sync>;
 
+/// Launches that EC2 refuses for a while: those that share with this offering what the refusal is about.
+struct Refused {
+    refusal: Refusal,
+    like: Offering,
+    until: Time,
+}
+
 #[derive(Default)]
 struct Region {
     instances: BTreeMap<String, Real>,
     tokens: BTreeMap<(String, String), (LaunchRequest, Vec<String>)>,
     shortages: BTreeMap<(String, String, Market), Time>,
-    quota_until: Option<Time>,
-    not_allowed_until: Option<Time>,
+    /// What EC2 refuses besides shortages.
+    refusals: Vec<Refused>,
     launch_limits: LaunchLimits,
     collapse_until: Option<Time>,
     launched: u64,
@@ -122,14 +129,14 @@ impl Region {
 /// The simulated region.
 pub struct Ec2 {
     core: Arc<Core>,
-    check: Arc<Check>,
+    check: Arc<Watch>,
     region: Mutex<Region>,
     boot: OnceLock<Boot>,
 }
 
 impl Ec2 {
     /// An empty region.
-    pub fn new(core: Arc<Core>, check: Arc<Check>) -> Arc<Self> {
+    pub fn new(core: Arc<Core>, check: Arc<Watch>) -> Arc<Self> {
         Arc::new(Self { core, check, region: Mutex::default(), boot: OnceLock::new() })
     }
 
@@ -172,13 +179,12 @@ impl Ec2 {
         std::mem::take(&mut lock(&self.region).warnings)
     }
 
-    /// Ends shortages, quotas and hidden instances.
+    /// Ends shortages, refusals and hidden instances.
     pub fn heal(&self) {
         let now = self.core.now();
         let mut region = lock(&self.region);
         region.shortages.clear();
-        region.quota_until = None;
-        region.not_allowed_until = None;
+        region.refusals.clear();
         region.collapse_until = None;
         for real in region.instances.values_mut() {
             real.hidden_until = real.hidden_until.map(|until| until.min(now));

@@ -5,7 +5,7 @@
 //! were sent. Does not: decide what a run or a request must do.
 
 use crate::caller::{Caller, Kind};
-use crate::check::Check;
+use crate::check::{Check, Watch};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Seen};
 use heartbeat_ingest::Ingest;
@@ -50,7 +50,7 @@ struct Network {
 /// The functions and the network of one world.
 pub struct Functions {
     core: Arc<Core>,
-    check: Arc<Check>,
+    check: Arc<Watch>,
     store: Store,
     cloud: Seen,
     settings: LaunchSettings,
@@ -65,7 +65,7 @@ pub struct Functions {
 
 impl Functions {
     /// The functions on these tables and this cloud.
-    pub fn new(core: &Arc<Core>, check: &Arc<Check>, db: Arc<dyn Db>, ec2: &Arc<Ec2>) -> Arc<Self> {
+    pub fn new(core: &Arc<Core>, check: &Arc<Watch>, db: Arc<dyn Db>, ec2: &Arc<Ec2>) -> Arc<Self> {
         let cluster: ClusterName = "simulated".parse().unwrap_or_else(|_| unreachable!("a good name"));
         let key: NumberedKey = "5a".repeat(32).parse().unwrap_or_else(|_| unreachable!("a good key"));
         let keys = KeyRing::new(key, None);
@@ -258,7 +258,7 @@ impl Functions {
     async fn answer(&self, kind: Kind, event: &Value) -> Option<Value> {
         let n = usize::try_from(self.core.between(0, PROCESSES as i64 - 1)).unwrap_or(0);
         let to_sweep = matches!(kind, Kind::Node { what: "handles", .. });
-        let stale = self.check.is_overtaken(&kind);
+        let stale = Check::is_overtaken(&self.check.tables(), &kind);
         let caller = self.caller(kind);
         // Boxed: these futures are large, and the code around them moves them several times.
         let work = async {
@@ -284,7 +284,7 @@ impl Functions {
         }
         let answer = answer.ok()????;
         self.check.invariant_every_change_has_its_event(&caller);
-        self.check.answered(&caller, &answer);
+        self.check.answered(&self.check.tables(), &caller, &answer);
         if stale {
             self.check.invariant_a_stale_report_is_refused(&name, &answer);
         }
@@ -348,13 +348,13 @@ impl Functions {
                 _ => sweep_dispatch::tick(&self.store, input, clock).await,
             };
             if let Ok(answer) = &answer {
-                self.check.invariant_a_warning_drains(&caller, input);
+                self.check.invariant_a_warning_drains(&self.check.tables(), &caller, input);
                 if answer.ran == Ran::Whole {
-                    self.check.invariant_what_stands_still_is_told(&caller, function, answer);
+                    self.check.invariant_what_stands_still_is_told(&self.check.tables(), &caller, function, answer);
                 }
                 self.check.invariant_every_change_has_its_event(&caller);
-                self.check.invariant_a_refusal_is_remembered(&caller);
-                self.check.invariant_a_refused_launch_occupies_no_slot(&caller);
+                self.check.invariant_a_refusal_is_remembered(&self.check.tables(), &caller);
+                self.check.invariant_a_refused_launch_occupies_no_slot(&self.check.tables(), &caller);
             }
             if let Err(error) = &answer {
                 self.check.invariant_an_unreadable_row_stops_no_run(&caller, error);

@@ -6,15 +6,16 @@
 
 mod calls;
 
-use crate::check::{Check, Ground};
+use crate::check::{Ground, Watch};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
+use model::EndCause;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
 use nodekeeper_agent::protocol::{Durable, Ended, Identity, LocalAlloc, Node as Protocol, Seen, Work};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -35,7 +36,7 @@ struct Disk {
 
 struct Process {
     ends_at: Time,
-    exit_code: i32,
+    cause: EndCause,
     /// The exit code if the process is told to stop.
     told_code: i32,
     stopping: bool,
@@ -44,7 +45,7 @@ struct Process {
 /// One simulated node.
 pub struct Machine {
     core: Arc<Core>,
-    check: Arc<Check>,
+    check: Arc<Watch>,
     ec2: Arc<Ec2>,
     functions: Arc<Functions>,
     ground: Arc<Mutex<Ground>>,
@@ -57,6 +58,9 @@ pub struct Machine {
     booted_at: Time,
     busy_until: Option<Time>,
     refuses_until: Option<Time>,
+    /// Until when the machine can start nothing, and what it could not start.
+    cannot_start_until: Option<Time>,
+    failed_starts: BTreeSet<AllocId>,
     /// Whether the node may have lost the token that counts.
     locked_out: bool,
     hangs_at: Option<Time>,
@@ -76,7 +80,7 @@ impl Machine {
     /// Starts an agent on a machine that booted.
     pub fn boot(
         core: &Arc<Core>,
-        check: &Arc<Check>,
+        check: &Arc<Watch>,
         ec2: &Arc<Ec2>,
         functions: &Arc<Functions>,
         real: &Real,
@@ -109,6 +113,8 @@ impl Machine {
                 .happens(Fault::DemandArrives)
                 .then(|| now + Span::from_s(core.of(Fault::DemandArrives, 60, 3600))),
             refuses_until: None,
+            cannot_start_until: None,
+            failed_starts: BTreeSet::new(),
             locked_out: false,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
             // work by then.
@@ -218,13 +224,8 @@ impl Machine {
         for id in &over {
             let Some(process) = self.processes.remove(id) else { continue };
             self.appears.remove(&id.to_string());
-            self.core.tell(|| self.name(), || format!("{id} exits with {}", process.exit_code));
-            let ended = Ended {
-                exit_code: Some(process.exit_code),
-                message: None,
-                log_tail: None,
-                tail_switches: Default::default(),
-            };
+            self.core.tell(|| self.name(), || format!("{id} ends: {}", process.cause));
+            let ended = ended(process.cause);
             self.end(*id, ended);
         }
         let late: Vec<String> = self.appears.iter().filter(|(_, (at, _))| *at <= now).map(|(h, _)| h.clone()).collect();
@@ -236,7 +237,7 @@ impl Machine {
     }
 
     fn end(&mut self, id: AllocId, ended: Ended) {
-        self.check.ended(self.file.node_id, id, ended.exit_code);
+        self.check.ended(self.file.node_id, id, &ended.cause);
         self.disk.ended.insert(id, ended);
     }
 
@@ -270,12 +271,7 @@ impl Machine {
             return Seen::Gone;
         }
         if self.disk.started.contains_key(&id) {
-            let ended = Ended {
-                exit_code: None,
-                message: Some("rebooted while it ran".into()),
-                log_tail: None,
-                tail_switches: Default::default(),
-            };
+            let ended = ended(EndCause::Lost { why: "its agent was killed".into() });
             self.end(id, ended.clone());
             return Seen::Ended(ended);
         }
@@ -289,12 +285,15 @@ impl Machine {
             self.protocol.observe(id, seen);
             return;
         }
-        if self.protocol.refuses.is_some() {
+        let now = self.core.now();
+        if self.cannot_start(now, id) || self.protocol.refuses.told().is_some() {
             // The agent waits for a while and gives the alloc up. Here it gives up at once.
-            self.protocol.observe(id, Seen::Gone);
+            let ended = Ended { cause: EndCause::NotStarted { why: "the disk is full".into() }, log_tail: None };
+            self.disk.started.insert(id, (order.clone(), self.boot));
+            self.end(id, ended.clone());
+            self.protocol.observe(id, Seen::Ended(ended));
             return;
         }
-        let now = self.core.now();
         let is_demand = order.command.is_empty();
         let s = match order.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
             _ if is_demand => 1 << 40,
@@ -308,10 +307,10 @@ impl Machine {
         }
         let timeout = if is_demand { 0 } else { i64::try_from(order.timeout_s).unwrap_or(i64::MAX) };
         let fails = !is_demand && self.core.happens(Fault::WorkFails);
-        let (s, exit_code) = match (timeout > 0 && s > timeout, fails) {
-            (true, _) => (timeout, 124),
-            (false, true) => (self.core.of(Fault::WorkFails, 0, s.min(86_400)), 1),
-            (false, false) => (s, 0),
+        let (s, cause) = match (timeout > 0 && s > timeout, fails) {
+            (true, _) => (timeout, EndCause::OverTime { limit_s: order.timeout_s }),
+            (false, true) => (self.core.of(Fault::WorkFails, 0, s.min(86_400)), EndCause::Exited { code: 1 }),
+            (false, false) => (s, EndCause::Exited { code: 0 }),
         };
         self.core.tell(|| self.name(), || format!("starts {id} for {s} s"));
         self.disk.started.insert(id, (order.clone(), self.boot));
@@ -327,10 +326,23 @@ impl Machine {
         }
         // Some processes handle TERM and exit with 0.
         let told_code = if s % 2 == 0 { 0 } else { 143 };
-        self.processes.insert(id, Process { ends_at: now + Span::from_s(s), exit_code, told_code, stopping: false });
+        self.processes.insert(id, Process { ends_at: now + Span::from_s(s), cause, told_code, stopping: false });
         self.protocol.observe(id, Seen::Running);
         self.write_ground();
-        self.check.started(self.file.node_id, order);
+        self.check.started(&self.check.tables(), self.file.node_id, order);
+    }
+
+    /// Whether the machine can start nothing now. The node says so when it has failed twice.
+    fn cannot_start(&mut self, now: Time, id: AllocId) -> bool {
+        if self.core.is_healed() || self.cannot_start_until.is_none_or(|until| now >= until) {
+            self.failed_starts.clear();
+            return false;
+        }
+        self.failed_starts.insert(id);
+        if self.failed_starts.len() == 2 {
+            self.heartbeat_at = now;
+        }
+        true
     }
 
     fn stop(&mut self, order: &AllocOrder) {
@@ -341,19 +353,15 @@ impl Machine {
                 let stubborn = self.core.happens(Fault::IgnoresTerm);
                 let s = if stubborn { i64::try_from(order.kill_timeout_s).unwrap_or(30) } else { 1 };
                 process.stopping = true;
-                process.exit_code = if stubborn { 137 } else { process.told_code };
+                let code = Some(if stubborn { 137 } else { process.told_code });
+                process.cause = EndCause::Stopped { why: "stopped as ordered".into(), code };
                 process.ends_at = process.ends_at.min(now + Span::from_s(s));
             }
             return;
         }
         let seen = match self.look(id) {
             Seen::Pending => {
-                let ended = Ended {
-                    exit_code: None,
-                    message: Some("not started".into()),
-                    log_tail: None,
-                    tail_switches: Default::default(),
-                };
+                let ended = ended(EndCause::Stopped { why: "before it was started".into(), code: None });
                 self.disk.started.insert(id, (order.clone(), self.boot));
                 self.end(id, ended.clone());
                 Seen::Ended(ended)
@@ -368,7 +376,9 @@ impl Machine {
         self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
         let refuses = self.refuses_until.is_some_and(|until| now < until) && !self.core.is_healed();
-        self.protocol.refuses = refuses.then(|| "jobs reach the instance metadata".to_owned());
+        self.protocol.refuses.metadata = refuses.then(|| "jobs reach the instance metadata".to_owned());
+        let unfit = self.failed_starts.len() >= 2 && self.cannot_start_until.is_some_and(|until| now < until);
+        self.protocol.refuses.starts = (unfit && !self.core.is_healed()).then(|| "cannot start work".to_owned());
     }
 
     /// Mishaps of machines and of their networks. Drawn about once a minute.
@@ -389,6 +399,9 @@ impl Machine {
         }
         if core.happens(Fault::AgentRefuses) {
             self.refuses_until = Some(now + Span::from_s(core.of(Fault::AgentRefuses, 60, 3600)));
+        }
+        if core.happens(Fault::CannotStart) {
+            self.cannot_start_until = Some(now + Span::from_s(core.of(Fault::CannotStart, 60, 3600)));
         }
         if core.happens(Fault::Busy) {
             self.busy_until = Some(now + Span::from_s(core.of(Fault::Busy, 60, 1800)));
@@ -483,6 +496,11 @@ impl Machine {
         }
         durable
     }
+}
+
+/// An end without output.
+fn ended(cause: EndCause) -> Ended {
+    Ended { cause, log_tail: None, tail_switches: Default::default() }
 }
 
 fn identity(instance_id: &str) -> Identity {

@@ -305,7 +305,8 @@ mod tests {
         args.draw = Some(file.clone());
         assert_eq!(format!("{:?}", run(&args, &command)), format!("{:?}", ExitCode::SUCCESS));
         let svg = std::fs::read_to_string(&file).unwrap();
-        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        std::fs::remove_dir(&directory).unwrap();
         svg
     }
 

@@ -55,6 +55,8 @@ pub struct Scenario {
     pub quota: usize,
     /// An instance type that is never available.
     pub never_had: Option<String>,
+    /// A subnet that does not exist any more.
+    pub gone_subnet: Option<String>,
     /// An instance type whose instances do not boot, and for how many hours.
     pub broken_type: Option<(String, f64)>,
     /// For how many hours after the faults small jobs keep coming. A waiting job must not starve.
@@ -109,6 +111,7 @@ impl Scenario {
             page_rows: *pick(&mut dice, &[5, 40, 1000, 1000]),
             quota: usize::MAX,
             never_had: None,
+            gone_subnet: None,
             broken_type: None,
             late_hours: if dice.random_bool(0.05) { LATE_HOURS } else { 0 },
             backlog: 150,
@@ -211,7 +214,8 @@ impl Scenario {
 
     /// The chaos of Arvados' dispatcher test (#14807 and later: `TestDispatchToStubDriver`), with twice its error
     /// rates and ten times its size. There are 2,000 jobs and at most 100 instances. A fifth of all launches and
-    /// terminations fail. One type is never available, and one is broken for twice the boot time-out. Of seven
+    /// terminations fail. One type is never available, one subnet of two does not exist, and one type is broken for twice the
+    /// boot time-out. Of seven
     /// instances, two hang, two never call and two never report; a fifth of the others crash. Functions are killed,
     /// and calls of the tables fail.
     pub fn chaos(seed: u64) -> Self {
@@ -242,6 +246,7 @@ impl Scenario {
         scenario.most_waiting = 2000;
         scenario.quota = 100;
         scenario.never_had = Some("medium.type".into());
+        scenario.gone_subnet = Some("subnet-b".into());
         scenario.broken_type = Some(("small.type".into(), 1.0));
         scenario.plain_jobs = true;
         scenario.late_hours = 0;
@@ -252,7 +257,10 @@ impl Scenario {
             ("nodes", json!({"max": 200})),
             ("size", sizes(false)),
             ("boot", json!({"timeout_s": 600, "failures_before_pause": 1000})),
-            ("launch", json!({"template": "lt-0123456789abcdef0", "calls_per_second": 10})),
+            (
+                "launch",
+                json!({"template": "lt-0123456789abcdef0", "calls_per_second": 10, "subnets": ["subnet-b", "subnet-a"]}),
+            ),
         ];
         if let Value::Object(fields) = &mut scenario.policy {
             for (section, value) in sections {
@@ -368,6 +376,7 @@ fn policy_changes(dice: &mut Xoshiro256PlusPlus) -> BTreeMap<&'static str, Value
         ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),
         ("size", limited_sizes(dice, spot)),
     ]);
+    changes.insert("retry", json!({"pause_s": 10, "most_s": 60}));
     changes.extend(launch_and_shutdown(dice));
     changes.extend(heartbeat_and_sweep(dice, ttl));
     changes

@@ -12,7 +12,7 @@ mod spoiling;
 pub use crate::core::How;
 pub(crate) use controllers::STEADY;
 
-use crate::check::Check;
+use crate::check::{Check, Watch};
 use crate::core::{Broken, Core, Fault, Line, START, lock};
 use crate::database::Plain;
 use crate::ec2::{Ec2, WARNING_S};
@@ -29,6 +29,7 @@ use past::Past;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
@@ -91,6 +92,12 @@ impl Simulated {
     }
 }
 
+/// The name of the rule that a world breaks if it stands still.
+pub const STANDS_STILL: &str = "invariant_a_world_goes_on";
+
+/// How long a world may take until its time moves on, in real time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Runs a world from its beginning to its end.
 pub fn simulate(scenario: Scenario, how: How) -> Outcome {
     simulate_beside(scenario, how, std::future::ready(()))
@@ -98,13 +105,64 @@ pub fn simulate(scenario: Scenario, how: How) -> Outcome {
 
 /// Runs a world, and one more task beside those of the world. A panic anywhere is a broken invariant of the world.
 pub fn simulate_beside(scenario: Scenario, how: How, beside: impl Future<Output = ()> + Send + 'static) -> Outcome {
+    simulate_within(scenario, how, PATIENCE, beside)
+}
+
+/// [`simulate_beside`], where a world breaks as well if its time does not move on for so long, in real time. The thread of such
+/// a world is left behind.
+pub fn simulate_within(
+    scenario: Scenario,
+    how: How,
+    patience: Duration,
+    beside: impl Future<Output = ()> + Send + 'static,
+) -> Outcome {
+    let (tell, hear) = mpsc::channel();
+    // The watch needs the core, which is made on the thread of the world.
+    let (give, take) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Nobody listens any more if the world stood still for a while and then went on.
+        let _ = tell.send(run_here(scenario, how, &give, beside));
+    });
+    let core: Option<Arc<Core>> = take.recv().ok();
+    let mut reached = None;
+    loop {
+        match (hear.recv_timeout(patience), &core) {
+            (Ok(outcome), _) => return outcome,
+            (Err(RecvTimeoutError::Timeout), Some(core)) if reached == Some(core.reached()) => {
+                return stands_still(core);
+            }
+            (Err(RecvTimeoutError::Timeout), _) => reached = core.as_ref().map(|core| core.reached()),
+            (Err(RecvTimeoutError::Disconnected), _) => unreachable!("the thread of a world ended without an outcome"),
+        }
+    }
+}
+
+/// The outcome of a world that stands still: no invariant can be asked, but its story is there.
+fn stands_still(core: &Core) -> Outcome {
+    let at = core.reached();
+    let what = format!("seed {}: its time does not move on", core.scenario.seed);
+    Outcome {
+        broken: Some(Broken { rule: STANDS_STILL, what, at }),
+        hours: at.since(START).as_s() / 3600.0,
+        lines: core.lines_from_outside(),
+        ..Outcome::default()
+    }
+}
+
+/// Runs a world on this thread.
+fn run_here(
+    scenario: Scenario,
+    how: How,
+    core: &mpsc::Sender<Arc<Core>>,
+    beside: impl Future<Output = ()> + Send + 'static,
+) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.unwrap_or_else(|e| unreachable!("no runtime: {e}"));
     let seed = scenario.seed;
     panics::listen();
     let run = AssertUnwindSafe(|| {
         runtime.block_on(async {
-            let world = World::new(scenario, how).await;
+            let world = World::new(scenario, how, core).await;
             drop(tokio::spawn(beside));
             world.live().await
         })
@@ -118,7 +176,7 @@ pub fn simulate_beside(scenario: Scenario, how: How, beside: impl Future<Output 
 
 struct World {
     core: Arc<Core>,
-    check: Arc<Check>,
+    check: Arc<Watch>,
     ec2: Arc<Ec2>,
     tables: Arc<Tables>,
     functions: Arc<Functions>,
@@ -154,13 +212,14 @@ impl Default for Lived {
 }
 
 impl World {
-    async fn new(mut scenario: Scenario, how: How) -> Arc<Self> {
+    async fn new(mut scenario: Scenario, how: How, give: &mpsc::Sender<Arc<Core>>) -> Arc<Self> {
         if how.real_store {
             // The embedded store cannot be restored, and its rows cannot be spoiled.
             scenario.set_chance(Fault::Restored, 0.0);
             scenario.set_chance(Fault::RowUnreadable, 0.0);
         }
         let core = Arc::new(Core::new(scenario, how));
+        let _ = give.send(Arc::clone(&core));
         let check = Check::new(Arc::clone(&core));
         let twin = if how.real_store {
             match Embedded::new() {
@@ -171,8 +230,9 @@ impl World {
             None
         };
         let tables = Arc::new(Tables::new(Arc::clone(&core), Arc::clone(&check), twin));
+        let check = Arc::new(Watch::new(check, Arc::clone(&tables.model)));
         let ec2 = Ec2::new(Arc::clone(&core), Arc::clone(&check));
-        check.watch(Arc::clone(&tables.model), &ec2);
+        check.watch(&ec2);
         let functions = Functions::new(&core, &check, Arc::clone(&tables) as _, &ec2);
         let boot = {
             let (core, check) = (Arc::clone(&core), Arc::clone(&check));
@@ -269,29 +329,31 @@ impl World {
     fn recovers(&self, lived: &mut Lived) -> bool {
         lived.healthy_minutes += 1;
         let healthy = lived.healthy_minutes;
+        let tables = self.check.tables();
         if healthy.is_multiple_of(10) {
-            self.check.invariant_the_first_job_is_served(Span::from_s(i64::from(TICKS_TO_END) * 60));
-            self.check.invariant_a_demand_ends_in_time();
-            self.check.invariant_a_follower_goes_on();
+            self.check.invariant_the_first_job_is_served(&tables, Span::from_s(i64::from(TICKS_TO_END) * 60));
+            self.check.invariant_a_demand_ends_in_time(&tables);
+            self.check.invariant_a_follower_goes_on(&tables);
         }
         // Not in the minutes in which operators drain nodes.
         if healthy % 10 == 5 {
-            self.check.invariant_a_demand_set_is_satisfied();
-            self.check.invariant_the_limit_of_an_array_is_used();
+            self.check.invariant_a_demand_set_is_satisfied(&tables);
+            self.check.invariant_the_limit_of_an_array_is_used(&tables);
         }
         if healthy == TICKS_TO_DRAIN {
-            self.check.invariant_a_drain_ends_by_its_deadline();
+            self.check.invariant_a_drain_ends_by_its_deadline(&tables);
         }
         if healthy == TICKS_TO_NOTICE {
-            self.check.invariant_what_is_gone_is_noticed();
-            self.check.invariant_waiting_has_an_end();
+            self.check.invariant_what_is_gone_is_noticed(&tables);
+            self.check.invariant_waiting_has_an_end(&tables);
         }
         // While small jobs keep coming, some job is always unfinished.
         let late = self.core.scenario.late_hours * 60;
         if !healthy.is_multiple_of(10) || healthy <= late {
             return false;
         }
-        let jobs = self.check.jobs_left();
+        let jobs = Check::jobs_left(&tables);
+        drop(tables);
         if jobs < lived.fewest_jobs {
             (lived.fewest_jobs, lived.fewest_since) = (jobs, healthy);
         }
@@ -301,7 +363,7 @@ impl World {
     /// Plain jobs all end before the world ends, and leave nothing behind, although the faults go on. Returns whether
     /// nothing is left.
     fn invariant_everything_ends_in_the_midst_of_chaos(&self, late: bool) -> bool {
-        let left = self.check.what_is_left(0);
+        let left = self.check.what_is_left(&self.check.tables(), 0);
         if let (true, Some(left)) = (late, &left) {
             self.core.broken("invariant_everything_ends_in_the_midst_of_chaos", left.clone());
         }
@@ -312,7 +374,9 @@ impl World {
     /// ended, and handle rows within [`TICKS_TO_FORGET`]. Returns whether everything has ended.
     fn invariant_everything_ends(&self, ticks: u32) -> bool {
         let min = self.core.scenario.policy.pointer("/nodes/min").and_then(Value::as_u64).unwrap_or(0);
-        let Some(left) = self.check.what_is_left(u32::try_from(min).unwrap_or(0)) else { return true };
+        let Some(left) = self.check.what_is_left(&self.check.tables(), u32::try_from(min).unwrap_or(0)) else {
+            return true;
+        };
         let only_handles = left.lines().all(|l| l.trim_start().starts_with("handle "));
         if ticks >= TICKS_TO_FORGET || (ticks >= TICKS_TO_END && !only_handles) {
             self.core.broken("invariant_everything_ends", {

@@ -313,7 +313,9 @@ pub const STATES: &[State] = &[
     State {
         name: "a limit of the account until in thirty years",
         fate: Right(8),
-        edits: |t| entry(&[("key", s("quota")), ("version", n(9)), ("since_at", far(t)), ("until_at", far(t))]),
+        edits: |t| {
+            entry(&[("key", s("limit#quota#account")), ("version", n(9)), ("since_at", far(t)), ("until_at", far(t))])
+        },
     },
     State {
         name: "a brake holds until in thirty years",
@@ -357,7 +359,7 @@ pub const STATES: &[State] = &[
     State {
         name: "the account's limit ends in thirty years and began never",
         fate: Right(8),
-        edits: |t| entry(&[("key", s("quota")), ("version", n(9)), ("until_at", far(t))]),
+        edits: |t| entry(&[("key", s("limit#quota#account")), ("version", n(9)), ("until_at", far(t))]),
     },
     State {
         name: "a function fails since in thirty years",
@@ -376,7 +378,7 @@ pub const STATES: &[State] = &[
     State {
         name: "a limit that cannot be read",
         fate: Aside,
-        edits: |_| entry(&[("key", s("quota")), ("version", n(1)), ("count", s("many"))]),
+        edits: |_| entry(&[("key", s("limit#quota#account")), ("version", n(1)), ("count", s("many"))]),
     },
     State {
         name: "an entry of newer code",

@@ -252,8 +252,8 @@ impl Fleet {
             Due::Ends(id, alloc) => {
                 self.with(id, async |f, id, node| {
                     let log_tail = Some("x".repeat(model::wire::MAX_LOG_TAIL_BYTES));
-                    let ended =
-                        Ended { exit_code: Some(0), message: None, log_tail, tail_switches: Default::default() };
+                    let cause = model::EndCause::Exited { code: 0 };
+                    let ended = Ended { cause, log_tail, tail_switches: Default::default() };
                     node.protocol.observe(alloc, Seen::Ended(ended));
                     f.report(id, node).await;
                 })
@@ -382,6 +382,7 @@ impl Fleet {
             kind: HandleKind::Container,
             label: label.clone(),
             parent: None,
+            stays: None,
         };
         let list = HandleList { handles: node.handles.iter().map(listed).collect(), complete: true };
         // The agent reports what has changed once an hour, and otherwise only looks at its handles.

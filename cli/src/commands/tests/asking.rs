@@ -99,6 +99,25 @@ async fn a_row_that_contradicts_the_contract_is_named_by_its_job_and_by_status()
 }
 
 #[tokio::test]
+async fn status_names_what_a_node_does_not_remove() {
+    let mut world = World::with_policy().await;
+    let node = fixtures::ready(7);
+    let row =
+        Handle::new(node.node_id().unwrap(), "cache:m2".into(), HandleKind::Volume, HandleState::Live, 1, world.now);
+    world.put_node(&node).await;
+    world.store().apply(&insert_handle(&row.marked(2, world.now))).await.unwrap();
+    let says =
+        "handle               slot 7 does not remove cache:m2, as it was told 25 min ago: `nodekeeper history 7`";
+    for (min, told) in [(9, false), (25, true)] {
+        world.now = world.now + Span::from_s(min * 60);
+        let (out, _) = world.run(&["status"]).await.failed();
+        assert_eq!(out.contains("does not remove"), told, "{out}");
+        assert!(!told || out.contains(says), "{out}");
+        world.now = at(1000);
+    }
+}
+
+#[tokio::test]
 async fn history_shows_the_newest_first() {
     let mut world = World::with_policy().await;
     world.put_node(&fixtures::ready(7)).await;
@@ -135,9 +154,9 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.put_job(1).await;
     let out = world.run(&["status"]).await.done();
     assert!(out.contains("ok    poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
-    assert!(out.ends_with("nodes: none\njobs: 1 queued\nnothing is wrong; see the 1 note\n"), "{out}");
+    assert!(out.ends_with("nodes: none\njobs: 1 queued\nnothing is wrong; 1 of 6 checks to look at\n"), "{out}");
 
-    // Three checks are wrong and two are notes. Entries that have ended are not shown.
+    // Entries that have ended are not shown.
     world.put_node(&fixtures::ready(0)).await;
     let until = |key: &str, s: i64| {
         let key: ControlKey = key.parse().unwrap();
@@ -145,10 +164,12 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     };
     world.put_entry(until("brake#missing", 1200)).await;
     world.put_entry(EntryRow { count: Some(0), ..until("brake#orphans", 1200) }).await;
-    world.put_entry(until("backoff", 999)).await;
-    world.put_entry(until("shortage#spot#m7a.large#any", 1120)).await;
-    world.put_entry(EntryRow { policy_version: Some(1), ..until("bad_request#small", 0) }).await;
-    world.put_entry(EntryRow { policy_version: Some(0), ..until("bad_request#large", 0) }).await;
+    world.put_entry(until("limit#throttled#account", 999)).await;
+    world.put_entry(until("limit#short#offering#spot#m7a.large#any", 1120)).await;
+    world.put_entry(EntryRow { since_at: Some(at(880)), ..until("limit#refused#subnet#subnet-1", 1240) }).await;
+    world.put_entry(EntryRow { policy_version: Some(1), ..until("limit#wrong#template#nodes", 4600) }).await;
+    world.put_entry(EntryRow { policy_version: Some(0), ..until("limit#wrong#template#former", 4600) }).await;
+    world.put_entry(until("limit#quota#family#spot#g_vt", 1060)).await;
     let chance = Chance::seeded(1);
     let warn =
         |s, reason| Event::new(&Subject::Cluster, ActionName::Warn, reason, at(s), Span::from_s(99_999), &chance);
@@ -156,24 +177,55 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.store().record(&warn(900, "instance i-9 has no node")).await.unwrap();
     let (out, _) = world.run(&["status"]).await.failed();
     for line in [
-        "WRONG  heartbeat-ingest             no heartbeat was ever accepted, and 1 node in use: check",
-        "WRONG  bad_request#small            EC2 refuses to launch size small: told: correct the policy",
-        "WRONG  brake#missing                held back: told: `nodekeeper release missing --show` lists it; wait, or `nodekeeper release missing`",
-        "note   shortage#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",
-        "note   cluster                      warned 1 min ago: instance i-9 has no node",
+        "WRONG  heartbeat-ingest                         no heartbeat was ever accepted, and 1 node in use: check",
+        "WRONG  limit#refused#subnet#subnet-1            EC2 refuses launches with subnet subnet-1, since 2 min ago; next try in 4 min: told: correct the policy",
+        "WRONG  limit#wrong#template#nodes               EC2 refuses launches with launch template nodes; next try in 1 h: told: correct the policy",
+        "look   limit#quota#family#spot#g_vt             the quota \"All G and VT Spot Instance Requests\" is reached; next try in 1 min: told",
+        "WRONG  brake#missing                            held back: told: `nodekeeper release missing --show` lists it; wait, or `nodekeeper release missing`",
+        "look   limit#short#offering#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",
+        "look   cluster                                  warned 1 min ago: instance i-9 has no node",
     ] {
         assert!(out.contains(line), "{line}\n{out}");
     }
     assert!(
         !out.contains("orphans")
-            && !out.contains("backoff")
-            && !out.contains("large:")
+            && !out.contains("throttled")
+            && !out.contains("former")
             && out.matches("i-9").count() == 1,
         "{out}"
     );
     let status = world.run(&["status", "--json"]).await.json();
     assert_eq!((&status["well"], &status["nodes"]["ready"]), (&false.into(), &1.into()));
     assert!(status["checks"].as_array().unwrap().iter().any(|c| c["level"] == "wrong" && c["to_do"] != ""));
+}
+
+#[tokio::test]
+async fn what_ec2_refused_is_tried_at_once_after_a_release() {
+    let world = World::with_policy().await;
+    let said = world.run(&["release", "launches"]).await.done();
+    assert_eq!(said, "nothing limits launches: there is nothing to release\n");
+    let until = |key: &str| EntryRow {
+        until_at: Some(at(4600)),
+        wait_s: Some(3600),
+        count: None,
+        ..EntryRow::new(&key.parse().unwrap())
+    };
+    world.put_entry(until("limit#refused#subnet#subnet-1")).await;
+    world.put_entry(EntryRow { count: Some(12), ..until("boot_failures") }).await;
+    let lines = |verb: &str| {
+        let all = ["12 starts failed in a row", "EC2 refuses launches with subnet subnet-1"];
+        all.iter().map(|limit| format!("{verb}: {limit}\n")).collect::<String>()
+    };
+    assert_eq!(world.run(&["release", "launches", "--show"]).await.done(), lines("limits launches"));
+    let (said, changed) = world.changes(&["release", "launches"]).await;
+    assert_eq!(said.done(), lines("is tried again"));
+    let expected = ["control/boot_failures", "control/limit#refused#subnet#subnet-1", "events/cluster/release"];
+    assert_eq!(changed, expected);
+    assert!(world.store().control().await.unwrap().limits(world.now).is_empty());
+    // The next refusal waits as briefly as the first one.
+    let control = world.store().control().await.unwrap();
+    assert!(control.entries().all(|(_, row)| row.wait_s.is_none()));
+    assert_eq!(control.failed_starts().count(), 0);
 }
 
 #[tokio::test]
@@ -209,8 +261,8 @@ async fn an_overdue_function_is_reported_as_wrong() {
     }
     let (out, _) = world.run(&["status"]).await.failed();
     assert!(out.contains("WRONG  poll-and-scale       last succeeded 5 min ago; its last run failed: no way; it should run every 1 min"), "{out}");
-    assert!(out.contains("note   sweep-dispatch "), "{out}");
-    assert!(out.contains("note   clean-stale-records "), "{out}");
+    assert!(out.contains("look   sweep-dispatch "), "{out}");
+    assert!(out.contains("look   clean-stale-records "), "{out}");
 }
 
 /// A row that cannot be read hides nothing else, and every command that reads it says so.
@@ -228,11 +280,11 @@ async fn rows_that_cannot_be_read_are_named() {
     };
     put(Table::Control, &[("key", text("of_the_future")), ("version", number(1))]).await;
     let out = world.run(&["status"]).await.failed().0;
-    assert!(out.contains("note"), "{out}");
+    assert!(out.contains("look"), "{out}");
     let line =
         |out: &str, part: &str| out.lines().find(|l| l.contains(part)).unwrap_or_else(|| panic!("{out}")).to_owned();
-    assert!(line(&out, "row of_the_future of table control").starts_with("note"), "{out}");
-    put(Table::Control, &[("key", text("quota")), ("version", text("x"))]).await;
+    assert!(line(&out, "row of_the_future of table control").starts_with("look"), "{out}");
+    put(Table::Control, &[("key", text("limit#quota#account")), ("version", text("x"))]).await;
     put(Table::Nodes, &[("slot", number(2)), ("state", text("asleep"))]).await;
     let id = "01JD0000000000000000000000";
     put(Table::Jobs, &[("job_id", text(id)), ("queue", text("placed")), ("rank", text("0500#x"))]).await;

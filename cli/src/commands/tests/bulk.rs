@@ -110,6 +110,40 @@ async fn a_broken_submission_leaves_no_job_without_those_that_it_follows_and_goe
 }
 
 #[tokio::test]
+async fn a_file_whose_jobs_have_all_ended_is_new() {
+    let mut world = World::with_policy().await;
+    let mut all = BTreeSet::new();
+    for night in 0..3 {
+        world.now = at(1000 + night * 86_400);
+        let said = world.run_with(&["submit", "--file", "-"], &lines(3)).await;
+        assert_eq!(said.err.contains("1 day ago") || said.err.contains("24 h ago"), night > 0, "{}", said.err);
+        let submitted = ids(&said.done());
+        assert!(submitted.iter().all(|id| all.insert(*id)), "night {night}: {submitted:?}");
+        // While one of them goes on, the same file is the same submission.
+        for id in &submitted {
+            let again = world.run_with(&["submit", "--file", "-"], &lines(3)).await;
+            assert!(again.err.contains("not all of its jobs have ended, so nothing was written"), "{}", again.err);
+            assert_eq!(ids(&again.done()), submitted);
+            world.run(&["cancel", &id.to_string()]).await.done();
+        }
+    }
+    assert_eq!(count(&world, "jobs/").await, 9);
+    // Of two programs that find it ended at the same time, only one submits it anew.
+    let events = world.store().history(&submission(&world).await, 9).await.unwrap();
+    let mut anew = events[0].clone();
+    anew.detail.insert("at".into(), 7.into());
+    world.store().record_over(&events[0], &anew).await.unwrap();
+    assert!(matches!(world.store().record_over(&events[0], &anew).await, Err(WriteError::Conflict(_))));
+}
+
+/// The subject of the events about a file.
+async fn submission(world: &World) -> String {
+    let rows = world.rows().await;
+    let key = rows.keys().find_map(|key| key.strip_prefix("events/submission#"));
+    format!("submission#{}", key.unwrap().chars().take_while(char::is_ascii_alphanumeric).collect::<String>())
+}
+
+#[tokio::test]
 async fn an_old_broken_submission_is_not_guessed() {
     let mut world = World::with_policy().await;
     let mut broken = world.clone();

@@ -25,13 +25,7 @@ async fn cost_says_what_ran_and_for_whom() {
     assert!(out.ends_with("an estimate from the list prices in the policy, not a bill\n"), "{out}");
 
     // After its end, the event knows as much as the row did.
-    let ending = Ending {
-        client: ClientStatus::Complete,
-        exit_code: Some(0),
-        message: None,
-        log_tail: None,
-        tail_switches: Default::default(),
-    };
+    let ending = Ending::exited(0);
     let keep = store::steps::Retention::of(&model::policy::Policy::from_json(&model::policy::example_json()).unwrap());
     store::steps::end_alloc(world.store(), Some(&node), &alloc, &ending, keep, at(3700)).await.unwrap();
     world.now = at(7300);

@@ -23,7 +23,8 @@ async fn each_limit_is_said_the_same_everywhere() {
         let key: ControlKey = key.parse().unwrap();
         Some(EntryRow { until_at: Some(at(280)), wait_s: Some(180), ..EntryRow::new(&key) })
     };
-    let refused = entry("bad_request#small").map(|row| EntryRow { policy_version: Some(1), until_at: None, ..row });
+    let refused = entry("limit#refused#request#on_demand#small#any");
+    let refused = refused.map(|row| EntryRow { policy_version: Some(1), ..row });
     let failed = entry("boot_failures").map(|row| EntryRow { count: Some(12), ..row });
     for (nodes, small, entry, why) in [
         ("max = 0", "", None, "nodes.max is 0, which pauses the cluster"),
@@ -35,22 +36,22 @@ async fn each_limit_is_said_the_same_everywhere() {
             "one more node costs $0.116 an hour, the nodes cost $0.10, and nodes.max_price_per_hour is $0.20",
         ),
         ("max = 4", "max = 1", None, "the 1 node that the maximum of size small allows is there"),
-        ("max = 4", "", entry("quota"), "launching pauses for 3 min: the account's limit is reached"),
-        ("max = 4", "", entry("backoff"), "launching pauses for 3 min: EC2 throttles launches"),
+        ("max = 4", "", entry("limit#quota#account"), "launching pauses for 3 min: a limit of the account is reached"),
+        ("max = 4", "", entry("limit#throttled#account"), "launching pauses for 3 min: EC2 throttles launches"),
         (
             "max = 4",
             "",
-            entry("not_allowed"),
+            entry("limit#refused#account"),
             "launching pauses for 3 min: EC2 does not accept our credentials or permissions",
         ),
         ("max = 4", "", failed, "launching pauses for 3 min: 12 starts failed in a row"),
         (
             "max = 4",
             "",
-            entry("shortage#on_demand#m7a.large#any"),
+            entry("limit#short#offering#on_demand#m7a.large#any"),
             "EC2 is short of on_demand m7a.large any: the next try is in 3 min",
         ),
-        ("max = 4", "", refused, "EC2 refuses to launch size small until a new policy is set"),
+        ("max = 4", "", refused, "EC2 refuses launches with size small on_demand any: the next try is in 3 min"),
     ] {
         let world = waiting(nodes, small, entry).await;
         let line = format!("job {} waits: {why}", id(1));
@@ -69,6 +70,29 @@ async fn each_limit_is_said_the_same_everywhere() {
         assert_eq!(next.of_job(fixtures::job_id(1)), Some(why));
         assert_eq!(next.plan.explained.answer().waiting[0].line, line);
     }
+}
+
+#[tokio::test]
+async fn a_quota_that_a_job_waits_for_is_wrong_and_has_its_name() {
+    let entry = |market: &str| {
+        let key: ControlKey = format!("limit#quota#family#{market}#standard").parse().unwrap();
+        EntryRow {
+            since_at: Some(at(40)),
+            until_at: Some(at(280)),
+            message: Some("told".into()),
+            ..EntryRow::new(&key)
+        }
+    };
+    let name = "the quota \"Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances\" is reached";
+    let world = waiting("max = 4", "", Some(entry("on_demand"))).await;
+    // Nobody waits for this one.
+    world.put_entry(entry("spot")).await;
+    let (status, _) = world.run(&["status"]).await.failed();
+    let line = |what: &str| status.lines().find(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}: {status}"));
+    let (wrong, note) = (line("limit#quota#family#on_demand#standard"), line("limit#quota#family#spot#standard"));
+    let says = format!("{name}, since 1 min ago; next try in 3 min; job {} waits for it: told: raise it", id(1));
+    assert!(wrong.starts_with("WRONG  ") && wrong.contains(&says), "{wrong}");
+    assert!(note.starts_with("note   ") && !note.contains("waits"), "{note}");
 }
 
 #[tokio::test]

@@ -134,7 +134,7 @@ async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
 #[tokio::test]
 async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
     let world = World::new().await;
-    let ends = |how: Vec<ClientStatus>| {
+    let ends = |how: Vec<Ending>| {
         let store = world.store().clone();
         tokio::spawn(async move {
             let mut jobs = Vec::new();
@@ -147,19 +147,19 @@ async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
                 let alloc = model::ids::AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
                 let placed = job.with_placed(&[alloc]).unwrap();
                 let alloc = Alloc::place(alloc, job, &fixtures::ready(0), at(1)).unwrap();
-                let after = placed.after_end(&alloc.summary, how, &[], JobSet::Leaves, Span::from_s(9), at(2));
+                let after = placed.after_end(&alloc.summary, &how, &[], JobSet::Leaves, Span::from_s(9).into(), at(2));
                 store.write(Some(job), &after, Vec::new()).await.unwrap();
             }
         })
     };
-    let task = ends(vec![ClientStatus::Complete, ClientStatus::Failed]);
+    let task = ends(vec![Ending::exited(0), Ending::exited(1)]);
     let (out, err) = world.run(&["submit", "--count", "2", "--wait", "--", "true"]).await.failed();
     task.await.unwrap();
     assert_eq!(out.lines().count(), 4, "{out}");
     assert!(err.starts_with("of 2 jobs: 2 waiting\n"), "{err}");
     assert_eq!(out.lines().filter(|l| l.ends_with(" complete")).count(), 1, "{out}");
-    assert_eq!(out.lines().filter(|l| l.contains(" failed: member 0 failed: no retry is allowed")).count(), 1, "{out}");
-    let task = ends(vec![ClientStatus::Complete]);
+    assert_eq!(out.lines().filter(|l| l.contains(" failed: exit code 1; no retry is allowed")).count(), 1, "{out}");
+    let task = ends(vec![Ending::exited(0)]);
     let jobs = world.run(&["submit", "--wait", "--json", "--", "true"]).await;
     task.await.unwrap();
     assert_eq!(jobs.result.as_ref().unwrap(), &Outcome::Done);
@@ -214,26 +214,20 @@ async fn a_job_says_why_it_waits() {
     let row = world.run(&["job", &id(1), "--json"]).await.json();
     assert_eq!(row["state"], "queued");
     assert_eq!(row["waits_because"], "next run: place: it fits on slot 0");
-    let quota = EntryRow { until_at: Some(at(160)), ..EntryRow::new(&ControlKey::Quota) };
+    let quota = EntryRow { until_at: Some(at(160)), ..EntryRow::new(&"limit#quota#account".parse().unwrap()) };
     world.put_entry(quota).await;
     let seen = Observation::read(world.store(), &Listed(Vec::new()), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
     let next = Next::of(poll_and_scale::plan(&without, at(100)));
     let why = next.of_job(fixtures::job_id(1)).unwrap();
-    assert_eq!(why, "launching pauses for 1 min: the account's limit is reached");
+    assert_eq!(why, "launching pauses for 1 min: a limit of the account is reached");
 }
 
 #[tokio::test]
 async fn a_job_shows_its_allocs_and_their_ends() {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
-    let ending = Ending {
-        client: ClientStatus::Failed,
-        exit_code: Some(3),
-        message: Some("exit code 3".into()),
-        log_tail: Some("one\ntwo".into()),
-        tail_switches: Default::default(),
-    };
+    let ending = Ending { log_tail: Some("one\ntwo".into()), ..Ending::exited(3) };
     let end = alloc.end(&ending, Span::from_s(9), at(970));
     world.store().write(Some(&alloc), &end, Vec::new()).await.unwrap();
     let out = world.run(&["job", &id(1)]).await.done();
@@ -247,7 +241,7 @@ async fn a_job_shows_its_allocs_and_their_ends() {
         "{out}"
     );
     assert!(out.lines().last().unwrap().ends_with("client failed   exit code 3"), "{out}");
-    let head = format!("== {} on slot 0 (failed, exit code 3, 30 s ago)\n== message: exit code 3\n", alloc.id());
+    let head = format!("== {} on slot 0 (failed, 30 s ago)\n== exit code 3\n", alloc.id());
     for id in [id(1), alloc.id().to_string()] {
         let said = world.run(&["logs", &id]).await;
         assert_eq!(

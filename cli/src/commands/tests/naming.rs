@@ -66,6 +66,31 @@ async fn live_jobs_come_first_and_of_ended_ones_with_a_name_the_newest() {
 }
 
 #[tokio::test]
+async fn ids_come_before_names_and_a_text_that_is_both_is_refused() {
+    let world = World::with_policy().await;
+    let meant = put(&world, "01JD0000000000000AAAAAAAAA", "train").await;
+    let decoy = put(&world, "01JD0000000000000BBBBBBBBB", "AAAAAAAA").await;
+    for text in ["AAAAAAAA", "aaaaaaaa"] {
+        assert_eq!(shown(&world, text).await, meant.to_string(), "{text}");
+    }
+    let out = world.run(&["cancel", "AAAAAAAA"]).await.done();
+    assert!(out.starts_with(&meant.to_string()), "{out}");
+    // The job that has ended is still the one whose id this is.
+    assert_eq!(shown(&world, "AAAAAAAA").await, meant.to_string());
+    assert_eq!(shown(&world, &decoy.to_string()).await, decoy.to_string());
+    // Any other part may fit by chance.
+    let part = put(&world, "01JD0000000000000CCCCCCCCC", "BBBBBB").await;
+    let (said, changed) = world.changes(&["cancel", "BBBBBB"]).await;
+    let (_, err) = said.failed();
+    assert!(err.contains("2 jobs fit `BBBBBB`") && changed.is_empty(), "{err}");
+    assert!([part, decoy].iter().all(|id| err.contains(&id.to_string())), "{err}");
+    // What a job follows is found by the same rules.
+    let out = world.run(&["submit", "--after-any", "AAAAAAAA", "--json", "--", "true"]).await.json();
+    assert_eq!(out[0]["after"], serde_json::json!({ meant.to_string(): "any" }));
+    assert!(world.run(&["submit", "--after", "BBBBBB", "--", "true"]).await.error().contains("2 jobs fit"));
+}
+
+#[tokio::test]
 async fn a_node_is_found_by_its_instance_its_id_and_its_address() {
     let world = World::with_policy().await;
     let (_, alloc) = world.put_running(1).await;
@@ -172,6 +197,15 @@ async fn a_drain_has_a_deadline() {
     world.run(&["resume", "0"]).await.done();
     assert_eq!(by().await, None);
     assert_eq!(parse(&["drain", "0", "--by", "soon"]).unwrap_err().exit_code(), 2);
+    // A wrong year, or a local time that is said to be UTC.
+    for over in ["2020-01-01T00:00:00Z", "2027-01-15", "2027-01-15T08:16:39Z"] {
+        let (said, changed) = world.changes(&["drain", "0", "--by", over]).await;
+        let error = said.result.unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("that time is over: leave --by out"), "{error}");
+        assert!(changed.is_empty());
+    }
+    world.run(&["drain", "0", "--by", "0s"]).await.done();
+    assert_eq!(by().await, Some(at(1000)));
 }
 
 /// Runs a command that watches, for so many looks. `happens` changes the world after each look.

@@ -158,12 +158,10 @@ pub(super) fn tail_of(output: &str) -> String {
 }
 
 async fn end(world: &World, job: &Job, alloc: &Alloc, output: &str) {
-    let (client, exit_code) = (ClientStatus::Complete, Some(0));
-    let ending =
-        Ending { client, exit_code, message: None, log_tail: Some(tail_of(output)), tail_switches: Default::default() };
+    let ending = Ending { log_tail: Some(tail_of(output)), ..Ending::exited(0) };
     let after = alloc.end(&ending, Span::from_s(9), at(1001));
     world.store().write(Some(alloc), &after, Vec::new()).await.unwrap();
-    let after = job.after_end(&alloc.summary, client, &[], JobSet::Leaves, Span::from_s(9), at(1001));
+    let after = job.after_end(&alloc.summary, &ending, &[], JobSet::Leaves, Span::from_s(9).into(), at(1001));
     world.store().write(Some(job), &after, Vec::new()).await.unwrap();
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::commands::run::{Heard, run_with};
+use model::EndCause;
 use model::JobSet;
 use model::ids::AllocId;
 use tokio::sync::mpsc::unbounded_channel;
@@ -31,7 +32,7 @@ async fn ran(world: &World, line: &[&str], says: Vec<Heard>, happens: impl Futur
 }
 
 /// Waits for the one job, places it, and ends its alloc like this.
-async fn end_as(world: &World, client: ClientStatus, exit_code: Option<i32>, printed: &str) {
+async fn end_as(world: &World, cause: EndCause, printed: &str) {
     let job = loop {
         let mut jobs = world.store().jobs().await.unwrap();
         jobs.retain(|job| !job.summary.state.is_ended());
@@ -44,30 +45,38 @@ async fn end_as(world: &World, client: ClientStatus, exit_code: Option<i32>, pri
     let alloc = Alloc::place(id, &job, &fixtures::ready(0), at(1000)).unwrap();
     let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
     let placed = world.store().write(Some(&job), &job.with_placed(&[id]).unwrap(), Vec::new()).await.unwrap();
-    let ending = model::Ending {
-        client,
-        exit_code,
-        message: None,
-        log_tail: Some(printed.to_owned()).filter(|t| !t.is_empty()),
-        tail_switches: Default::default(),
-    };
+    let log_tail = Some(printed.to_owned()).filter(|t| !t.is_empty());
+    let ending = model::Ending { log_tail, ..model::Ending::new(cause) };
     world.store().write(Some(&alloc), &alloc.end(&ending, Span::from_s(9), at(1001)), Vec::new()).await.unwrap();
-    let after = placed.after_end(&alloc.summary, client, &[], JobSet::Leaves, Span::from_s(9), at(1001));
+    let after = placed.after_end(&alloc.summary, &ending, &[], JobSet::Leaves, Span::from_s(9).into(), at(1001));
     world.store().write(Some(&placed), &after, Vec::new()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_run_prints_the_output_and_ends_as_its_command() {
     let world = World::with_policy().await;
-    let ends = end_as(&world, ClientStatus::Complete, Some(0), "one\ntwo\n");
+    let ends = end_as(&world, EndCause::Exited { code: 0 }, "one\ntwo\n");
     let said = ran(&world, &["run", "--name", "x", "--", "work"], Vec::new(), ends).await;
     assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, "one\ntwo\n"));
     assert!(said.err.contains(" is submitted (01") && said.err.ends_with(" complete\n"), "{}", said.err);
-    for (exit_code, outcome) in [(Some(3), 3), (Some(137), 137), (Some(-1), 125), (None, 125)] {
-        let ends = end_as(&world, ClientStatus::Failed, exit_code, "");
+    for (cause, outcome) in [
+        (EndCause::Exited { code: 3 }, 3),
+        (EndCause::Exited { code: -1 }, 125),
+        (EndCause::Signalled { signal: 9 }, 137),
+        (EndCause::OverTime { limit_s: 2 }, 124),
+        (EndCause::OverMemory { allowed_mib: 64, used_mib: None }, 137),
+        (EndCause::NotFound { program: "work".into() }, 127),
+        (EndCause::Rejected { why: "the job names no image".into() }, 125),
+    ] {
+        let words = cause.to_string();
+        let ends = end_as(&world, cause, "");
         let said = ran(&world, &["run", "--quiet", "--", "work"], Vec::new(), ends).await;
         assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(outcome), ""));
-        assert!(said.err.lines().count() == 1 && said.err.contains(" failed: "), "{}", said.err);
+        assert!(
+            said.err.lines().count() == 1 && said.err.contains(&format!(" failed: {words}; no retry")),
+            "{}",
+            said.err
+        );
     }
     let job = &world.store().jobs().await.unwrap()[0];
     assert_eq!(job.work.command, ["work"]);
@@ -121,7 +130,7 @@ async fn a_bad_run_submits_nothing() {
 #[tokio::test]
 async fn a_wait_shows_the_end_of_the_output() {
     let world = World::with_policy().await;
-    let ends = end_as(&world, ClientStatus::Complete, Some(0), "done\n");
+    let ends = end_as(&world, EndCause::Exited { code: 0 }, "done\n");
     let (said, ()) = tokio::join!(world.run(&["submit", "--wait", "--", "work"]), ends);
     assert_eq!(said.result.unwrap(), Outcome::Done);
     assert!(said.out.contains(" complete\n== ") && said.out.ends_with("reported it:\ndone\n"), "{}", said.out);

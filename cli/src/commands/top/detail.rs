@@ -111,10 +111,9 @@ fn outputs(lines: &mut Lines, job: &JobDetail, now: Time) {
         lines.text("nothing has run yet", 0);
     }
     for alloc in &job.all_allocs {
-        let code = alloc.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
         let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
         let (id, client) = (short_alloc(alloc.alloc_id), alloc.client);
-        lines.title(&format!("output of {id} on slot {} ({client}{code}{ended})", alloc.slot));
+        lines.title(&format!("output of {id} on slot {} ({client}{ended})", alloc.slot));
         if let Some(message) = &alloc.message {
             let style = lines.paint.tone(Tone::Warn);
             lines.add(style, &one_line(message), 0);

@@ -17,9 +17,9 @@ use super::keys::KEYS;
 use super::paint::Paint;
 use super::state::{Seen, State, View};
 use super::{detail, rows};
-use crate::commands::show::{counted, dollars, one_line, rough};
+use crate::commands::show::{dollars, one_line, rough};
 use crate::commands::tone::Tone;
-use crate::commands::{Check, Level};
+use crate::commands::{Check, Level, none_or};
 use model::time::Time;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -61,9 +61,9 @@ fn head(state: &State, now: Time, paint: Paint, area: Rect) -> Vec<Line<'static>
     match &state.seen {
         Some(seen) => {
             lines.push(summary(seen, now, paint));
-            let tabs = [(View::Nodes, "1 nodes", &seen.status.nodes), (View::Jobs, "2 jobs", &seen.status.jobs)];
-            for (view, name, counts) in tabs {
-                let counts = if counts.is_empty() { "none".to_owned() } else { counted(counts) };
+            let status = &seen.status;
+            let nodes = (View::Nodes, "1 nodes", none_or(&status.nodes));
+            for (view, name, counts) in [nodes, (View::Jobs, "2 jobs", status.counted_jobs())] {
                 let style = if state.view == view { paint.head() } else { paint.tone(Tone::Plain) };
                 lines.push(Line::from(vec![Span::styled(name, style), Span::raw(format!(": {counts}"))]));
             }
@@ -85,7 +85,7 @@ fn head(state: &State, now: Time, paint: Paint, area: Rect) -> Vec<Line<'static>
 
 fn summary(seen: &Seen, now: Time, paint: Paint) -> Line<'static> {
     let status = &seen.status;
-    let notes = status.checks.iter().any(|c| c.level == Level::Note);
+    let notes = status.checks.iter().any(|c| c.level == Level::Look);
     let tone = if !status.well {
         Tone::Bad
     } else if notes {
@@ -109,10 +109,10 @@ fn summary(seen: &Seen, now: Time, paint: Paint) -> Line<'static> {
 fn checks(checks: &[Check], paint: Paint, area: Rect) -> Vec<Line<'static>> {
     let most = if area.height >= HIGH { CHECKS.0 } else { CHECKS.1 };
     let of = |level| checks.iter().filter(move |c| c.level == level);
-    let told: Vec<&Check> = of(Level::Wrong).chain(of(Level::Note)).collect();
+    let told: Vec<&Check> = of(Level::Wrong).chain(of(Level::Look)).collect();
     let more = told.len().saturating_sub(most);
     let line = |(n, check): (usize, &&Check)| {
-        let (mark, tone) = if check.level == Level::Wrong { ("WRONG", Tone::Bad) } else { ("note", Tone::Warn) };
+        let (mark, tone) = if check.level == Level::Wrong { ("WRONG", Tone::Bad) } else { ("look", Tone::Warn) };
         let to_do = if check.to_do.is_empty() { String::new() } else { format!(": {}", check.to_do) };
         let rest =
             if n + 1 == most && more > 0 { format!("(and {more} more: `nodekeeper status`) ") } else { String::new() };

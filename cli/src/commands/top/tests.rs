@@ -37,6 +37,8 @@ fn job(n: u32, name: &str, state: JobState) -> JobRow {
         submitted_at: at(100),
         finished_at: None,
         reason: Some(format!("why {n}")),
+        cause: None,
+        exit_code: None,
         command: Some(format!("train --run {n}")),
         slots: Vec::new(),
     }
@@ -67,7 +69,14 @@ fn status(checks: Vec<Check>, nodes: usize, jobs: usize) -> Status {
     let counts = |word: &str, n: usize| BTreeMap::from_iter((n > 0).then(|| (word.to_owned(), n)));
     let well = checks.iter().all(|c| c.level != Level::Wrong);
     let price_per_hour = Usd::from_micros(350_000);
-    Status { well, checks, nodes: counts("ready", nodes), jobs: counts("queued", jobs), price_per_hour }
+    Status {
+        well,
+        checks,
+        nodes: counts("ready", nodes),
+        jobs: counts("queued", jobs),
+        more_jobs_wait: false,
+        price_per_hour,
+    }
 }
 
 fn check(what: &str, level: Level, says: &str, to_do: &str) -> Check {
@@ -225,7 +234,7 @@ fn a_node_is_told_with_its_events() {
 fn what_status_finds_stands_at_the_top() {
     let checks = vec![
         check("poll-and-scale", Level::Well, "last succeeded 3 s ago", ""),
-        check("idle", Level::Note, "slot 3 stays", ""),
+        check("idle", Level::Look, "slot 3 stays", ""),
         check("brake#missing", Level::Wrong, "held back: 4 of\x1b[7m 6 nodes", "`nodekeeper release missing`"),
     ];
     let mut state = state(Vec::new(), Vec::new(), checks);
@@ -235,11 +244,11 @@ fn what_status_finds_stands_at_the_top() {
         has(&drawn, &["WRONG brake#missing: held back: 4 of [7m 6 nodes: `nodekeeper release missing`"]),
         "{drawn}"
     );
-    assert!(has(&drawn, &["note  idle: slot 3 stays"]) && !drawn.contains("poll-and-scale"), "{drawn}");
+    assert!(has(&drawn, &["look  idle: slot 3 stays"]) && !drawn.contains("poll-and-scale"), "{drawn}");
     assert!(drawn.find("brake#").unwrap() < drawn.find("idle:").unwrap(), "{drawn}");
     let low = screen(&mut state, 100, 12);
     assert!(
-        has(&low, &["WRONG", "and 1 more: `nodekeeper status`", "brake#missing"]) && !low.contains("note"),
+        has(&low, &["WRONG", "and 1 more: `nodekeeper status`", "brake#missing"]) && !low.contains("look"),
         "{low}"
     );
 }

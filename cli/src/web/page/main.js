@@ -36,18 +36,17 @@ function route() {
   return { name: Object.hasOwn(VIEWS, name) ? name : "overview", params: { ...params, ...(id ? { id: decoded } : {}) } };
 }
 
-function banner(status) {
+function banner({ status, verdict }) {
   const wrong = status.checks.filter(c => c.level === "wrong");
-  const notes = status.checks.filter(c => c.level === "note");
-  const summary = status.well ? (notes.length ? `Nothing is wrong. ${notes.length === 1 ? "There is 1 note." : `There are ${notes.length} notes.`}` : "All is well.")
-    : `Not all is well: ${wrong.length} of ${status.checks.length} checks.`;
+  const looks = status.checks.filter(c => c.level === "look");
+  const summary = `${verdict[0].toUpperCase()}${verdict.slice(1)}.`;
   if ($("summary").textContent !== summary) $("summary").textContent = summary;
-  $("banner").className = status.well ? (notes.length ? "notes" : "well") : "wrong";
+  $("banner").className = status.well ? (looks.length ? "look" : "well") : "wrong";
   const line = c => el("li", { "data-key": `${c.what} ${c.to_do} ${c.level}` }, el("strong", null, c.what), " ", sentence(c.says), c.to_do && el("span", { class: "todo" }, " → ", sentence(c.to_do)));
   fill($("checks"), [
     ...(wrong.length ? [el("ul", { "data-key": "wrong" }, wrong.map(line))] : []),
     el("details", { "data-key": "all" }, el("summary", null, `${status.checks.length - wrong.length} other checks`),
-      el("ul", null, [...notes, ...status.checks.filter(c => c.level === "well")].map(line))),
+      el("ul", null, [...looks, ...status.checks.filter(c => c.level === "well")].map(line))),
   ]);
 }
 
@@ -73,7 +72,7 @@ async function refresh() {
     if (mine !== round) return;
     $("cluster").textContent = seen.cluster;
     document.title = `${view.title(data)} – ${seen.cluster} – nodekeeper`;
-    banner(seen.status);
+    banner(seen);
     fill($("content"), view.render(data, params).flat(Infinity).filter(Boolean));
     view.after?.(data);
     $("read").textContent = `as of ${clock(seen.now)}`;

@@ -26,7 +26,7 @@ impl Call<'_> {
             "GetConsoleOutput" => Self::get_console_output,
             other => return Err(ApiError::InvalidAction(other.chars().take(100).collect())),
         };
-        self.world.faults.fail_call(action)?;
+        self.world.faults.fail_call(action, self.params)?;
         let xml = Xml::answer(action, request_id, |xml| perform(&mut self, xml))?;
         let lost_as = if action == "RunInstances" { self.world.faults.lose_answer() } else { None };
         match lost_as {

@@ -7,6 +7,9 @@
 /// Why a request is refused. The text is the `Message` that a client sees.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ApiError {
+    /// Whoever serves the stand-in refuses the signature.
+    #[error("AWS was not able to validate the provided access credentials: {0}")]
+    Unsigned(String),
     #[error("The request must contain the parameter Action")]
     MissingAction,
     #[error("The action {0} is not valid for this web service.")]
@@ -49,7 +52,10 @@ pub(crate) enum ApiError {
     DryRun,
     #[error("Your quota allows for {0} more running instance(s). You requested more.")]
     InstanceLimitExceeded(u32),
-    #[error("You have requested more vCPU capacity than your current vCPU limit of {0} allows.")]
+    #[error(
+        "You have requested more vCPU capacity than your current vCPU limit of {0} allows for the instance bucket that the \
+         specified instance type belongs to."
+    )]
     VcpuLimitExceeded(u32),
     #[error("Max spot instance count exceeded")]
     MaxSpotInstanceCountExceeded,
@@ -89,6 +95,7 @@ impl ApiError {
 
     fn wire(&self) -> (u16, &str) {
         match self {
+            Self::Unsigned(_) => (401, "AuthFailure"),
             Self::MissingAction => (400, "MissingAction"),
             Self::InvalidAction(_) => (400, "InvalidAction"),
             Self::TooLarge { .. } => (413, "RequestEntityTooLarge"),

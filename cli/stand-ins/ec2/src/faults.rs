@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use crate::api_error::ApiError;
 use crate::glob::Glob;
 use crate::instance::Instance;
+use crate::wire::Params;
 
 /// The faults in force; none by default. A misspelt field is an error: if it were ignored, a
 /// test would pass without its fault.
@@ -32,7 +33,7 @@ pub struct Faults {
     pub lose_run_answers: u32,
     /// How an answer is lost.
     pub lost_as: LostAs,
-    /// Calls that fail; each fails once.
+    /// Calls that fail.
     pub fail: Vec<FailCall>,
     /// Instances (`*` and `?` allowed) that stay `shutting-down` or `stopping` while named here.
     pub stuck: BTreeSet<String>,
@@ -77,15 +78,30 @@ pub enum LostAs {
     InternalError,
 }
 
-/// A call that fails and changes nothing.
+/// Calls that fail and change nothing. An absent field of a launch matches every call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FailCall {
     /// The action, for example `RunInstances`.
     pub action: String,
-    /// Which call of the action fails, counted from now; 1 is the next.
-    #[serde(default = "next_call")]
+    /// Which of the calls that match fails first, counted from now; 1 is the next.
+    #[serde(default = "one")]
     pub on_call: u32,
+    /// How many of the calls that match fail, one after the other.
+    #[serde(default = "one")]
+    pub times: u32,
+    /// The instance type that the call names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    /// The market that the call names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub market: Option<Market>,
+    /// The subnet that the call names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subnet_id: Option<String>,
+    /// The id or the name of the launch template that the call names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// The error code of the answer.
     pub code: String,
     /// The HTTP status of the answer.
@@ -96,7 +112,21 @@ pub struct FailCall {
     pub message: String,
 }
 
-fn next_call() -> u32 {
+impl FailCall {
+    fn matches(&self, action: &str, params: &Params) -> bool {
+        let is = |wanted: &Option<String>, names: &[&str]| {
+            wanted.is_none() || names.iter().any(|name| params.filled(name) == wanted.as_deref())
+        };
+        let spot = params.filled("InstanceMarketOptions.MarketType").is_some_and(|market| market == "spot");
+        self.action == action
+            && is(&self.instance_type, &["InstanceType"])
+            && is(&self.subnet_id, &["SubnetId"])
+            && is(&self.template, &["LaunchTemplate.LaunchTemplateId", "LaunchTemplate.LaunchTemplateName"])
+            && self.market.is_none_or(|market| (market == Market::Spot) == spot)
+    }
+}
+
+fn one() -> u32 {
     1
 }
 
@@ -128,17 +158,21 @@ pub(crate) enum Lookup {
 
 impl Faults {
     /// Fails this call if a fault says so. Counts the call.
-    pub(crate) fn fail_call(&mut self, action: &str) -> Result<(), ApiError> {
+    pub(crate) fn fail_call(&mut self, action: &str, params: &Params) -> Result<(), ApiError> {
         if self.throttle_calls > 0 {
             self.throttle_calls -= 1;
             return Err(ApiError::RequestLimitExceeded);
         }
-        for fail in self.fail.iter_mut().filter(|f| f.action == action) {
+        for fail in self.fail.iter_mut().filter(|f| f.matches(action, params)) {
             fail.on_call = fail.on_call.saturating_sub(1);
         }
-        let Some(at) = self.fail.iter().position(|f| f.action == action && f.on_call == 0) else { return Ok(()) };
-        let FailCall { status, code, message, .. } = self.fail.remove(at);
-        Err(ApiError::OnDemand { status, code, message })
+        let Some(fail) = self.fail.iter_mut().find(|f| f.matches(action, params) && f.on_call == 0) else {
+            return Ok(());
+        };
+        fail.times = fail.times.saturating_sub(1);
+        let error = ApiError::OnDemand { status: fail.status, code: fail.code.clone(), message: fail.message.clone() };
+        self.fail.retain(|f| f.times > 0);
+        Err(error)
     }
 
     /// Whether and how this answer of RunInstances is lost. Counts the lost answer.

@@ -30,27 +30,43 @@ const TICK: Duration = Duration::from_millis(100);
 /// Serves the stand-in and makes its due changes, until the listener fails or the future is
 /// dropped.
 pub async fn serve(listener: TcpListener, ec2: Arc<Ec2>) -> io::Result<()> {
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let router = ec2.router();
-    let due_changes = async {
-        loop {
-            ticks.tick().await;
-            ec2.advance();
-        }
-    };
     tokio::select! {
         served = axum::serve(listener, router) => served,
-        () = due_changes => Ok(()),
+        () = ec2.keep_advancing() => Ok(()),
     }
 }
 
 impl Ec2 {
-    /// The API at `/` and the stand-in's own paths below `/_stand-in`. Due changes are made at
-    /// every request; between requests only [`Ec2::advance`] makes them.
+    /// Makes due changes, until the future is dropped.
+    pub async fn keep_advancing(&self) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            self.advance();
+        }
+    }
+
+    /// The [`api`](Self::api) and the [`controls`](Self::controls). Due changes are made at every request; between requests
+    /// only [`Ec2::advance`] makes them.
     pub fn router(self: &Arc<Self>) -> Router {
+        self.api().merge(self.controls())
+    }
+
+    /// EC2's API at `/`.
+    pub fn api(self: &Arc<Self>) -> Router {
+        Router::new().route("/", get(api).post(api)).with_state(Arc::clone(self))
+    }
+
+    /// The error that EC2 answers to a request whose signature it refuses.
+    pub fn unsigned(why: &str) -> Response {
+        refused("-", &ApiError::Unsigned(why.to_owned()))
+    }
+
+    /// The stand-in's own paths, below `/_stand-in`.
+    pub fn controls(self: &Arc<Self>) -> Router {
         Router::new()
-            .route("/", get(api).post(api))
             .route("/_stand-in/faults", get(faults).post(set_faults))
             .route("/_stand-in/instances", get(instances))
             .route("/_stand-in/instances/{instance_id}/{event}", post(cause_event))
@@ -79,11 +95,15 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
             Body::from_stream(broken).into_response()
         }
         Err(error) => {
-            let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             tracing::debug!(code = error.code(), %error, "the EC2 stand-in refuses a call");
-            xml_response(status, &request_id, Xml::error(&error, &request_id))
+            refused(&request_id, &error)
         }
     }
+}
+
+fn refused(request_id: &str, error: &ApiError) -> Response {
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    xml_response(status, request_id, Xml::error(error, request_id))
 }
 
 fn xml_response(status: StatusCode, request_id: &str, xml: String) -> Response {

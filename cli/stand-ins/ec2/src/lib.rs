@@ -4,7 +4,7 @@
 //! Guarantees: client tokens, states, limits, pages, filters and error codes are as AWS
 //! documents them (each rule names its source); the same seed, clock and requests give the same
 //! instances, ids and answers; no request can cause a panic.
-//! Does not: verify signatures; know images, networks, volumes, or more than one account and
+//! Does not: verify signatures (who serves it may check them around [`Ec2::api`]); know images, networks, volumes, or more than one account and
 //! region; end an instance when nobody asks for it. It ignores parameters that it does not know;
 //! two requests with one client token must still agree on them.
 //!

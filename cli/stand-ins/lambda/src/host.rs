@@ -1,6 +1,7 @@
 //! What all functions share: address, region, environment, clock, log, and the signal to stop.
 
-use crate::sigv4::UrlAuth;
+use guard::Signatures;
+use guard::sigv4::Issuer;
 use model::time::Time;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,8 @@ pub(crate) struct Host {
     pub(crate) region: String,
     pub(crate) inherited_env: BTreeMap<String, String>,
     pub(crate) event_retry_ms: [u64; 2],
-    pub(crate) url_auth: Option<Arc<dyn UrlAuth>>,
+    pub(crate) url_auth: Option<Arc<dyn Issuer>>,
+    pub(crate) invoke_auth: Option<Signatures>,
     pub(crate) clock: Arc<dyn Fn() -> Time + Send + Sync>,
     pub(crate) log: LogSink,
     /// Becomes true once, at the shutdown.

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: status, error type and the `X-Amz-Function-Error` header are as in AWS.
 //!
-//! Does not: check signatures, or offer any other call of Lambda's API.
+//! Does not: offer any other call of Lambda's API.
 
 use crate::body::{BodyError, MAX_PAYLOAD, read_body};
 use crate::error::InvokeError;
@@ -101,6 +101,11 @@ fn refused(error: &InvokeError) -> Response {
         InvokeError::Function(_) | InvokeError::NotJson { .. } => (StatusCode::BAD_GATEWAY, "ServiceException"),
     };
     failed(status, error_type, &error.to_string())
+}
+
+/// The answer to a request without valid credentials.
+pub fn unsigned(why: &str) -> Response {
+    failed(StatusCode::FORBIDDEN, "UnrecognizedClientException", why)
 }
 
 fn failed(status: StatusCode, error_type: &'static str, message: &str) -> Response {

@@ -9,7 +9,8 @@ use crate::settings::{LambdaSettings, SettingsError};
 use crate::stats::Stats;
 use crate::{invoke_api, runtime_api, url};
 use axum::Router;
-use axum::serve::ListenerExt;
+use axum::middleware::{from_fn, from_fn_with_state};
+use guard::{Listener, Owner, Signatures, origin};
 use model::time::Time;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -39,6 +40,7 @@ impl Lambda {
             inherited_env: settings.inherited_env,
             event_retry_ms: settings.event_retry_ms,
             url_auth: settings.url_auth,
+            invoke_auth: settings.invoke_auth,
             clock,
             log,
             stop: watch::Sender::new(false),
@@ -64,9 +66,17 @@ impl Lambda {
     pub fn router(&self) -> Router {
         Router::new()
             .merge(runtime_api::routes())
-            .merge(invoke_api::routes())
+            .merge(self.invoke_api())
             .merge(url::routes())
+            .layer(from_fn(origin::programs_only))
             .with_state(Arc::clone(&self.functions))
+    }
+
+    fn invoke_api(&self) -> Router<Arc<Functions>> {
+        match &self.functions.host.invoke_auth {
+            Some(auth) => invoke_api::routes().layer(from_fn_with_state(auth.clone(), Signatures::check)),
+            None => invoke_api::routes(),
+        }
     }
 
     /// The address of the HTTP server.
@@ -118,11 +128,8 @@ impl Drop for Lambda {
 }
 
 async fn serve(listener: TcpListener, router: Router, mut stop: StopSignal) {
-    // Answers are small and somebody waits for each: send them at once.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    let server = axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>());
+    // The functions, the agents and the operator run as the user of this program.
+    let server = axum::serve(Listener::new(listener, Owner::of_this_program(None)), router);
     // Open connections end with the processes and callers at their other ends.
     tokio::select! {
         ended = server => {

@@ -9,9 +9,10 @@
 //! killed; callers see function errors, time-outs and crashes as in AWS; no process outlives
 //! [`Lambda::shutdown`] or this program.
 //!
-//! Deliberately absent: authorisation (every local caller may do everything, except that function URLs may ask for
-//! signatures), memory limits,
-//! response streaming, events for extensions (they may register and wait), versions and aliases (a
+//! Only programs of the same user are answered, and no page in a browser ([`guard`]). The Invoke API and function URLs may ask
+//! for signatures; the Runtime API asks for none, as in AWS.
+//!
+//! Deliberately absent: permissions, memory limits, response streaming, events for extensions (they may register and wait), versions and aliases (a
 //! qualifier is ignored), reserved concurrency. Unlike in AWS, callers beyond `max_concurrency` wait
 //! for a while; AWS refuses them at once.
 //!
@@ -21,7 +22,6 @@
 //! | `function` | one function: its processes and the invocations that wait for them |
 //! | `process` | starts, watches and ends an operating system process |
 //! | `runtime_api`, `invoke_api`, `url` | the three HTTP interfaces |
-//! | `sigv4` | checks the signatures of requests to function URLs |
 //! | `event` | asynchronous invocations, their retries, schedules |
 //! | `settings`, `host`, `functions` | what is run, and what all parts share |
 
@@ -37,7 +37,6 @@ mod process;
 mod request_id;
 mod runtime_api;
 mod settings;
-mod sigv4;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -45,8 +44,8 @@ mod url;
 
 pub use error::{FunctionError, InvokeError};
 pub use host::LogSink;
+pub use invoke_api::unsigned;
 pub use lambda::Lambda;
 pub use process::death_signal_wrapper;
 pub use settings::{FunctionConfig, LambdaSettings, Schedule, SettingsError};
-pub use sigv4::{Issued, MAX_SKEW, Signed, UrlAuth, caller};
 pub use stats::{LastRun, Stats};

@@ -1,6 +1,7 @@
 //! What the stand-in runs: functions, schedules, their environment. Checked once, at the start.
 
-use crate::sigv4::UrlAuth;
+use guard::Signatures;
+use guard::sigv4::Issuer;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,7 +22,9 @@ pub struct LambdaSettings {
     /// How long a failed asynchronous invocation waits before its first and its second retry.
     pub event_retry_ms: [u64; 2],
     /// Who may call function URLs; `None`: everybody may, as with the authorisation type `NONE`.
-    pub url_auth: Option<Arc<dyn UrlAuth>>,
+    pub url_auth: Option<Arc<dyn Issuer>>,
+    /// What requests to the Invoke API must be signed with; `None`: every request is answered.
+    pub invoke_auth: Option<Signatures>,
 }
 
 /// One function.

@@ -54,6 +54,7 @@ fn bench_with(functions: Vec<FunctionConfig>, schedules: Vec<Schedule>) -> Bench
         inherited_env,
         event_retry_ms: [1, 1],
         url_auth: None,
+        invoke_auth: None,
     };
     let lambda = Lambda::start(settings, TcpListener::from_std(listener).unwrap(), log, clock).unwrap();
     Bench { lambda, lines }
@@ -548,6 +549,7 @@ async fn invalid_settings_are_refused() {
             inherited_env: BTreeMap::new(),
             event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
             url_auth: None,
+            invoke_auth: None,
         };
         settings.check().unwrap_err()
     };

@@ -4,7 +4,7 @@
 //! Guarantees: the body of a request reaches the function byte for byte; an answer that is not a valid HTTP answer
 //! becomes 502, as every failure of the function does.
 //!
-//! With [`UrlAuth`](crate::sigv4::UrlAuth) only signed requests reach a function (`AWS_IAM`), and the event says whose
+//! With [`Issuer`](guard::sigv4::Issuer) only signed requests reach a function (`AWS_IAM`), and the event says whose
 //! they are.
 //!
 //! Does not: add CORS headers.
@@ -13,9 +13,8 @@ use crate::body::{BodyError, MAX_PAYLOAD, read_body};
 use crate::error::InvokeError;
 use crate::functions::Functions;
 use crate::request_id::new_request_id;
-use crate::sigv4::{self, Issued, Signed};
 use axum::body::{Body, Bytes};
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, COOKIE, HOST, SET_COOKIE, USER_AGENT};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -23,12 +22,12 @@ use axum::routing::any;
 use axum::{Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use guard::sigv4::{self, Issued, Scope, Signed};
 use model::time::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub(crate) fn routes() -> Router<Arc<Functions>> {
@@ -81,7 +80,7 @@ struct HttpDescription<'a> {
     method: &'a str,
     path: &'a str,
     protocol: &'static str,
-    source_ip: String,
+    source_ip: &'static str,
     user_agent: Cow<'a, str>,
 }
 
@@ -122,8 +121,9 @@ async fn call(State(functions): State<Arc<Functions>>, request: Request) -> Resp
         Some(auth) => {
             let query = parts.uri.query().unwrap_or_default();
             let (method, headers) = (parts.method.as_str(), &parts.headers);
+            let scope = Scope { region: &functions.host.region, service: "lambda" };
             let signed = Signed { method, path: parts.uri.path(), query, headers, body: &body };
-            match sigv4::caller(signed, &functions.host.region, &**auth, received_at) {
+            match sigv4::caller(signed, scope, &**auth, received_at) {
                 Ok(caller) => Some(caller),
                 Err(why) => {
                     tracing::debug!(function = %name, why, "a function URL refuses a signature");
@@ -132,8 +132,6 @@ async fn call(State(functions): State<Arc<Functions>>, request: Request) -> Resp
             }
         }
     };
-    let source = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-    let source_ip = source.map_or_else(|| "127.0.0.1".to_owned(), |ConnectInfo(address)| address.ip().to_string());
     let request = UrlRequest {
         function: name,
         method: parts.method.as_str(),
@@ -141,7 +139,6 @@ async fn call(State(functions): State<Arc<Functions>>, request: Request) -> Resp
         query: parts.uri.query().unwrap_or_default(),
         headers: &parts.headers,
         body: &body,
-        source_ip,
         received_at,
         caller,
     };
@@ -180,7 +177,6 @@ struct UrlRequest<'a> {
     query: &'a str,
     headers: &'a HeaderMap,
     body: &'a [u8],
-    source_ip: String,
     received_at: Time,
     /// Who signed the request; `None` if nobody had to.
     caller: Option<Issued>,
@@ -199,7 +195,7 @@ impl<'a> UrlRequest<'a> {
             method: self.method,
             path: self.path,
             protocol: "HTTP/1.1",
-            source_ip: self.source_ip,
+            source_ip: "127.0.0.1",
             user_agent,
         };
         let request_context = RequestContext {

@@ -37,6 +37,20 @@ pub(super) struct Acting<'a> {
     terminate: Mutex<BTreeMap<String, NodeId>>,
 }
 
+/// An instance that a run wanted to terminate and did not.
+pub(super) struct NotTerminated {
+    pub(super) instance_id: String,
+    pub(super) why: Why,
+}
+
+/// Why an instance was not terminated.
+pub(super) enum Why {
+    /// EC2 did not answer, or refused.
+    Failed(String),
+    /// The instance is not the node's.
+    Foreign(String),
+}
+
 impl<'a> Acting<'a> {
     pub(super) fn new(run: Run<'a>, cloud: &'a dyn Cloud, settings: &'a LaunchSettings) -> Self {
         let policy = &run.seen.policy;
@@ -98,9 +112,9 @@ impl<'a> Acting<'a> {
         self.terminate.lock().unwrap_or_else(PoisonError::into_inner).insert(instance_id, node_id);
     }
 
-    /// Terminates the queued instances that have their node's tag, or that EC2 does not know. If EC2 cannot be asked for
-    /// one of them, the others are still terminated, and the error is returned.
-    pub(super) async fn terminate_batch(&self) -> Result<(), CloudError> {
+    /// Terminates the queued instances that have their node's tag, or that EC2 does not know. Returns what was not
+    /// terminated, and why.
+    pub(super) async fn terminate_batch(&self) -> Vec<NotTerminated> {
         let queued = std::mem::take(&mut *self.terminate.lock().unwrap_or_else(PoisonError::into_inner));
         let listed: BTreeMap<&str, &Instance> =
             self.run.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
@@ -111,7 +125,7 @@ impl<'a> Acting<'a> {
         let unlisted: Vec<_> = queued.keys().filter(|id| !listed.contains_key(id.as_str())).map(ask).collect();
         let asked = futures::stream::iter(unlisted).buffer_unordered(AT_ONCE);
         let mut asked: BTreeMap<String, Result<Option<Instance>, CloudError>> = asked.collect().await;
-        let (mut ids, mut unasked) = (Vec::new(), None);
+        let (mut ids, mut not_terminated) = (Vec::new(), Vec::new());
         for (instance_id, node_id) in queued {
             let foreign = match listed.get(instance_id.as_str()) {
                 Some(instance) => Ok(Some((*instance).clone()).filter(|i| i.is_foreign_to(node_id))),
@@ -121,17 +135,21 @@ impl<'a> Acting<'a> {
                 }
             };
             match foreign.map(|f| f.filter(|i| i.state != InstanceState::Terminated)) {
-                Err(error) => unasked = Some(error),
+                Err(error) => not_terminated.push(NotTerminated { instance_id, why: Why::Failed(error.to_string()) }),
                 Ok(None) => ids.push(instance_id),
                 Ok(Some(foreign)) => {
-                    let reason = Reason::ForeignInstance { instance_id, owner: foreign.owner() };
+                    let reason = Reason::ForeignInstance { instance_id: instance_id.clone(), owner: foreign.owner() };
                     self.run.tell(&Subject::Slot(node_id.slot()), ActionName::Warn, &reason).await;
+                    not_terminated.push(NotTerminated { instance_id, why: Why::Foreign(reason.to_string()) });
                 }
             }
         }
-        if !ids.is_empty() {
-            self.cloud.terminate(&ids).await?;
+        if !ids.is_empty()
+            && let Err(error) = self.cloud.terminate(&ids).await
+        {
+            let why = |instance_id| NotTerminated { instance_id, why: Why::Failed(error.to_string()) };
+            not_terminated.extend(ids.into_iter().map(why));
         }
-        unasked.map_or(Ok(()), Err)
+        not_terminated
     }
 }

@@ -10,6 +10,7 @@ use model::stored::S3Place;
 use model::time::Time;
 use model::{Desired, Ending, NodeRecord, ResolvedCopy};
 use runtime::answer::ActError;
+use std::collections::BTreeMap;
 use store::{Write, change, no_job, steps, unchanged};
 
 impl Acting<'_> {
@@ -104,29 +105,32 @@ impl Acting<'_> {
     }
 
     /// Resolves a reconnect in one transaction over all live copies of a member that are not unknown. The unchanged
-    /// version of the job shows that there are no other such copies.
+    /// version of the job shows that there are no other such copies. The versions of the records show that no run has
+    /// noted a silence of their nodes.
     pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId], reason: &str) -> Result<(), ActError> {
         let now = self.run.now();
-        let (job, copies) = self.reading().resolved(keep, stop).await?;
+        let record_of = |node_id| self.run.lanes.record_of(node_id);
+        let (job, copies) = self.reading().resolved(keep, stop, record_of, now).await?;
         let mut writes = vec![unchanged(&job)];
-        let mut told: Vec<(NodeRecord, NodeRecord)> = Vec::new();
+        // Each node, and whether one of its copies is told to stop.
+        let mut nodes: BTreeMap<NodeId, bool> = BTreeMap::new();
         for alloc in copies {
             let copy = if alloc.id() == keep { ResolvedCopy::Stays } else { ResolvedCopy::Stops };
             let after = alloc.resolved(copy, reason, now);
             writes.push(change(Some(&alloc), &after).0);
-            if alloc.summary.desired == Desired::Run && after.summary.desired == Desired::Stop {
-                let record = self.record(alloc.summary.node_id)?;
-                if !told.iter().any(|(before, _)| before.slot == record.slot) {
-                    let after = record.bump_seq(now)?;
-                    told.push((record, after));
-                }
-            }
+            let stops = alloc.summary.desired == Desired::Run && after.summary.desired == Desired::Stop;
+            *nodes.entry(alloc.summary.node_id).or_default() |= stops;
         }
         let mut written = Vec::new();
-        for (before, after) in &told {
-            let (write, after) = change(Some(before), after);
-            writes.push(write);
-            written.push(after);
+        for (node_id, stops) in nodes {
+            let record = self.record(node_id)?;
+            if stops {
+                let (write, after) = change(Some(&record), &record.bump_seq(now)?);
+                writes.push(write);
+                written.push(after);
+            } else {
+                writes.push(unchanged(&record));
+            }
         }
         self.run.store.transact(&writes).await?;
         for record in written {

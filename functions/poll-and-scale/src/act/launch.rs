@@ -14,18 +14,20 @@
 //!
 //! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering or the batch, in a
 //! write of its own before the next call.
+//! After a refusal the same run tries the next way that the refusal does not speak of.
 //! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
 use super::acting::Acting;
+use model::Class;
 use model::batch::Batch;
-use model::cloud::{Instance, LaunchError};
+use model::cloud::{Instance, LaunchError, Refusal};
 use model::control::{ControlKey, EntryChange, EntryRow};
 use model::events::Subject;
 use model::ids::{NodeId, Slot};
 use model::launch::{LaunchRequest, Launched, client_token};
 use model::limits::is_refused_already;
 use model::reason::Reason;
-use model::{ActionName, NewLife, NodeRecord, Offering};
+use model::{ActionName, Life, NewLife, NodeRecord, Offering};
 use runtime::answer::{ActError, Outcome};
 use std::collections::BTreeMap;
 use store::{Cond, WriteError};
@@ -48,7 +50,7 @@ fn of_all(records: &[NodeRecord], told: &Told) -> Outcomes {
 }
 
 impl Acting<'_> {
-    /// Waits for the turn of a launch call. Returns whether the call may be made then.
+    /// Waits for the turn of a launch call. Returns whether a call may be made then.
     async fn may_call(&self) -> bool {
         self.pace.wait(self.run.latest_start()).await && !self.pace.is_stopped() && self.run.may_begin()
     }
@@ -70,15 +72,26 @@ impl Acting<'_> {
     pub(super) async fn launch(&self, wanted: &[(Slot, String)], offerings: &[Offering]) -> Outcomes {
         let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &(Outcome::Left, None));
         let mut rest = offerings.iter();
-        if !self.may_call().await {
-            return outcomes;
-        }
-        let Some(first) = rest.find(|o| !self.pace.is_refused(o)) else { return outcomes };
+        let Some(first) = self.next_way(&mut rest).await else { return outcomes };
         match self.claim(wanted, first).await {
             Ok(records) => outcomes.extend(self.launch_claimed(records, rest).await),
             Err(error) => outcomes.values_mut().for_each(|told| *told = error.outcome()),
         }
         outcomes
+    }
+
+    /// The next of these offerings that this run may try, once its turn has come.
+    async fn next_way<'o>(&self, rest: &mut impl Iterator<Item = &'o Offering>) -> Option<&'o Offering> {
+        loop {
+            let offering = rest.find(|o| !self.pace.is_refused(o))?;
+            if !self.may_call().await {
+                return None;
+            }
+            // Another call of this run may have met a refusal meanwhile.
+            if !self.pace.is_refused(offering) {
+                return Some(offering);
+            }
+        }
     }
 
     /// Claims these slots for one call, all or none.
@@ -122,17 +135,12 @@ impl Acting<'_> {
                 Err(error) => error,
             };
             self.note_refusal(&records, &error).await;
+            // The turn is waited for before the claim is renewed: the claim is for the call, not for the wait.
             let next = match &error {
-                LaunchError::Capacity(_) => rest.find(|o| !self.pace.is_refused(o)).map(|o| (o.clone(), life.batch)),
-                // The account's limit may still have room for some of the batch.
-                LaunchError::Quota(_) => life.batch.and_then(|b| b.half()).map(|half| (life.offering, Some(half))),
+                LaunchError::Refused(refusal) => self.after_refusal(refusal, &life, &mut rest).await,
                 _ => None,
             };
-            // Wait for the turn before the claim is renewed: the claim is for the call, not for the wait.
             let Some((offering, batch)) = next else { return extended(outcomes, self.refused(&records, error).await) };
-            if !self.may_call().await {
-                return extended(outcomes, self.refused(&records, error).await);
-            }
             match self.next_attempt(&records, &offering, batch.as_ref(), &error).await {
                 Ok((claimed, freed)) => {
                     outcomes.extend(every(freed.into_iter(), &ActError::from(error).outcome()));
@@ -141,6 +149,22 @@ impl Acting<'_> {
                 Err(error) => return extended(outcomes, of_all(&records, &error.outcome())),
             }
         }
+    }
+
+    /// What is called next after a refusal, once its turn has come: the quota may still have room for half of the batch;
+    /// otherwise the next offering is tried.
+    async fn after_refusal<'o>(
+        &self,
+        refusal: &Refusal,
+        life: &Life,
+        rest: &mut impl Iterator<Item = &'o Offering>,
+    ) -> Option<(Offering, Option<Batch>)> {
+        let half = life.batch.as_ref().and_then(Batch::half).filter(|_| refusal.class == Class::Quota);
+        if let Some(half) = half {
+            return self.may_call().await.then(|| (life.offering.clone(), Some(half)));
+        }
+        let offering = self.next_way(rest).await?;
+        Some((offering.clone(), life.batch.clone()))
     }
 
     /// Changes the offering or the batch of what is claimed, in a write of its own before the call. Slots that are no
@@ -186,7 +210,7 @@ impl Acting<'_> {
             // tagged instances, or abandon the launch.
             return all(&(Outcome::Said, None));
         }
-        if !self.may_call().await {
+        if !self.may_call().await || self.pace.is_refused(&life.offering) {
             return all(&(Outcome::Left, None));
         }
         let records = match self.reclaim(&records).await {
@@ -197,10 +221,10 @@ impl Acting<'_> {
             Ok(instances) => self.settle(&records, &instances).await,
             Err(error) => {
                 self.note_refusal(&records, &error).await;
-                if let LaunchError::NotAllowed(_) = error {
-                    // EC2 checks the caller before the token, so this says nothing about the first call, which may have
-                    // launched instances.
-                    self.pace.stop();
+                if let LaunchError::Refused(refusal) = &error
+                    && !refusal.is_after_token()
+                {
+                    // This says nothing about the first call, which may have launched instances.
                     return all(&ActError::from(error).outcome());
                 }
                 self.refused(&records, error).await
@@ -235,7 +259,8 @@ impl Acting<'_> {
         let Some(life) = records.first().and_then(NodeRecord::life) else { return Outcomes::new() };
         let now = self.run.now();
         let asked = life.batch.as_ref().map_or(1, Batch::len);
-        let few = LaunchError::Capacity(format!("EC2 launched {} of the {asked} instances", instances.len()));
+        let few =
+            LaunchError::from(Refusal::short(format!("EC2 launched {} of the {asked} instances", instances.len())));
         let of = |record: &NodeRecord| match record.life().map(|l| l.launched()) {
             Some(Launched::Batch(batch)) => {
                 let own = |i: &&Instance| i.launch_index.and_then(|k| batch.node(k)) == record.node_id();
@@ -293,18 +318,10 @@ impl Acting<'_> {
     async fn refused(&self, records: &[NodeRecord], error: LaunchError) -> Outcomes {
         let in_batch = records.first().and_then(NodeRecord::life).is_some_and(|l| l.batch.is_some());
         let definite = match &error {
-            LaunchError::Capacity(_) | LaunchError::BadRequest(_) => true,
+            LaunchError::Refused(_) => true,
             // Other instances of a batch may live. EC2 lists the terminated ones.
             LaunchError::Spent(_) => !in_batch,
-            LaunchError::Quota(_) | LaunchError::NotAllowed(_) => {
-                self.pace.stop();
-                true
-            }
-            LaunchError::Throttled(_) => {
-                self.pace.stop();
-                false
-            }
-            LaunchError::Lost(_) => false,
+            LaunchError::Throttled(_) | LaunchError::Lost(_) => false,
         };
         let (now, reason) = (self.run.now(), error.to_string());
         let mut outcomes = of_all(records, &ActError::from(error).outcome());
@@ -331,12 +348,10 @@ impl Acting<'_> {
         let (seen, now, offering) = (self.run.seen, self.run.now(), &life.offering);
         let change = seen.control.after_refusal(offering, error, &seen.policy, seen.policy_version, now);
         let Some(change) = change else { return };
-        match error {
-            LaunchError::Capacity(_) => self.pace.refuse(ControlKey::shortage_of(offering)),
-            LaunchError::BadRequest(_) => self.pace.refuse(ControlKey::BadRequest(offering.size.clone())),
-            _ => {}
-        }
         let key = change.key.clone();
+        if let ControlKey::Limit(_, scope) = &key {
+            self.pace.refuse(scope.clone());
+        }
         let written = match self.run.store.change_entry(&change).await {
             Err(e) if e.is_conflict() => self.note_refusal_again(&change.key, change.after).await,
             other => other.map(|_| ()),
@@ -346,7 +361,7 @@ impl Acting<'_> {
         {
             tracing::warn!(%key, error = %e, "a refusal was not noted");
         }
-        let bad = matches!(error, LaunchError::BadRequest(_) | LaunchError::NotAllowed(_));
+        let bad = matches!(error, LaunchError::Refused(r) if matches!(r.class, Class::Refused | Class::Wrong));
         let action = if bad { ActionName::Warn } else { ActionName::HoldBack };
         let reason = Reason::LaunchRefused { size: offering.size.clone(), error: error.to_string() };
         self.run.tell(&Subject::Slot(record.slot), action, &reason).await;

@@ -17,7 +17,7 @@ mod telling;
 pub use reading::confirm;
 
 use crate::plan::{Action, Note, Plan, Planned};
-use acting::Acting;
+use acting::{Acting, Why};
 use async_trait::async_trait;
 use model::NodeStatus;
 use model::cloud::Cloud;
@@ -40,10 +40,13 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
     let (launches, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
         plan.actions.iter().enumerate().partition(|(_, p)| is_launch(&p.action));
     let mut answers = acting.run.at_once(&acting, others, AT_ONCE).await;
-    if let Err(error) = acting.terminate_batch().await {
-        let terminates = |n: usize| matches!(plan.actions.get(n).map(|p| &p.action), Some(Action::Terminate { .. }));
-        for (_, answer) in answers.iter_mut().filter(|(n, answer)| terminates(*n) && answer.done) {
-            answer.fail(error.to_string());
+    let not_terminated = acting.terminate_batch().await;
+    for (n, answer) in answers.iter_mut().filter(|(_, answer)| answer.done) {
+        let Some(Action::Terminate { instance_id: id, .. }) = plan.actions.get(*n).map(|p| &p.action) else { continue };
+        match not_terminated.iter().find(|of| of.instance_id == *id).map(|of| &of.why) {
+            Some(Why::Failed(error)) => answer.fail(error.clone()),
+            Some(Why::Foreign(why)) => answer.keep_back(why.clone()),
+            None => {}
         }
     }
     let calls = calls::calls(&acting, launches);
@@ -112,7 +115,7 @@ impl Acting<'_> {
             Action::ListAlloc(id, node_id) => self.list_again(*id, *node_id, now).await?,
             Action::UnknownAlloc(id, node_id) => self.unknown(*id, *node_id, reason, now).await?,
             Action::StopAlloc(id, node_id) => self.stop(*id, *node_id, reason).await?,
-            Action::ResolveReconnect { keep, stop } => self.resolve(*keep, stop, reason).await?,
+            Action::ResolveReconnect { keep, stop, .. } => self.resolve(*keep, stop, reason).await?,
             Action::Place { job_id, on } => self.place(*job_id, on, now).await?,
             Action::Replace { original, on } => self.replace(*original, *on, now).await?,
             Action::Reject(job_id) => {

@@ -77,7 +77,7 @@ impl Acting<'_> {
         if failed_start {
             self.count_failed_start(&record, now).await;
         }
-        steps::end_quota_pause(self.run.store, &self.run.seen.control, now).await;
+        steps::end_quota_limits(self.run.store, &self.run.seen.control, &record, now).await;
         Ok(())
     }
 

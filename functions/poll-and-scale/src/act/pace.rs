@@ -1,14 +1,14 @@
 //! The pace of launch calls in one run, and the refusals of EC2 in that run.
 //!
-//! Guarantees: calls are at least 1 / `launch.calls_per_second` apart; after EC2 answered with a
-//! quota, throttled a call or did not accept the caller, or after too many failed starts, no further call is made.
+//! Guarantees: calls are at least 1 / `launch.calls_per_second` apart; what EC2 refused is not tried again in this run. If
+//! that is every launch, no further call is made: after EC2 throttled a call or did not accept the caller, or after too many
+//! failed starts.
 //! Does not: call EC2.
 
 use model::Offering;
-use model::control::ControlKey;
+use model::refusal::Scope;
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -17,15 +17,14 @@ use tokio::time::Instant;
 pub(crate) struct Pace {
     gap: Duration,
     next: Mutex<Option<Instant>>,
-    stopped: AtomicBool,
-    /// The offerings and sizes that EC2 refused in this run: they are not tried again.
-    refused: std::sync::Mutex<BTreeSet<ControlKey>>,
+    /// What EC2 refused in this run.
+    refused: std::sync::Mutex<BTreeSet<Scope>>,
 }
 
 impl Pace {
     pub(super) fn new(calls_per_second: f64) -> Self {
         let gap = Duration::from_secs_f64(1.0 / calls_per_second.max(0.01));
-        Self { gap, next: Mutex::new(None), stopped: AtomicBool::new(false), refused: std::sync::Mutex::default() }
+        Self { gap, next: Mutex::new(None), refused: std::sync::Mutex::default() }
     }
 
     /// Waits for the turn of a call. Returns `false` at once, without taking the turn, if the turn would come after
@@ -42,21 +41,21 @@ impl Pace {
         true
     }
 
-    pub(super) fn refuse(&self, key: ControlKey) {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+    pub(super) fn refuse(&self, scope: Scope) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(scope);
     }
 
     pub(super) fn is_refused(&self, offering: &Offering) -> bool {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.contains(&ControlKey::shortage_of(offering))
-            || refused.contains(&ControlKey::BadRequest(offering.size.clone()))
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|scope| scope.covers(offering))
     }
 
-    pub(super) fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-    }
-
+    /// Whether every launch is refused.
     pub(super) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&Scope::ACCOUNT)
+    }
+
+    /// Refuses every launch.
+    pub(super) fn stop(&self) {
+        self.refuse(Scope::ACCOUNT);
     }
 }

@@ -121,13 +121,21 @@ impl Reading<'_> {
         if job.as_ref().is_some_and(wants) { Err(ActError::CONFLICT) } else { Ok((alloc, job)) }
     }
 
-    /// The copies of a reconnect that is to be resolved, and their job, all read again.
-    pub(super) async fn resolved(&self, keep: AllocId, stop: &[AllocId]) -> Result<(Job, Vec<Alloc>), ActError> {
+    /// The copies of a reconnect that is to be resolved, and their job, all read again. A conflict if the node of one of
+    /// them is not heard. `record` gives the record of a node.
+    pub(super) async fn resolved(
+        &self,
+        keep: AllocId,
+        stop: &[AllocId],
+        record: impl Fn(NodeId) -> Option<NodeRecord>,
+        now: Time,
+    ) -> Result<(Job, Vec<Alloc>), ActError> {
         let job = self.job(keep.job_id).await?;
         let mut copies = Vec::new();
         for id in std::iter::once(&keep).chain(stop) {
             let alloc = self.alloc(*id).await?;
-            if alloc.summary.client == ClientStatus::Unknown {
+            let is_heard = record(alloc.summary.node_id).is_some_and(|record| record.is_heard(now));
+            if alloc.summary.client == ClientStatus::Unknown || !is_heard {
                 return Err(ActError::CONFLICT);
             }
             copies.push(alloc);
@@ -155,7 +163,9 @@ impl Reading<'_> {
                 self.alloc(*original).await?;
                 self.job(original.job_id).await?;
             }
-            Action::ResolveReconnect { keep, stop } => drop(self.resolved(*keep, stop).await?),
+            Action::ResolveReconnect { keep, stop, .. } => {
+                self.resolved(*keep, stop, |node_id| record(node_id).cloned(), now).await?;
+            }
             Action::Place { job_id, .. }
             | Action::Reject(job_id)
             | Action::Requeue(job_id)

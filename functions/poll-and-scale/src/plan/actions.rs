@@ -77,6 +77,8 @@ pub enum Action {
         keep: AllocId,
         /// The copies that are told to stop.
         stop: Vec<AllocId>,
+        /// The nodes of all of them.
+        on: Vec<NodeId>,
     },
     /// Place every member of a job.
     Place {
@@ -203,7 +205,7 @@ impl Describe for Action {
             | Self::StopAlloc(alloc_id, node_id)
             | Self::Drain(alloc_id, node_id)
             | Self::Replace { original: alloc_id, on: node_id } => About::Alloc(*alloc_id, *node_id),
-            Self::ResolveReconnect { keep, .. } => About::Copies(*keep),
+            Self::ResolveReconnect { keep, on, .. } => About::Copies(*keep, on.clone()),
             Self::Place { job_id, on } => About::Job(*job_id, on.iter().map(|(_, node_id)| *node_id).collect()),
             Self::Reject(job_id) | Self::Requeue(job_id) | Self::EndDemand(job_id) | Self::Advance { job_id, .. } => {
                 About::Job(*job_id, Vec::new())

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a job waits for an unknown alloc for the window that the job sets, and at most two runs longer if the
 //! node is syncing again; an alloc that its job no longer wants is told to stop; of several copies after a reconnect,
-//! one stays.
+//! one stays, and it is decided which one only while the nodes of all of them are heard.
 //! Does not: place copies (the demand stage does).
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
@@ -35,6 +35,10 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             None => {}
         }
     }
+    // A copy whose row cannot be read may run. Its node is unclear, but nothing here says which node that is.
+    for id in &view.seen.aside.allocs {
+        back.remove(&(id.job_id, id.member));
+    }
     for alloc in &view.seen.allocs {
         let member = (alloc.alloc_id.job_id, alloc.alloc_id.member);
         let counts = alloc.desired == Desired::Run && alloc.client != ClientStatus::Unknown;
@@ -42,7 +46,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             copies.push(alloc);
         }
     }
-    for copies in back.into_values() {
+    // One copy may be lost with its node soon: then no other copy is told to stop before this is known.
+    for copies in back.into_values().filter(|copies| copies.iter().all(|copy| can_stay(view, copy))) {
         resolve(plan, &copies);
     }
     without_rows(view, plan);
@@ -179,6 +184,17 @@ fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<Re
     (now + Span::from_s(PERIOD_S) >= by - kill).then_some(Reason::DrainEnds { by })
 }
 
+/// Whether this plan has no doubt that the alloc goes on: its node is heard and its instance runs, and this plan decides
+/// nothing else about the node or the alloc.
+fn can_stay(view: &View<'_>, alloc: &AllocSummary) -> bool {
+    let node_id = alloc.node_id;
+    view.node(node_id)
+        .is_some_and(|record| record.is_heard(view.now) && record.life().is_some_and(|life| !view.is_leaving(life)))
+        && !view.decided.contains(&node_id)
+        && !view.is_unclear(node_id)
+        && !view.ending.contains(&alloc.alloc_id)
+}
+
 /// Of the copies that run, one stays. The job's `reconcile` setting decides which.
 fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
     let Some(first) = copies.first() else { return };
@@ -195,10 +211,11 @@ fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
     };
     let Some(keep) = copies.iter().min_by_key(key) else { return };
     let stop: Vec<AllocId> = copies.iter().map(|c| c.alloc_id).filter(|id| *id != keep.alloc_id).collect();
+    let on = copies.iter().map(|c| c.node_id).collect();
     let reason = if stop.is_empty() {
         Reason::BackAlone {}
     } else {
         Reason::BackWithCopies { keep: keep.alloc_id, copies: copies.len(), strategy }
     };
-    plan.add(Action::ResolveReconnect { keep: keep.alloc_id, stop }, reason);
+    plan.add(Action::ResolveReconnect { keep: keep.alloc_id, stop, on }, reason);
 }

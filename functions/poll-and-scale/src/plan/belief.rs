@@ -6,7 +6,7 @@
 //!
 //! | silent | this run |
 //! | --- | --- |
-//! | all nodes that were heard within the length of a lease, and they are several | doubts them for `heartbeat.blackout_s`, then believes the silence of a share of the rest in each run |
+//! | all nodes that were heard within the length of a lease, be it one | doubts them for `heartbeat.blackout_s`, then believes the silence of a share of the rest in each run |
 //! | a node, and no heartbeat was accepted since it should have called | doubts it |
 //! | more than `heartbeat.brake_fraction` and `heartbeat.brake_min` of these nodes | doubts them for `heartbeat.brake_hold_s` |
 //! | any other node | believes it |
@@ -14,6 +14,7 @@
 //! Guarantees: the silence is judged over the length of a lease and not within one run, because the leases of a fleet
 //! end at different times after the same outage. Every later stage counts a doubted node as there: none is disconnected,
 //! shut down (except at a drain's deadline), cleaned or replaced, and none gets new work.
+//! The only node of a fleet has no other witness than itself, so its silence is believed after `heartbeat.blackout_s`.
 //! A node whose instance EC2 lists as stopping, stopped, shutting down or terminated is not judged: its silence has a
 //! cause, and is believed.
 //! Does not: change the status of a node; the `leases` stage does.
@@ -81,8 +82,6 @@ struct Fleet<'a> {
     /// How many of them registered before the trouble began that the brake knows of. Later ones would make the share of
     /// silent nodes look smaller.
     earlier: usize,
-    /// How many more there are whose instances EC2 lists as stopping, stopped, shutting down or terminated.
-    leaving: usize,
     /// How many of them are silent, also those whose status says so already.
     fell_silent: usize,
     /// The silent nodes whose status does not say so yet, the longest silent first.
@@ -122,7 +121,6 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
     let mut fleet = Fleet {
         nodes: 0,
         earlier: 0,
-        leaving: 0,
         fell_silent: 0,
         open: Vec::new(),
         explained: BTreeSet::new(),
@@ -132,7 +130,6 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
     for (life, contact) in contacts {
         let node_id = life.node_id;
         if view.is_leaving(life) {
-            fleet.leaving += 1;
             if contact.lease_expires_at < view.now {
                 fleet.explained.insert(node_id);
             }
@@ -173,13 +170,8 @@ fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
 /// Decides about the nodes whose status does not say yet that they are silent.
 fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief) -> Belief {
     let policy = &view.seen.policy.heartbeat;
-    let floor = policy.brake_min as usize;
-    // In a smaller fleet, it is not unusual that all nodes are silent. A fleet does not become smaller in the moment in
-    // which some of its instances end: heartbeat-ingest may be down at the same time.
-    let there = fleet.nodes + fleet.leaving;
-    let several = there > floor || there >= floor.max(2);
-    let all = several && fleet.fell_silent == fleet.nodes;
-    let unbraked = Unbraked { number: floor as u64, share: policy.brake_fraction };
+    let all = fleet.fell_silent == fleet.nodes;
+    let unbraked = Unbraked { number: policy.brake_min.into(), share: policy.brake_fraction };
     let brake = brakes::of(view, BrakeKind::Leases);
     let many = brake.is_unusual(fleet.fell_silent, fleet.earlier, unbraked);
     let ids = |open: &[Silent<'_>]| open.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();
@@ -202,7 +194,7 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut belief: Belief
     } else {
         // The node should have called at the latest when its grace began.
         let grace = Span::from_s(policy.grace_s);
-        let could_call = |s: &&Silent<'_>| !several || belief.could_call_after(s.contact.lease_expires_at - grace);
+        let could_call = |s: &&Silent<'_>| belief.could_call_after(s.contact.lease_expires_at - grace);
         let (proven, unproven): (Vec<_>, Vec<_>) = fleet.open.iter().partition(could_call);
         belief.silent.extend(proven.iter().map(|s| s.node_id));
         belief.doubted = unproven.iter().map(|s| s.node_id).collect();

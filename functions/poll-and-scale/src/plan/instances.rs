@@ -1,10 +1,11 @@
-//! The stage for instances: what EC2's list of instances means for the records. The stage binds an instance, repeats or
-//! abandons a launch, terminates an instance again, and cleans a record.
+//! The stage for instances: what EC2's list of instances means for the records. The stage binds an instance, abandons a
+//! launch, terminates an instance again, and cleans a record.
 //!
 //! Guarantees: an instance that EC2 lists as terminated is gone at once; an unlisted instance is gone only after
 //! two observations a minute apart, with its lease expired and its launch claim long ended, and after EC2
 //! was asked for it by id (`docs/rules.md#R7`).
-//! Does not: look at the status of nodes; the next stage does.
+//! Does not: look at the status of nodes (the next stage does), or repeat a launch (`relaunch` does, once it is known
+//! who needs the node).
 
 use super::Plan;
 use super::actions::{Action, Note};
@@ -12,11 +13,11 @@ use super::brakes;
 use super::view::{View, is_live};
 use model::action::Telling;
 use model::brake::{LetGo, Trouble, Unbraked};
-use model::cloud::{Instance, InstanceState, NODE_TAG};
+use model::cloud::{Instance, InstanceState};
 use model::events::Subject;
 use model::reason::Reason;
 use model::time::{Span, Time};
-use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState};
+use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState, NodeStatus};
 
 /// A record whose instance is unlisted.
 struct Unlisted<'a> {
@@ -56,11 +57,6 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         }
     }
     judge_unlisted(view, plan, unlisted);
-    // An instance of a batch has no tag of a node before it is bound.
-    let makes_no_sense = |i: &&Instance| is_live(i) && i.tags.contains_key(NODE_TAG) && i.node_id().is_none();
-    for instance in view.seen.instances.iter().filter(makes_no_sense) {
-        warn(plan, Subject::Cluster, Reason::TagMakesNoSense { instance_id: instance.instance_id.clone() });
-    }
 }
 
 fn bind(view: &mut View<'_>, plan: &mut Plan, life: &Life, instance: &Instance) {
@@ -100,12 +96,7 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
     }
     let waited = view.now.since(life.assigned_at);
     if waited < Span::from_s(view.seen.policy.boot.timeout_s) {
-        if !is_whole(view, life) {
-            let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
-            plan.add_quietly(action, Reason::BatchNotWhole {});
-            return;
-        }
-        relaunch(view, plan, record, life, waited);
+        view.unanswered.push(life.node_id);
         return;
     }
     view.lose(life.node_id);
@@ -119,24 +110,6 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
             note_absence(plan, record, life, Some(view.now), reason);
         }
     }
-}
-
-/// Whether every node of the life's batch still has its slot. If not, the call is not repeated, because it would launch
-/// instances of nodes that are no more.
-fn is_whole(view: &View<'_>, life: &Life) -> bool {
-    life.batch.as_ref().is_none_or(|batch| batch.nodes().all(|node_id| view.has(node_id)))
-}
-
-fn relaunch(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, waited: Span) {
-    let pause = view.seen.control.launch_pause(view.now).map(|limit| limit.to_string());
-    let max_is_0 = view.seen.policy.nodes.max == 0;
-    if let Some(limit) = pause.or_else(|| max_is_0.then(|| Reason::ClusterPaused {}.to_string())) {
-        let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
-        plan.add_quietly(action, Reason::RelaunchPaused { limit });
-        return;
-    }
-    view.decided.insert(life.node_id);
-    plan.add(Action::Relaunch(life.node_id), Reason::LaunchUnanswered { waited });
 }
 
 /// EC2 does not list the instance that the record names, and lists another one with the tag of this node. The record may
@@ -197,7 +170,8 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             }
             None if old => {
                 // One observation proves nothing. A node that never sent a heartbeat counts as there until the second.
-                if view.belief.is_silent(life.node_id) {
+                let is_gone = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
+                if is_gone || view.belief.is_silent(life.node_id) {
                     view.lose(life.node_id)
                 } else {
                     view.hold(life.node_id)

@@ -2,7 +2,8 @@
 //!
 //! Each stage is one file. The stages run in this order: whose silence is believed (`belief`), what EC2 lists
 //! (`instances`), which leases expired (`leases`), what follows for the allocs (`allocs`), what the queue needs
-//! (`demand`), and which nodes may be shut down (`shutdown`). The stages share the actions (`actions`), the indexed
+//! (`demand`), which launches without an answer are repeated for it (`relaunch`), and which nodes may be shut down
+//! (`shutdown`). The stages share the actions (`actions`), the indexed
 //! observation (`view`) and the brakes (`brakes`).
 //!
 //! Guarantees: the same observation and time give the same plan; after a plan was carried out, the next plan is empty,
@@ -16,6 +17,7 @@ mod brakes;
 mod demand;
 mod instances;
 mod leases;
+mod relaunch;
 mod shutdown;
 mod sizes;
 mod view;
@@ -53,7 +55,8 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     instances::plan(&mut view, &mut plan);
     leases::plan(&mut view, &mut plan);
     allocs::plan(&mut view, &mut plan);
-    let needs = demand::plan(&view, &mut plan);
+    let mut needs = demand::plan(&view, &mut plan);
+    relaunch::plan(&view, &mut plan, &mut needs);
     shutdown::plan(&view, &mut plan, &needs);
     plan
 }

@@ -61,29 +61,18 @@ fn order(size: &Size) -> impl Ord + use<'_> {
     (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.as_str())
 }
 
-/// The offerings of a size that may be launched now: those of [`every_offering`] that EC2 does not refuse.
+/// The offerings of a size that may be launched now: those of [`every_offering`] that no limit covers.
 pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Offering> {
-    let control = &view.seen.control;
-    if control.bad_request(&size.name).applies_to(view.seen.policy_version) {
-        return Vec::new();
-    }
     let mut offerings = every_offering(view, size, asked);
-    offerings.retain(|o| !control.shortage(o).applies(view.now));
+    offerings.retain(|o| view.limit_on(o).is_none());
     offerings
 }
 
-/// Why EC2 refuses offerings of a size now: one reason for each.
+/// Why offerings of a size may not be launched now: each reason once.
 pub(super) fn refusals(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Reason> {
-    let control = &view.seen.control;
-    let bad_request = control.bad_request(&size.name);
-    if bad_request.applies_to(view.seen.policy_version) {
-        return vec![Limit::BadRequest(size.name.clone(), bad_request).reason(view.now)];
-    }
-    let short = |o: &Offering| {
-        let shortage = Some(control.shortage(o)).filter(|s| s.applies(view.now))?;
-        Some(Limit::short_of(o, shortage).reason(view.now))
-    };
-    every_offering(view, size, asked).iter().filter_map(short).collect()
+    let every = every_offering(view, size, asked);
+    let is_met = |limit: &&Limit| every.iter().any(|o| view.limit_on(o) == Some(*limit));
+    view.limits.iter().filter(is_met).map(|limit| limit.reason(view.now)).collect()
 }
 
 /// The offerings of a size: in each subnet, and then on demand if the size may fall back. `asked` is the market that the

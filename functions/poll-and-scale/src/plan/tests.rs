@@ -9,6 +9,8 @@ mod caps;
 mod demands;
 mod explained;
 mod outage;
+mod reconnects;
+mod retries;
 mod sets;
 mod silence;
 
@@ -67,6 +69,11 @@ impl Given {
         self.seen.jobs.push(Job::submit(fixtures::job_id(n), spec, at(0)).unwrap().summary);
         self.seen.jobs.sort_by_key(|j| (std::cmp::Reverse(j.priority), j.job_id));
         self
+    }
+
+    /// A node that is heard, takes no work and stays: it shows that heartbeat-ingest works.
+    fn witnessed(self) -> Self {
+        self.node(idle_long(40).with_intent(Intent::Hold, None, at(90)).unwrap())
     }
 
     /// Node `n` ready, with job `n` on it.

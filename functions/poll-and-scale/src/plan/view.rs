@@ -7,8 +7,9 @@
 use super::belief::Belief;
 use model::cloud::{Instance, InstanceState};
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::limits::Limit;
 use model::time::Time;
-use model::{AllocSummary, JobSummary, Life, NodeRecord};
+use model::{AllocSummary, JobSummary, Life, NodeRecord, Offering};
 use runtime::observation::Observation;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -140,6 +141,10 @@ pub(crate) struct View<'a> {
     pub(crate) ending: BTreeSet<AllocId>,
     /// Which silence this run believes.
     pub(crate) belief: Belief,
+    /// What keeps launches from being made now.
+    pub(crate) limits: Vec<Limit>,
+    /// Nodes without an instance whose launch call gave no answer, and whose claim has ended.
+    pub(crate) unanswered: Vec<NodeId>,
 }
 
 impl<'a> View<'a> {
@@ -159,9 +164,16 @@ impl<'a> View<'a> {
             held: NodeSet::default(),
             ending: BTreeSet::new(),
             belief: Belief::default(),
+            limits: seen.control.limits(now),
+            unanswered: Vec::new(),
         };
         view.read_lives();
         view
+    }
+
+    /// The limit that keeps this offering from being launched now.
+    pub(crate) fn limit_on(&self, offering: &Offering) -> Option<&Limit> {
+        self.limits.iter().find(|limit| limit.covers(offering))
     }
 
     fn read_lives(&mut self) {

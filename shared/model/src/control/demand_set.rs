@@ -125,8 +125,8 @@ mod tests {
         assert_eq!((ended.count(at(5)), ended.revision(), ended.ended(at(6))), (0, 2, None));
         assert_eq!(never().ended(at(5)), None);
         let key = ControlKey::Demand("batch".into());
-        assert!(ended.row().is_over(&key, 1, at(5)));
-        assert!(!set.row().is_over(&key, 1, at(899)) && set.row().is_over(&key, 1, at(900)));
+        assert!(ended.row().is_over(&key, at(5)));
+        assert!(!set.row().is_over(&key, at(899)) && set.row().is_over(&key, at(900)));
     }
 
     #[test]

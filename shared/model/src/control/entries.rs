@@ -28,7 +28,7 @@ pub struct EntryRow {
     /// For `ingest`: the time of the note before the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_at: Option<Time>,
-    /// The last wait, in seconds. The next one doubles it.
+    /// The last wait, in seconds. The next one doubles it. A limit on launches began so long before its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<i64>,
     /// A count: of failed starts, of what a brake holds back, of accepted heartbeats, of attempts or of demands.
@@ -160,7 +160,7 @@ impl EntryRow {
     /// the last one took, and the longest wait is an hour.
     ///
     /// An entry that says nothing is over too: a wrong clock wrote what it said.
-    pub fn is_over(&self, key: &ControlKey, policy_version: u64, now: Time) -> bool {
+    pub fn is_over(&self, key: &ControlKey, now: Time) -> bool {
         if self.is_blank() {
             return true;
         }
@@ -168,17 +168,9 @@ impl EntryRow {
             return !self.applies(now);
         }
         let ended_at = match key {
-            ControlKey::Shortage(_)
-            | ControlKey::Quota
-            | ControlKey::NotAllowed
-            | ControlKey::Backoff
-            | ControlKey::Brake(_)
-            | ControlKey::Release(_) => self.until_at,
-            // Such a refusal applies to one version of the policy.
-            ControlKey::BadRequest(_) if self.policy_version != Some(policy_version) => self.since_at,
+            ControlKey::Limit(..) | ControlKey::Brake(_) | ControlKey::Release(_) => self.until_at,
             // A count of failed starts goes on until a start succeeds. The other entries are notes that have no end.
-            ControlKey::BadRequest(_)
-            | ControlKey::FailedStarts
+            ControlKey::FailedStarts
             | ControlKey::Ingest
             | ControlKey::LastRun
             | ControlKey::QueuePlace
@@ -236,7 +228,7 @@ macro_rules! entries {
                 self.0.until_at
             }
 
-            /// Since when the entry applies; for a refusal by EC2, the time of the last refusal.
+            /// Since when the entry applies; for a limit on launches, the time of the first refusal of those that follow each other.
             pub const fn since_at(&self) -> Option<Time> {
                 self.0.since_at
             }
@@ -252,14 +244,6 @@ macro_rules! entries {
 entries! {
     /// EC2 was short of an offering: this type, in this market and place.
     Shortage
-    /// The account's limit was reached.
-    Quota
-    /// EC2 throttled launch calls.
-    Backoff
-    /// EC2 called the launch request of a size wrong. Applies to one version of the policy.
-    BadRequest
-    /// EC2 did not accept the caller: its credentials, clock or permissions.
-    NotAllowed
     /// Starts that failed in a row. Enough of them pause launching.
     FailedStarts
     /// What a brake holds back, and since when.

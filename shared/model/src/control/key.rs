@@ -5,7 +5,8 @@
 
 use crate::ids::BadId;
 use crate::node::Offering;
-use crate::words::{BrakeKind, UnknownWord};
+use crate::refusal::Scope;
+use crate::words::{BrakeKind, Class, Reach, UnknownWord};
 use std::fmt;
 use std::str::FromStr;
 
@@ -16,16 +17,8 @@ pub enum ControlKey {
     Policy,
     /// `run#{function}`: the last run of a function.
     Run(String),
-    /// `shortage#{market}#{type}#{place}`: EC2 was short of an offering. See [`ControlKey::shortage_of`].
-    Shortage(String),
-    /// `quota`: the account's limit was reached.
-    Quota,
-    /// `backoff`: EC2 throttled launch calls.
-    Backoff,
-    /// `bad_request#{size}`: EC2 called the request for this size wrong.
-    BadRequest(String),
-    /// `not_allowed`: EC2 does not accept the caller.
-    NotAllowed,
+    /// `limit#{class}#{scope}`: EC2 refused launches within this scope.
+    Limit(Class, Scope),
     /// `boot_failures`: failed starts in a row.
     FailedStarts,
     /// `brake#{kind}`: what a brake holds back.
@@ -48,18 +41,10 @@ pub enum ControlKey {
     Told,
 }
 
-/// An offering in a key of the control table: `{market}#{type}#{place}`.
-pub(crate) fn offering_key(offering: &Offering) -> String {
-    let place = offering.subnet_id.as_deref().or(offering.zone.as_deref()).unwrap_or("any");
-    format!("{}#{}#{place}", offering.market, offering.instance_type)
-}
-
 impl ControlKey {
-    /// The key of the shortage of an offering. The place is the subnet, if the offering names one, because the
-    /// subnet's zone is not known until an instance has shown it. Otherwise the place is the zone, or `any` without a
-    /// zone.
+    /// The key of the shortage of an offering.
     pub fn shortage_of(offering: &Offering) -> Self {
-        Self::Shortage(offering_key(offering))
+        Self::Limit(Class::Short, Scope::of(Reach::Offering, offering))
     }
 }
 
@@ -68,11 +53,7 @@ impl fmt::Display for ControlKey {
         match self {
             Self::Policy => f.write_str("policy"),
             Self::Run(function) => write!(f, "run#{function}"),
-            Self::Shortage(offering) => write!(f, "shortage#{offering}"),
-            Self::Quota => f.write_str("quota"),
-            Self::Backoff => f.write_str("backoff"),
-            Self::BadRequest(size) => write!(f, "bad_request#{size}"),
-            Self::NotAllowed => f.write_str("not_allowed"),
+            Self::Limit(class, scope) => write!(f, "limit#{class}#{scope}"),
             Self::FailedStarts => f.write_str("boot_failures"),
             Self::Brake(kind) => write!(f, "brake#{kind}"),
             Self::Release(kind) => write!(f, "release#{kind}"),
@@ -95,9 +76,6 @@ impl FromStr for ControlKey {
         Ok(match key.split_once('#') {
             None => match key {
                 "policy" => Self::Policy,
-                "quota" => Self::Quota,
-                "not_allowed" => Self::NotAllowed,
-                "backoff" => Self::Backoff,
                 "boot_failures" => Self::FailedStarts,
                 "ingest" => Self::Ingest,
                 "last_run" => Self::LastRun,
@@ -108,8 +86,10 @@ impl FromStr for ControlKey {
                 _ => return Err(bad()),
             },
             Some(("run", function)) => Self::Run(function.to_owned()),
-            Some(("shortage", offering)) => Self::Shortage(offering.to_owned()),
-            Some(("bad_request", size)) => Self::BadRequest(size.to_owned()),
+            Some(("limit", rest)) => {
+                let (class, scope) = rest.split_once('#').ok_or_else(bad)?;
+                Self::Limit(class.parse().map_err(|_: UnknownWord| bad())?, scope.parse().map_err(|_| bad())?)
+            }
             Some(("demand", name)) => Self::Demand(name.to_owned()),
             Some(("brake", word)) => Self::Brake(kind(word)?),
             Some(("release", word)) => Self::Release(kind(word)?),

@@ -90,9 +90,20 @@ impl NodeRecord {
             && self.refuses().is_none()
     }
 
+    /// Whether the node is in use and heard: its lease is valid, and no run has noted a silence that is not over.
+    pub fn is_heard(&self, now: Time) -> bool {
+        matches!(self.status(), Some(NodeStatus::Syncing | NodeStatus::Ready))
+            && self.contact().is_some_and(|c| c.lease_expires_at >= now)
+    }
+
     /// Why the node's agent takes no work; `None` if it does, or if the node never registered.
     pub fn refuses(&self) -> Option<&str> {
         self.contact().and_then(|c| c.refuses.as_deref())
+    }
+
+    /// What a list says of the node: that it takes no work, otherwise why its record was last changed.
+    pub fn why(&self) -> String {
+        self.refuses().map_or_else(|| self.reason.clone(), |why| format!("it takes no work: {why}"))
     }
 
     /// Whether alloc updates from the node are taken: while it is syncing or ready, and while it is

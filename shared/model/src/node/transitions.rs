@@ -218,6 +218,7 @@ impl NodeRecord {
             busy_since_at: self.busy_since(caller.busy, now),
             busy_spent: caller.busy && self.contact().is_some_and(|c| c.busy && c.busy_spent),
             refuses: caller.refuses.map(short_reason),
+            refuses_since_at: self.refuses_since(caller.refuses, now),
             idle_since_at: None,
             idle_seen: 0,
             // A repeated registration keeps this time, because a node that only registers again and again is stuck
@@ -243,6 +244,7 @@ impl NodeRecord {
         let mut reason = "";
         let in_use = matches!(new.state, NodeState::InUse(_));
         let busy_since_at = self.busy_since(caller.busy, now);
+        let refuses_since_at = self.refuses_since(caller.refuses, now);
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
         // A newer or longer one stays, but not one that only a wrong clock can have written.
         let later = |known: Time, this: Time| if known > now + LONGEST_AHEAD { this } else { known.max(this) };
@@ -260,6 +262,7 @@ impl NodeRecord {
         if contact.refuses != refuses {
             reason = if refuses.is_some() { "the agent takes no work" } else { "the agent takes work again" };
             contact.refuses = refuses;
+            contact.refuses_since_at = refuses_since_at;
             contact.idle_since_at = None;
             contact.idle_seen = 0;
         }
@@ -285,6 +288,12 @@ impl NodeRecord {
             }
         }
         Ok(new.touched(now, reason))
+    }
+
+    /// Since when the agent takes no work, if it takes none now. Another reason does not begin anew.
+    fn refuses_since(&self, refuses: Option<&str>, now: Time) -> Option<Time> {
+        let known = self.contact().and_then(|c| c.refuses_since_at);
+        refuses.map(|_| known.unwrap_or(now))
     }
 
     /// Since when the agent says busy, if it says so now.

@@ -209,6 +209,7 @@ pub struct Offering {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Capacity {
+    #[serde(default = "crate::spec::one")]
     pub vcpus: u32,
     #[serde(default)]
     pub memory_mib: u64,
@@ -261,6 +262,9 @@ pub struct Contact {
     /// Why the node takes no work, as its agent says; `None` if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
+    /// Since when the node takes no work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refuses_since_at: Option<Time>,
     /// Since when the node has been idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,

@@ -35,11 +35,14 @@ impl Policy {
     /// Reads and checks a TOML document.
     pub fn from_toml(text: &str) -> Result<Self, BadPolicy> {
         let table: toml::Table = toml::from_str(text).map_err(|e| {
-            let message = e.to_string().trim_end().replace('\n', "\n    ");
+            let why = e.to_string();
+            let hint = if why.contains("escape") && text.contains("\"\"\"") { BACKSLASHES } else { "" };
+            let message = format!("{}{hint}", why.trim_end()).replace('\n', "\n    ");
             BadPolicy(vec![Mistake { path: "the file".into(), message: format!("is not TOML: {message}") }])
         })?;
-        let value = serde_json::to_value(table).map_err(|e| unreadable(&e))?;
-        Self::from_json(&value)
+        let mut mistakes = Vec::new();
+        let value = json("", toml::Value::Table(table), &mut mistakes);
+        if mistakes.is_empty() { Self::from_json(&value) } else { Err(BadPolicy(mistakes)) }
     }
 
     /// Checks a document in its JSON form: the same names, sections as objects, `size` as a list.
@@ -54,6 +57,37 @@ impl Policy {
             }
         }
         Err(BadPolicy(checker.mistakes))
+    }
+}
+
+/// What to do about a script with backslashes in a text that takes them for escapes.
+const BACKSLASHES: &str =
+    "\nin \"\"\"…\"\"\" a backslash begins an escape: write a script in '''…''', which takes it as it is";
+
+/// A value in JSON, which has no infinite numbers and no times. These are mistakes: no knob takes them.
+fn json(path: &str, value: toml::Value, mistakes: &mut Vec<Mistake>) -> Value {
+    match value {
+        toml::Value::String(text) => text.into(),
+        toml::Value::Integer(number) => number.into(),
+        toml::Value::Boolean(flag) => flag.into(),
+        toml::Value::Float(number) if number.is_finite() => number.into(),
+        toml::Value::Float(_) | toml::Value::Datetime(_) => {
+            let message = format!("{value} is not allowed: no knob takes it");
+            mistakes.push(Mistake { path: path.to_owned(), message });
+            Value::Null
+        }
+        toml::Value::Array(list) => {
+            let item = |(n, value)| json(&format!("{path}[{n}]"), value, mistakes);
+            list.into_iter().enumerate().map(item).collect()
+        }
+        toml::Value::Table(table) => {
+            let field = |(name, value): (String, toml::Value)| {
+                let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                let value = json(&below, value, mistakes);
+                (name, value)
+            };
+            Value::Object(table.into_iter().map(field).collect())
+        }
     }
 }
 
@@ -171,9 +205,12 @@ impl Checker {
                 format!("are too many: at most {MAX_TAGS}, because EC2 allows 50 and nodekeeper sets some itself");
             self.wrong("launch.tags", &message);
         }
-        for key in
-            policy.launch.tags.keys().filter(|k| k.starts_with("aws:") || k.starts_with("nodekeeper:") || *k == "Name")
-        {
+        // EC2 reserves the prefix in either case ("Tag your Amazon EC2 resources").
+        let is_reserved = |key: &&String| {
+            let lower = key.to_ascii_lowercase();
+            lower.starts_with("aws:") || lower.starts_with("nodekeeper:") || *key == "Name"
+        };
+        for key in policy.launch.tags.keys().filter(is_reserved) {
             self.wrong(&format!("launch.tags.{key}"), "is not allowed: aws:…, nodekeeper:… and Name are reserved");
         }
     }
@@ -198,9 +235,16 @@ fn fits(kind: Kind, value: &Value) -> bool {
             value.as_str().is_some_and(|t| (1..=64).contains(&t.len()) && t.chars().all(fits))
         }
         Kind::OneOf(words) => value.as_str().is_some_and(|t| words.contains(&t)),
-        Kind::Texts => value.as_array().is_some_and(|a| a.iter().all(|t| t.as_str().is_some_and(|t| !t.is_empty()))),
+        Kind::Template => value.as_str().is_some_and(is_template),
+        Kind::Subnets => value.as_array().is_some_and(|list| {
+            let subnets: BTreeSet<&str> =
+                list.iter().filter_map(Value::as_str).filter(|text| is_subnet(text)).collect();
+            subnets.len() == list.len()
+        }),
         Kind::TextTable => value.as_object().is_some_and(|t| {
-            t.iter().all(|(k, v)| !k.is_empty() && k.len() <= 128 && v.as_str().is_some_and(|v| v.len() <= 256))
+            let is_line = |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
+            let is_key = |key: &str| is_line(key, 128) && !key.is_empty() && key.trim() == key;
+            t.iter().all(|(key, value)| is_key(key) && value.as_str().is_some_and(|value| is_line(value, 256)))
         }),
         Kind::S3Prefix => value.as_str().is_some_and(|t| t.parse::<S3Prefix>().is_ok()),
         Kind::Windows => {
@@ -211,6 +255,23 @@ fn fits(kind: Kind, value: &Value) -> bool {
     }
 }
 
+const TEMPLATE_FORM: &str = "a launch template's id (lt-…) or name, perhaps with a version: :7 pins version 7, and without one \
+     EC2 takes the template's default version";
+
+/// Whether this is the id or the name of a launch template (EC2, CreateLaunchTemplate), and perhaps a version.
+fn is_template(text: &str) -> bool {
+    let (name, version) = text.split_once(':').map_or((text, None), |(name, version)| (name, Some(version)));
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '(' | ')' | '.' | '-' | '/' | '_');
+    let is_version =
+        |v: &str| v.bytes().all(|b| b.is_ascii_digit()) && v.parse::<u64>().is_ok_and(|version| version > 0);
+    (3..=128).contains(&name.len()) && name.chars().all(is_of_name) && version.is_none_or(is_version)
+}
+
+fn is_subnet(text: &str) -> bool {
+    let id = text.strip_prefix("subnet-").unwrap_or_default();
+    (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric())
+}
+
 /// The allowed values in words.
 fn allowed(kind: Kind) -> String {
     match kind {
@@ -219,8 +280,12 @@ fn allowed(kind: Kind) -> String {
         Kind::Text(max) => format!("text of at most {max} bytes"),
         Kind::Name => "1 to 64 letters, digits, '-', '_' or '.'".into(),
         Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
-        Kind::Texts => "a list of texts".into(),
-        Kind::TextTable => "a table of texts: keys of at most 128 bytes, values of at most 256".into(),
+        Kind::Template => TEMPLATE_FORM.into(),
+        Kind::Subnets => "a list of subnets, each once, like [\"subnet-0123456789abcdef0\"]".into(),
+        Kind::TextTable => {
+            "a table of texts, each on one line: keys of at most 128 bytes without a space at either end, values of at most 256"
+                .into()
+        }
         Kind::S3Prefix => PREFIX_FORM.into(),
         Kind::Windows => {
             "a list of whole minutes, alternately closed and open, that opens at all: like [54, 5, 1]".into()

@@ -24,8 +24,10 @@ pub enum Kind {
     Name,
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// A list of texts.
-    Texts,
+    /// A launch template: its id or its name, and perhaps `:7` for a version.
+    Template,
+    /// A list of subnets, each once.
+    Subnets,
     /// A table of texts.
     TextTable,
     /// A bucket of S3 and perhaps a prefix: see [`crate::stored::S3Prefix`].
@@ -90,13 +92,13 @@ pub const KNOBS: &[Knob] = &[
     ),
     knob(
         "launch.template",
-        Kind::Text(128),
+        Kind::Template,
         "null",
-        "the launch template's id (lt-…) or name, for sizes that name none; the template sets image, instance profile and security groups",
+        "the launch template's id (lt-…) or name, for sizes that name none; :7 at the end pins version 7, otherwise it is the template's default version; the template sets image, instance profile and security groups",
     ),
     knob(
         "launch.subnets",
-        Kind::Texts,
+        Kind::Subnets,
         "[]",
         "subnets to launch in, tried in order; empty: the subnet of the template",
     ),
@@ -229,8 +231,15 @@ pub const KNOBS: &[Knob] = &[
         "quota.retry_s",
         SECONDS_1,
         "60",
-        "after EC2 refused a launch for the account's limit, nothing is launched for this time",
+        "after EC2 refused a launch for a quota, no launch that counts for this quota is tried for this time; doubled up to 15 min",
     ),
+    knob(
+        "retry.pause_s",
+        SECONDS,
+        "10",
+        "how long a job that failed or was lost waits before it is tried again; each wait is twice the one before",
+    ),
+    knob("retry.most_s", SECONDS, "600", "the longest of these waits"),
     knob(
         "sweep.missing_grace_s",
         SECONDS,
@@ -298,5 +307,5 @@ pub const SIZE_KNOBS: &[Knob] = &[
         "what a spot size falls back to when spot is short",
     ),
     knob("max", Kind::Whole(0, SLOT_CEILING as i64), "null", "the most nodes of this size; not set: no cap of its own"),
-    knob("template", Kind::Text(128), "null", "its launch template; not set: launch.template"),
+    knob("template", Kind::Template, "null", "its launch template; not set: launch.template"),
 ];

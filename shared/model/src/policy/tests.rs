@@ -65,7 +65,7 @@ fn ten_mistakes_are_ten_messages() {
         memory_usable = "most"
         nmax = 3
         [launch]
-        template = "t"
+        template = "nodekeeper:$Latest"
         subnets = "subnet-1"
         [shutdown]
         windows_min = [60]
@@ -90,6 +90,7 @@ fn ten_mistakes_are_ten_messages() {
         "nodes.memory_usable",
         "nodes.nmax",
         "launch.subnets",
+        "launch.template",
         "shutdown.windows_min",
         "output.s3",
         "heartbeat.ttl_s",
@@ -113,4 +114,79 @@ fn what_depends_on_several_knobs_is_checked_too() {
 fn a_document_that_is_not_toml_is_refused_with_the_line() {
     let error = Policy::from_toml("[nodes\nmin = 1").unwrap_err().to_string();
     assert!(error.contains("line 1"), "{error}");
+}
+
+/// A policy with this line in this section.
+fn with(section: &str, line: &str) -> Result<Policy, BadPolicy> {
+    let launch = if line.starts_with("template") { "" } else { "template = \"nodekeeper\"" };
+    let section = if section == "launch" { String::new() } else { format!("[{section}]\n") };
+    Policy::from_toml(&format!(
+        "[launch]\n{launch}\n{section}{line}\n[[size]]\nname = \"s\"\ninstance_type = \"m7a.large\"\nvcpus = 2\nmemory_mib = 1\n\
+         price_per_hour = 1\n"
+    ))
+}
+
+#[test]
+fn what_ec2_certainly_refuses_is_a_mistake() {
+    for (section, line) in [
+        ("launch", "template = \"nodekeeper:7\""),
+        ("launch", "template = \"lt-0123456789abcdef0\""),
+        ("launch", "template = \"team(a)/b_c.d\""),
+        ("launch", "subnets = [\"subnet-a\", \"subnet-0123456789abcdef0\"]"),
+        ("launch.tags", "team = \"a b\"\n\"my:aws\" = \"\""),
+    ] {
+        assert_eq!(with(section, line).map(|_| ()), Ok(()), "{line}");
+    }
+    for (section, line, path) in [
+        ("launch", "template = \"nodekeeper:$Latest\"", "launch.template"),
+        ("launch", "template = \"nodekeeper:$Default\"", "launch.template"),
+        ("launch", "template = \"nodekeeper:0\"", "launch.template"),
+        ("launch", "template = \"nodekeeper:+7\"", "launch.template"),
+        ("launch", "template = \"nodekeeper:\"", "launch.template"),
+        ("launch", "template = \"nodekeeper:1:2\"", "launch.template"),
+        ("launch", "template = \" nodekeeper\"", "launch.template"),
+        ("launch", "template = \"\"", "launch.template"),
+        ("launch", "subnets = [\"subnet-a\", \"subnet-a\"]", "launch.subnets"),
+        ("launch", "subnets = [\"\"]", "launch.subnets"),
+        ("launch", "subnets = [\" subnet-a\"]", "launch.subnets"),
+        ("launch", "subnets = [\"subnet-a,subnet-b\"]", "launch.subnets"),
+        ("launch", "subnets = [\"vpc-1\"]", "launch.subnets"),
+        ("launch", "subnets = [1]", "launch.subnets"),
+        ("launch.tags", "\"AWS:x\" = \"1\"", "launch.tags.AWS:x"),
+        ("launch.tags", "\"aWs:y\" = \"1\"", "launch.tags.aWs:y"),
+        ("launch.tags", "\"Nodekeeper:size\" = \"1\"", "launch.tags.Nodekeeper:size"),
+        ("launch.tags", "Name = \"1\"", "launch.tags.Name"),
+        ("launch.tags", "\" a\" = \"1\"", "launch.tags"),
+        ("launch.tags", "a = \"1\\n\"", "launch.tags"),
+        ("nodes", "max = nan", "nodes.max"),
+        ("nodes", "max_price_per_hour = inf", "nodes.max_price_per_hour"),
+        ("nodes", "max_price_per_hour = -inf", "nodes.max_price_per_hour"),
+        ("nodes", "max = 2027-01-01", "nodes.max"),
+        ("shutdown", "windows_min = [nan]", "shutdown.windows_min[0]"),
+    ] {
+        let BadPolicy(mistakes) = with(section, line).expect_err(line);
+        assert_eq!(mistakes.iter().map(|m| m.path.as_str()).collect::<Vec<_>>(), [path], "{line}: {mistakes:?}");
+    }
+    let error = with("launch", "template = \"nodekeeper:$Latest\"").unwrap_err().to_string();
+    assert!(error.contains(":7 pins version 7"), "{error}");
+    let size = "[launch]\ntemplate = \"nodekeeper\"\n[[size]]\nname = \"s\"\ninstance_type = \"m\"\nvcpus = 2\nmemory_mib = 1\n\
+                price_per_hour = nan\nmax = nan";
+    let error = Policy::from_toml(size).unwrap_err().to_string();
+    assert!(
+        error.contains("size[0].price_per_hour: nan is not allowed") && error.contains("size[0].max: nan"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_script_with_backslashes_is_told_to_stand_in_the_other_quotes() {
+    let error = with("launch", "user_data = \"\"\"\ngrep '\\d' x\n\"\"\"").unwrap_err().to_string();
+    assert!(error.contains("write a script in '''…'''"), "{error}");
+    assert_eq!(with("launch", "user_data = '''\ngrep '\\d' x\n'''").map(|_| ()), Ok(()));
+    assert!(!with("launch", "user_data = 7 8").unwrap_err().to_string().contains("'''"));
+}
+
+#[test]
+fn a_mark_before_the_text_is_no_part_of_it() {
+    assert!(Policy::from_toml(&format!("\u{feff}{}", reference())).is_ok());
 }

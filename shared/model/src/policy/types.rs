@@ -27,6 +27,7 @@ pub struct Policy {
     pub poll: Poll,
     pub shortage: Shortage,
     pub quota: Quota,
+    pub retry: Retry,
     pub sweep: Sweep,
     pub history: History,
     pub output: Output,
@@ -71,6 +72,8 @@ sections! {
     Shortage { ttl_s: i64 }
     /// `[quota]`
     Quota { retry_s: i64 }
+    /// `[retry]`
+    Retry { pause_s: i64, most_s: i64 }
     /// `[sweep]`
     Sweep {
         missing_grace_s: i64, creating_s: i64, failed_keep_s: i64, cache_unused_s: i64, max_in_flight: u32,

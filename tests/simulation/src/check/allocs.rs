@@ -2,12 +2,13 @@
 
 use super::{
     Check, RUN, SLACK, alloc_id, count, done, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text,
-    time,
+    time, within,
 };
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
+use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::time::Span;
 use model::wire::AllocOrder;
@@ -184,7 +185,8 @@ impl Check {
         }
         if let Some(ground) = self.ground(*node) {
             let ground = lock(&ground);
-            if ground.known.contains(&id) || ground.running.contains(&id) {
+            // What the node itself reports as lost is known to it until the report is answered.
+            if ground.running.contains(&id) || (!named && ground.known.contains(&id)) {
                 let what = format!("{} lost {id}, which is there: {ground:?}", caller.name());
                 self.broken("invariant_what_is_lost_for_its_absence_is_absent", what);
             }
@@ -278,22 +280,27 @@ impl Check {
     }
 
     /// Called when a process ended or will never start, with its exit code if it has one.
-    pub fn ended(&self, node: NodeId, id: AllocId, exit_code: Option<i32>) {
-        lock(&self.seen).exits.insert((node, id), exit_code);
+    pub fn ended(&self, node: NodeId, id: AllocId, cause: &EndCause) {
+        lock(&self.seen).exits.insert((node, id), cause.clone());
     }
 
-    /// An alloc becomes complete only if its process exited with 0, and failed only if its process ended otherwise.
+    /// The row of an alloc that its node saw end has the cause that the node saw: complete only if its process exited with 0,
+    /// failed only if its process ended otherwise, and not started only if its node could not.
     fn invariant_an_end_is_as_it_was(&self, id: AllocId, before: Option<&Item>, after: Option<&Item>) {
         let Some(after) = after.filter(|a| is_final(a) && before.is_none_or(|b| !is_final(b))) else { return };
         let Some(node) = node_id(after) else { return };
-        let exit = lock(&self.seen).exits.get(&(node, id)).copied();
+        let saw = lock(&self.seen).exits.get(&(node, id)).cloned();
+        let cause = after.get("cause").and_then(|cause| cause.as_m().ok()).map(store::to_json);
+        let is_as_seen = saw.as_ref().and_then(|saw| serde_json::to_value(saw).ok()) == cause;
+        let is_of_kind = |kind: &str| cause.as_ref().and_then(|cause| cause.get("kind")?.as_str()) == Some(kind);
         let right = match text(after, "client") {
-            Some("complete") => exit == Some(Some(0)),
-            Some("failed") => exit.is_some_and(|code| code != Some(0)),
-            _ => true,
+            Some("complete" | "failed") => is_as_seen,
+            _ if is_of_kind("not_started") => is_as_seen,
+            // The control plane lost it.
+            client => client == Some("lost") && is_of_kind("lost"),
         };
         if !right {
-            self.broken("invariant_an_end_is_as_it_was", format!("its process: {exit:?}: {after:?}"));
+            self.broken("invariant_an_end_is_as_it_was", format!("its node saw {saw:?}: {after:?}"));
         }
     }
 
@@ -372,6 +379,43 @@ impl Check {
         }
     }
 
+    /// A run decides which copy stays only while the nodes of all copies that run are heard. Otherwise it could keep a copy
+    /// that is lost with its node soon, and stop one that works.
+    pub(super) fn invariant_a_reconnect_is_decided_among_the_heard(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        changes: &[Change],
+    ) {
+        let Kind::Run(_) = &caller.kind else { return };
+        let rows = |id: AllocId| {
+            let changed = changes.iter().find(|c| c.after.as_deref().and_then(alloc_id) == Some(id));
+            changed.map_or_else(|| model.get(&alloc_key(id)).cloned(), |c| c.before.clone())
+        };
+        let decided = |c: &&Change| {
+            let (before, after) = (c.before.as_deref(), c.after.as_deref());
+            before.is_some_and(is_back) && after.is_some_and(|r| !is_final(r) && !is_true(r, "awaiting"))
+        };
+        for id in changes.iter().filter(decided).filter_map(|c| c.after.as_deref().and_then(alloc_id)) {
+            let job = model.get(&job_key(id.job_id)).map(|job| set(job)).unwrap_or_default();
+            let copies = job.into_iter().filter(|copy| copy.member == id.member).filter_map(rows);
+            let runs =
+                copies.filter(|row| text(row, "desired") == Some("run") && text(row, "client") != Some("unknown"));
+            for copy in runs {
+                let record = slot(&copy).and_then(|s| model.get(&node_key(s))).filter(|r| node_id(r) == node_id(&copy));
+                let is_heard = record.is_some_and(|r| {
+                    matches!(text(r, "status"), Some("syncing" | "ready"))
+                        && text(r, "state") == Some("in_use")
+                        && time(r, "lease_expires_at").is_some_and(|until| until + SLACK >= self.core.now())
+                });
+                if !is_heard {
+                    let what = format!("{} decides about {id} while {copy:?} runs on {record:?}", caller.name());
+                    self.broken("invariant_a_reconnect_is_decided_among_the_heard", what);
+                }
+            }
+        }
+    }
+
     /// Checks what one transaction placed.
     pub(super) fn placed_all_at_once(&self, model: &Model, changes: &[Change]) {
         let new = changes.iter().filter(|c| c.table == Table::Allocs && c.before.is_none());
@@ -431,8 +475,9 @@ impl Check {
                 && !is_true(after, "replace")
                 && !self.was_restored_since(time(after, "submitted_at"))
             {
+                let waits = within(before, "tries", "pauses").as_i64().unwrap_or(0);
                 let most = 1 + count(before, "lost_count") + count(before, "failed_count");
-                if count(after, "copies") > most {
+                if within(after, "tries", "copies").as_i64().unwrap_or(0) > most.max(1 + waits) {
                     self.broken(rule, format!("placed more often than it was lost or failed: {after:?}"));
                 }
             }
@@ -476,18 +521,18 @@ impl Check {
     }
 
     /// Called when the process of an alloc starts.
-    pub fn started(&self, node: NodeId, order: &AllocOrder) {
+    pub fn started(&self, model: &Model, node: NodeId, order: &AllocOrder) {
         let id = order.alloc_id;
         self.core.count("a process started");
-        self.invariant_a_node_is_told_what_was_submitted(order);
-        self.invariant_an_alloc_starts_once(node, id);
-        self.invariant_no_member_runs_twice_at_once(node, id);
+        self.invariant_a_node_is_told_what_was_submitted(model, order);
+        self.invariant_an_alloc_starts_once(model, node, id);
+        self.invariant_no_member_runs_twice_at_once(model, node, id);
     }
 
     /// The order that a node gets agrees with the alloc's job.
-    fn invariant_a_node_is_told_what_was_submitted(&self, order: &AllocOrder) {
+    fn invariant_a_node_is_told_what_was_submitted(&self, model: &Model, order: &AllocOrder) {
         let key = job_key(order.alloc_id.job_id);
-        let Some(job) = self.row(&key).filter(|_| !self.is_spoiled(&key)) else { return };
+        let Some(job) = model.get(&key).cloned().filter(|_| !self.is_spoiled(&key)) else { return };
         let list = |name: &str| -> Vec<String> {
             let of = |v: &AttributeValue| v.as_s().cloned().unwrap_or_default();
             job.get(name).and_then(|l| l.as_l().ok()).map(|l| l.iter().map(of).collect()).unwrap_or_default()
@@ -503,15 +548,18 @@ impl Check {
 
     /// The process of an alloc starts at most once, even if its node forgets it. A second attempt is another copy,
     /// if the job allows one.
-    fn invariant_an_alloc_starts_once(&self, node: NodeId, id: AllocId) {
-        if !lock(&self.seen).started.insert(id) && !self.forgets_job(id.job_id) {
-            self.broken("invariant_an_alloc_starts_once", format!("{id} on {node}: {:?}", self.alloc_row(id)));
+    fn invariant_an_alloc_starts_once(&self, model: &Model, node: NodeId, id: AllocId) {
+        if !lock(&self.seen).started.insert(id) && !self.forgets_job(model, id.job_id) {
+            self.broken(
+                "invariant_an_alloc_starts_once",
+                format!("{id} on {node}: {:?}", model.get(&alloc_key(id)).cloned()),
+            );
         }
     }
 
     /// No two copies of a member run at once, unless the control plane gave up one of them. A copy is given up if it is
     /// unknown, lost, told to stop, or ended.
-    fn invariant_no_member_runs_twice_at_once(&self, node: NodeId, id: AllocId) {
+    fn invariant_no_member_runs_twice_at_once(&self, model: &Model, node: NodeId, id: AllocId) {
         let grounds: Vec<_> = lock(&self.seen).by_node.iter().map(|(n, g)| (*n, g.clone())).collect();
         for (other_node, ground) in grounds {
             let running: Vec<AllocId> = lock(&ground).running.iter().copied().collect();
@@ -520,11 +568,11 @@ impl Check {
                 if !same_member || (other == id && other_node == node) {
                     continue;
                 }
-                let row = self.alloc_row(other);
+                let row = model.get(&alloc_key(other)).cloned();
                 let given_up = row.as_deref().is_none_or(|r| !is_wanted(r)) && other != id;
-                let mine = self.alloc_row(id);
+                let mine = model.get(&alloc_key(id)).cloned();
                 let mine_given_up = mine.as_deref().is_none_or(|r| !is_wanted(r));
-                if !given_up && !mine_given_up && !self.forgets_job(id.job_id) {
+                if !given_up && !mine_given_up && !self.forgets_job(model, id.job_id) {
                     self.broken(
                         "invariant_no_member_runs_twice_at_once",
                         format!("{id} starts on {node} while {other} runs on {other_node}: {row:?}"),

@@ -91,10 +91,12 @@ impl Check {
 
     /// Once the faults are over, no array has at most half as many jobs placed as its limit allows, for hours, while its
     /// next job is the first that could be served, and there is room for it.
-    pub fn invariant_the_limit_of_an_array_is_used(&self) {
-        let (Some(model), true) = (self.model.get(), self.core.is_healed_for(Span::from_s(3600))) else { return };
-        let (model, now) = (lock(model), self.core.now());
-        let waits = self.next_that_could_run(&model);
+    pub fn invariant_the_limit_of_an_array_is_used(&self, model: &Model) {
+        if !self.core.is_healed_for(Span::from_s(3600)) {
+            return;
+        }
+        let now = self.core.now();
+        let waits = self.next_that_could_run(model);
         let mut seen = lock(&self.seen);
         let since = match (seen.array_waits, waits) {
             (Some((known, since)), Some((array, _))) if known == array => since,
@@ -103,7 +105,7 @@ impl Check {
         seen.array_waits = waits.map(|(array, _)| (array, since));
         drop(seen);
         if let Some((_, job)) = waits.filter(|_| now.since(since) >= UNUSED) {
-            let beside: Vec<JobId> = others(&model, job).map(|(id, _)| id).collect();
+            let beside: Vec<JobId> = others(model, job).map(|(id, _)| id).collect();
             let what = format!("{job} could run since {since}; of its array only {beside:?} are there");
             self.broken("invariant_the_limit_of_an_array_is_used", what);
         }

@@ -174,9 +174,9 @@ impl Check {
         }
     }
 
-    /// In a fleet of more than `brake_min` nodes, a node is given up only if some heartbeat was accepted after the node
-    /// should have called. Otherwise heartbeat-ingest may be down, and the node is given up only after `blackout_s`, or
-    /// when an operator released the brake.
+    /// A node is given up only if some heartbeat was accepted after the node should have called, however small the fleet is.
+    /// Otherwise heartbeat-ingest may be down, and the node is given up only after `blackout_s`, or when an operator released
+    /// the brake.
     fn invariant_silence_is_believed_only_with_proof(
         &self,
         caller: &Caller,
@@ -185,11 +185,7 @@ impl Check {
         before: &Item,
     ) {
         let beat = &policy.heartbeat;
-        let (left, _) = leases(caller, model);
         let Some(due) = time(before, "lease_expires_at").map(|at| at - Span::from_s(beat.grace_s)) else { return };
-        if left + caller.taken("leases") <= beat.brake_min as usize + MOVED {
-            return;
-        }
         let heard_at = model.rows(Table::Nodes).filter_map(|r| time(r, "last_ping_at")).max();
         if heard_at.is_some_and(|at| at + SLACK > due) {
             return;
@@ -243,13 +239,13 @@ impl Check {
     }
 
     /// Called when an orphan is about to be terminated.
-    pub(super) fn orphan(&self, caller: &Caller, real: &Real) {
-        let (Some(policy), Some(model)) = (self.present_policy(), self.model.get()) else { return };
+    pub(super) fn orphan(&self, model: &Model, caller: &Caller, real: &Real) {
+        let Some(policy) = self.present_policy() else { return };
         if caller.kind == Kind::Run(clean_stale_records::FUNCTION) && real.is_up() {
             let (source, id) = (source_of(caller), real.instance.instance_id.clone());
             let floor = policy.stale.orphan_brake_min as usize;
             let brake = Brake { name: "orphans", source, id, floor, fraction: 0.0, hold_s: None };
-            self.invariant_an_unusual_share_waits(caller, &lock(model), &brake, 0);
+            self.invariant_an_unusual_share_waits(caller, model, &brake, 0);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The invariants of launches and terminations.
 
 use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, number, set, text, time};
-use crate::caller::{Caller, Kind, shortage_key};
+use crate::caller::{Caller, Kind, covers, shortage_key};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
@@ -30,6 +30,12 @@ fn could_know(caller: &Caller, at: Time) -> bool {
     at + SLACK + COMMITS + BEHIND < caller.began()
 }
 
+/// When the limit of this row began: for a refusal, its wait before its end.
+fn told_at(row: &store::Row) -> Option<Time> {
+    let refused_at = || Some(time(row, "until_at")? - Span::from_s(number(row, "wait_s")?));
+    if text(row, "key") == Some("boot_failures") { time(row, "since_at") } else { refused_at() }
+}
+
 /// The nodes that a launch is for, by its tags, in the order of their instances.
 pub fn nodes_of(request: &LaunchRequest) -> Vec<NodeId> {
     let node = request.tags.get(NODE_TAG).and_then(|t| t.parse().ok());
@@ -39,9 +45,9 @@ pub fn nodes_of(request: &LaunchRequest) -> Vec<NodeId> {
 
 impl Check {
     /// Called when a launch with a new token reached EC2.
-    pub fn launching(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
-        self.invariant_a_launch_is_written_ahead(caller, request, token);
-        self.invariant_no_launch_while_a_refusal_holds(caller, request);
+    pub fn launching(&self, model: &Model, caller: &Caller, request: &LaunchRequest, token: &str) {
+        self.invariant_a_launch_is_written_ahead(model, caller, request, token);
+        self.invariant_no_launch_while_a_refusal_holds(model, caller, request);
         self.invariant_a_launch_names_its_nodes(request);
     }
 
@@ -58,11 +64,9 @@ impl Check {
         }
     }
 
-    /// No launch is made while a quota, throttling, a refusal of the caller, failed starts, a shortage, or a refusal of
-    /// its size forbids it, if the run could know. (An earlier call may still be repeated, to learn its outcome.)
-    fn invariant_no_launch_while_a_refusal_holds(&self, caller: &Caller, request: &LaunchRequest) {
-        let Some(model) = self.model.get() else { return };
-        let model = lock(model);
+    /// No launch is made while failed starts, or a refusal of a part of it, forbid it, if the run could know. (An earlier
+    /// call may still be repeated, to learn its outcome.)
+    fn invariant_no_launch_while_a_refusal_holds(&self, model: &Model, caller: &Caller, request: &LaunchRequest) {
         let nodes = nodes_of(request);
         let record = nodes.first().and_then(|n| model.get(&node_key(n.slot())));
         let now = self.core.now();
@@ -73,23 +77,16 @@ impl Check {
         let shortage = shortage_key(offering);
         // Half of a batch is tried again after a quota: that is no further node.
         for _ in nodes.iter().filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
-            self.invariant_what_was_short_is_tried_by_few(caller, &model, &shortage);
+            self.invariant_what_was_short_is_tried_by_few(caller, model, &shortage);
         }
-        let bad = format!("bad_request#{}", offering.size);
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy"));
         let version = policy.and_then(|p| number(p, "version"));
         for row in model.rows(Table::Control).filter(|row| !self.is_row_spoiled(Table::Control, row)) {
             let Some(key) = text(row, "key") else { continue };
-            let known = time(row, "since_at").is_some_and(|since| could_know(caller, since));
-            let holds = match key {
-                "quota" | "not_allowed" | "backoff" | "boot_failures" => {
-                    time(row, "until_at").is_some_and(|until| now + SLACK < until)
-                }
-                _ if key == shortage => time(row, "until_at").is_some_and(|until| now + SLACK < until),
-                _ if key == bad => version.is_some() && number(row, "policy_version") == version,
-                _ => false,
-            };
-            if known && holds {
+            let known = told_at(row).is_some_and(|at| could_know(caller, at));
+            let holds = time(row, "until_at").is_some_and(|until| now + SLACK < until);
+            let of_this_policy = number(row, "policy_version").is_none_or(|of| Some(of) == version);
+            if known && holds && of_this_policy && (key == "boot_failures" || covers(key, offering)) {
                 self.broken(
                     "invariant_no_launch_while_a_refusal_holds",
                     format!("{} launches {offering:?}, and {row:?}", caller.name()),
@@ -98,10 +95,9 @@ impl Check {
         }
     }
 
-    /// At the end of a run, every shortage, quota, throttling and refusal of the caller that EC2 told the run is in the
-    /// control table, whatever else the run wrote there. (Not checked in worlds where writes fail. There, only the next
+    /// At the end of a run, every refusal and throttling that EC2 told the run is in the control table, whatever else the run wrote there. (Not checked in worlds where writes fail. There, only the next
     /// refusal may be stored.)
-    pub fn invariant_a_refusal_is_remembered(&self, caller: &Caller) {
+    pub fn invariant_a_refusal_is_remembered(&self, model: &Model, caller: &Caller) {
         if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
             return;
         }
@@ -110,11 +106,11 @@ impl Check {
             if self.is_spoiled(&control_key(&control)) {
                 continue;
             }
-            let row = self.row(&control_key(&control));
+            let row = model.get(&control_key(&control)).cloned();
             let of = |name| row.as_deref().and_then(|row| time(row, name));
-            // A quota pause may have ended by now, because something terminated. Then the row still says when it began.
+            // The limit by a quota may have ended by now, because something terminated. Then the row says when it ended.
             let lasts = of("until_at").is_some_and(|until| until > told_at + SLACK);
-            let noted = !key.starts_with("shortage#") && of("since_at").is_some_and(|since| since + SLACK >= told_at);
+            let noted = !key.starts_with("limit#short#") && of("until_at").is_some_and(|at| at + SLACK >= told_at);
             if !lasts && !noted {
                 let what = format!("{} was told at {told_at} of {key}: {row:?}", caller.name());
                 self.broken("invariant_a_refusal_is_remembered", what);
@@ -124,12 +120,14 @@ impl Check {
 
     /// At the end of a run, no record waits for an instance that EC2 said it did not launch. (Not checked in worlds where
     /// writes fail, and not for a record that somebody else has changed meanwhile.)
-    pub fn invariant_a_refused_launch_occupies_no_slot(&self, caller: &Caller) {
+    pub fn invariant_a_refused_launch_occupies_no_slot(&self, model: &Model, caller: &Caller) {
         if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
             return;
         }
         for node in caller.without_instance() {
-            let Some(row) = self.row(&node_key(node.slot())).filter(|row| node_id(row) == Some(node)) else { continue };
+            let Some(row) = model.get(&node_key(node.slot())).cloned().filter(|row| node_id(row) == Some(node)) else {
+                continue;
+            };
             let touched = row.contains_key("intent") || row.contains_key("absent_since_at");
             if text(&row, "state") == Some("assigned") && !row.contains_key("instance_id") && !touched {
                 let what = format!("{} was told that there is none: {row:?}", caller.name());
@@ -146,7 +144,8 @@ impl Check {
         let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
         // The check applies only if the run could have read the shortage.
         let success = time(row, "until_at").filter(|_| row.contains_key("count"));
-        let known = time(row, "since_at").into_iter().chain(success).all(|at| could_know(caller, at));
+        let refused = told_at(row).filter(|_| success.is_none());
+        let known = refused.into_iter().chain(success).all(|at| could_know(caller, at));
         let n = caller.takes(shortage);
         let most = count(row, "count").max(1);
         if recent && known && row.contains_key("wait_s") && n as i64 > most {
@@ -183,15 +182,21 @@ impl Check {
 
     /// The record holds everything that defines a launch before EC2 is called, and the call reaches EC2 before the
     /// launch's claim ends.
-    fn invariant_a_launch_is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str) {
+    fn invariant_a_launch_is_written_ahead(
+        &self,
+        model: &Model,
+        caller: &Caller,
+        request: &LaunchRequest,
+        token: &str,
+    ) {
         for node in nodes_of(request).into_iter().filter(|node| !self.forgets_life(*node)) {
-            self.is_written_ahead(caller, request, token, node);
+            self.is_written_ahead(model, caller, (request, token), node);
         }
     }
 
-    fn is_written_ahead(&self, caller: &Caller, request: &LaunchRequest, token: &str, node: NodeId) {
+    fn is_written_ahead(&self, model: &Model, caller: &Caller, (request, token): (&LaunchRequest, &str), node: NodeId) {
         let rule = "invariant_a_launch_is_written_ahead";
-        let Some(row) = self.row(&node_key(node.slot())) else {
+        let Some(row) = model.get(&node_key(node.slot())).cloned() else {
             return self.broken(rule, format!("{}: {node} has no record", caller.name()));
         };
         let current = node_id(&row) == Some(node);
@@ -225,17 +230,15 @@ impl Check {
     }
 
     /// Called when a function terminates an instance.
-    pub fn terminating(&self, caller: &Caller, real: &Real) {
-        self.invariant_no_working_node_is_terminated(caller, real);
-        self.invariant_only_the_shut_down_and_orphans_are_terminated(caller, real);
-        self.invariant_no_unreadable_node_is_terminated(caller, real);
+    pub fn terminating(&self, model: &Model, caller: &Caller, real: &Real) {
+        self.invariant_no_working_node_is_terminated(model, caller, real);
+        self.invariant_only_the_shut_down_and_orphans_are_terminated(model, caller, real);
+        self.invariant_no_unreadable_node_is_terminated(model, caller, real);
     }
 
     /// No instance is terminated while its record has live allocs, or while a live alloc with `desired` = run is on it.
     /// A drain's deadline is the only exception.
-    fn invariant_no_working_node_is_terminated(&self, caller: &Caller, real: &Real) {
-        let Some(model) = self.model.get() else { return };
-        let model = lock(model);
+    fn invariant_no_working_node_is_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
         let record = model.get(&node_key(real.node_id.slot())).filter(|r| node_id(r) == Some(real.node_id)).cloned();
         let bound = record.as_deref().and_then(|r| text(r, "instance_id")) == Some(real.instance.instance_id.as_str());
         if !bound {
@@ -262,9 +265,9 @@ impl Check {
 
     /// A terminated instance was shut down in its record, or it is an orphan that is too old for a record to claim
     /// it later.
-    fn invariant_only_the_shut_down_and_orphans_are_terminated(&self, caller: &Caller, real: &Real) {
+    fn invariant_only_the_shut_down_and_orphans_are_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
         let rule = "invariant_only_the_shut_down_and_orphans_are_terminated";
-        let row = self.row(&node_key(real.node_id.slot()));
+        let row = model.get(&node_key(real.node_id.slot())).cloned();
         let id = real.instance.instance_id.as_str();
         let record = row.as_deref().filter(|r| node_id(r) == Some(real.node_id));
         let right = match record {
@@ -284,7 +287,7 @@ impl Check {
         self.invariant_no_orphan_is_judged_by_an_old_list(caller);
         if record.is_none() && real.instance.state == InstanceState::Running {
             self.core.count("an orphan was terminated");
-            self.orphan(caller, real);
+            self.orphan(model, caller, real);
         }
     }
 

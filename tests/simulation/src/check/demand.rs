@@ -3,7 +3,7 @@
 use super::brakes::MOVED;
 use super::jobs::is_held;
 use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
-use crate::caller::{Caller, Kind};
+use crate::caller::{Caller, Kind, may_be_about};
 use crate::core::lock;
 use crate::database::Model;
 use crate::world::STEADY;
@@ -137,11 +137,9 @@ impl Check {
         let (Some(job), Some(size)) = (job, text(after, "size")) else { return };
         let (now, policies) = (self.core.now(), self.policies(RUN));
         let refused = |s: &Size| {
-            let kind = format!("#{}#", s.instance_type);
-            let told = |key: &str| key == format!("bad_request#{}", s.name) || key.contains(&kind);
+            let told = |key: &str| may_be_about(key, s);
             let lately = |row: &Row| time(row, "until_at").is_none_or(|until| now < until + AGAIN);
             caller.refusals().iter().any(|(key, _)| told(key))
-                || caller.taken(&format!("bad_request#{}", s.name)) > 0
                 || model.rows(Table::Control).any(|row| text(row, "key").is_some_and(told) && lately(row))
         };
         let is_full = |s: &Size| {
@@ -234,9 +232,11 @@ impl Check {
 
     /// Half an hour after the faults stopped, the set that is wanted without a break has a node, or one to come, at least at
     /// every second look.
-    pub fn invariant_a_demand_set_is_satisfied(&self) {
-        let (Some(model), true) = (self.model.get(), self.core.is_healed_for(Span::from_s(1800))) else { return };
-        let (model, now) = (lock(model), self.core.now());
+    pub fn invariant_a_demand_set_is_satisfied(&self, model: &Model) {
+        if !self.core.is_healed_for(Span::from_s(1800)) {
+            return;
+        }
+        let now = self.core.now();
         let key = format!("demand#{STEADY}");
         let is_wanted = |row: &&Row| {
             text(row, "key") == Some(key.as_str())

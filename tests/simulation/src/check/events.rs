@@ -6,7 +6,8 @@
 use super::{Check, RUN, SLACK, alloc_id, is_final, node_id, slot, text, time};
 use crate::caller::{Caller, Change as Told, Kind};
 use crate::core::lock;
-use crate::database::Change;
+use crate::database::{Change, Model};
+use model::events::ONCE_PREFIX;
 use model::functions;
 use model::time::{Span, Time};
 use runtime::answer::{Outcome, RunAnswer};
@@ -48,6 +49,9 @@ fn slot_subject(row: &Item) -> Vec<String> {
 impl Check {
     /// Called for each event that is written.
     pub fn told(&self, caller: &Caller, event: &Item) {
+        if text(event, "subject").is_some_and(|subject| subject.starts_with(ONCE_PREFIX)) {
+            return;
+        }
         self.core.count("an event was kept");
         let words = |name: &str| text(event, name).unwrap_or_default().to_owned();
         let (subject, action, reason) = (words("subject"), words("action"), words("reason"));
@@ -214,7 +218,13 @@ impl Check {
 
     /// A run that came to its end has noted in its row that it ran. And if another function was overdue when it began, an
     /// event of the last hour says so.
-    pub fn invariant_what_stands_still_is_told(&self, caller: &Caller, function: &'static str, answer: &RunAnswer) {
+    pub fn invariant_what_stands_still_is_told(
+        &self,
+        model: &Model,
+        caller: &Caller,
+        function: &'static str,
+        answer: &RunAnswer,
+    ) {
         let left = answer.actions.iter().any(|action| action.outcome == Outcome::Left);
         if caller.is_unsure() || left || self.forgets(Some(caller.began())) {
             return;
@@ -223,41 +233,39 @@ impl Check {
             // A row of a run may be one that cannot be read.
             return;
         }
-        let own = self.run_row(function);
+        let own = run_row(model, function);
         let noted = own.and_then(|row| time(&row, "started_at")).is_some_and(|at| at + SLACK >= answer.observed_at);
         if !noted && !caller.has_lost() {
             self.broken("invariant_what_stands_still_is_told", format!("{} left no row of itself", caller.name()));
         }
         let most = self.policies(RUN).iter().map(|p| p.watchdog.multiplier).fold(0.0, f64::max);
         for (other, period) in functions::scheduled().filter(|(other, _)| other.name != function) {
-            let Some(row) = self.run_row(other.name) else { continue };
+            let Some(row) = run_row(model, other.name) else { continue };
             let quiet = time(&row, "last_success_at").or_else(|| time(&row, "failing_since_at"));
             let limit = Span::from_ms((period.as_ms() as f64 * most) as i64) + SLACK + RUN;
             if quiet.is_none_or(|at| caller.began().since(at) <= limit) {
                 continue;
             }
             self.core.count("a function was overdue");
-            if !self.is_told(&format!("function#{}", other.name), caller.began()) {
+            if !is_told(model, &format!("function#{}", other.name), caller.began()) {
                 let what = format!("{} says nothing of {}: {row:?}", caller.name(), other.name);
                 self.broken("invariant_what_stands_still_is_told", what);
             }
         }
     }
+}
 
-    fn run_row(&self, function: &str) -> Option<store::Row> {
-        let key = format!("run#{function}").parse().ok()?;
-        self.row(&control_key(&key))
-    }
+fn run_row(model: &Model, function: &str) -> Option<store::Row> {
+    let key = format!("run#{function}").parse().ok()?;
+    model.get(&control_key(&key)).cloned()
+}
 
-    /// Whether a warning about this subject was written in the last hour.
-    fn is_told(&self, subject: &str, began: Time) -> bool {
-        let Some(model) = self.model.get() else { return true };
-        let model = lock(model);
-        let warns = |row: &&store::Row| {
-            let id = text(row, "id").and_then(|id| id.parse::<model::ids::Ulid>().ok());
-            let at = id.and_then(|id| i64::try_from(id.timestamp_ms()).ok()).map(Time::from_ms);
-            text(row, "action") == Some("warn") && at.is_some_and(|at| at + ONCE + SLACK >= began)
-        };
-        model.with_hash(Table::Events, subject).iter().any(|row| warns(&row))
-    }
+/// Whether a warning about this subject was written in the last hour.
+fn is_told(model: &Model, subject: &str, began: Time) -> bool {
+    let warns = |row: &&store::Row| {
+        let id = text(row, "id").and_then(|id| id.parse::<model::ids::Ulid>().ok());
+        let at = id.and_then(|id| i64::try_from(id.timestamp_ms()).ok()).map(Time::from_ms);
+        text(row, "action") == Some("warn") && at.is_some_and(|at| at + ONCE + SLACK >= began)
+    };
+    model.with_hash(Table::Events, subject).iter().any(|row| warns(&row))
 }

@@ -229,9 +229,9 @@ impl Check {
 
     /// A handle is destroyed only with the node's own label, or with the label of a node that is no more. Another program
     /// made a handle without a label.
-    fn invariant_nothing_foreign_is_destroyed(&self, node: NodeId, handle: &str, label: Option<&str>) {
+    fn invariant_nothing_foreign_is_destroyed(&self, model: &Model, node: NodeId, handle: &str, label: Option<&str>) {
         let is_over = |other: NodeId| {
-            let record = self.row(&node_key(other.slot()));
+            let record = model.get(&node_key(other.slot())).cloned();
             let last = |r: &Item| text(r, "last_node_id").and_then(|n| n.parse::<NodeId>().ok());
             record.is_some_and(|r| match node_id(&r) {
                 Some(life) => life.ulid() > other.ulid(),
@@ -245,16 +245,16 @@ impl Check {
     }
 
     /// Called when a node destroys a handle.
-    pub fn destroying(&self, node: NodeId, handle: &str, label: Option<&str>) {
+    pub fn destroying(&self, model: &Model, node: NodeId, handle: &str, label: Option<&str>) {
         self.core.count("a handle was destroyed");
-        self.invariant_nothing_foreign_is_destroyed(node, handle, label);
-        let row = self.row(&handle_key(node, handle));
+        self.invariant_nothing_foreign_is_destroyed(model, node, handle, label);
+        let row = model.get(&handle_key(node, handle)).cloned();
         let marked = match row.as_deref() {
             Some(row) => matches!(text(row, "state"), Some("destroying" | "gone")),
             // Rows are deleted only with their node's record.
-            None => self.row(&node_key(node.slot())).is_none_or(|r| node_id(&r) != Some(node)),
+            None => model.get(&node_key(node.slot())).cloned().is_none_or(|r| node_id(&r) != Some(node)),
         };
-        let alloc = handle.parse().ok().and_then(|id| self.alloc_row(id));
+        let alloc = handle.parse().ok().and_then(|id| model.get(&alloc_key(id)).cloned());
         let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
         // The order may be a little older than the row: an alloc may have taken a cache back meanwhile. (A container is
         // never needed again.)
@@ -280,7 +280,7 @@ impl Check {
     }
 
     /// Called with the answer to a report of handles.
-    pub fn answered_handles(&self, caller: &Caller, node: NodeId, report: &str, answer: &str) {
+    pub fn answered_handles(&self, model: &Model, caller: &Caller, node: NodeId, report: &str, answer: &str) {
         let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
         let (report, answer) = (parse(report), parse(answer));
         let names = |value: &serde_json::Value, place: &str| -> BTreeSet<String> {
@@ -291,17 +291,23 @@ impl Check {
         };
         let (listed, destroy) = (names(&report, "handles"), names(&answer, "destroy"));
         for handle in &destroy {
-            self.invariant_what_is_used_is_not_named_for_destruction(caller, node, handle);
+            self.invariant_what_is_used_is_not_named_for_destruction(model, caller, node, handle);
             self.invariant_no_unreadable_handle_is_destroyed(caller, node, handle);
         }
         let more = answer.get("more").and_then(serde_json::Value::as_bool) == Some(true);
         self.invariant_not_too_many_are_destroyed_at_once(caller, &destroy, more);
-        self.invariant_each_handle_gets_its_turn(caller, node, &listed, &destroy, more);
+        self.invariant_each_handle_gets_its_turn(model, (caller, node), &listed, &destroy, more);
     }
 
     /// An answer names no handle for destruction that a live alloc of the node uses: its own container, or a cache that the
     /// alloc names. (Checked for allocs that were placed before the function read anything.)
-    fn invariant_what_is_used_is_not_named_for_destruction(&self, caller: &Caller, node: NodeId, handle: &str) {
+    fn invariant_what_is_used_is_not_named_for_destruction(
+        &self,
+        model: &Model,
+        caller: &Caller,
+        node: NodeId,
+        handle: &str,
+    ) {
         if self.forgets_life(node) {
             return;
         }
@@ -311,13 +317,13 @@ impl Check {
         };
         let cache = handle.strip_prefix("cache:");
         for id in ids {
-            let Some(alloc) = self.alloc_row(id).filter(|a| !is_final(a)) else { continue };
+            let Some(alloc) = model.get(&alloc_key(id)).cloned().filter(|a| !is_final(a)) else { continue };
             let known = time(&alloc, "placed_at").is_some_and(|at| at + SLACK < caller.began());
             let used = cache.map_or_else(|| handle == id.to_string(), |cache| uses(&alloc, cache));
             // What did not appear by its deadline is marked, and its alloc may go on: until the node lists it, nobody
             // knows better.
             if used && known {
-                let row = self.row(&handle_key(node, handle));
+                let row = model.get(&handle_key(node, handle)).cloned();
                 let what = format!("{} names {handle} on {node}, which {id} uses: {row:?}", caller.name());
                 self.broken("invariant_what_is_used_is_not_named_for_destruction", what);
             }
@@ -340,15 +346,15 @@ impl Check {
     /// destroyed. (Not checked: handles that others name as their parent, and caches, which wait for their children.)
     fn invariant_each_handle_gets_its_turn(
         &self,
-        caller: &Caller,
-        node: NodeId,
+        model: &Model,
+        (caller, node): (&Caller, NodeId),
         listed: &BTreeSet<String>,
         destroy: &BTreeSet<String>,
         more: bool,
     ) {
         let most = self.policies(RUN).iter().map(|p| p.sweep.max_in_flight as usize).min().unwrap_or(1).max(1);
         let is_marked = |handle: &&String| {
-            let row = self.row(&handle_key(node, handle));
+            let row = model.get(&handle_key(node, handle)).cloned();
             row.is_some_and(|row| text(&row, "state") == Some("destroying"))
         };
         let waiting: Vec<&String> = listed.iter().filter(|h| !h.starts_with("cache:")).filter(is_marked).collect();

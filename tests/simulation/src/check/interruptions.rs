@@ -5,6 +5,7 @@
 
 use super::{Check, SLACK, node_id, text, time};
 use crate::caller::{Caller, Kind};
+use crate::database::Model;
 use model::ids::NodeId;
 use model::time::{Span, Time};
 use serde_json::Value;
@@ -21,16 +22,16 @@ fn is_undrained(row: &Row, by: Time) -> bool {
 
 impl Check {
     /// Called with the answer to a request of a node.
-    pub fn answered(&self, caller: &Caller, answer: &Value) {
+    pub fn answered(&self, model: &Model, caller: &Caller, answer: &Value) {
         let Kind::Node { node, what, body } = &caller.kind else { return };
         if answer.get("statusCode").and_then(Value::as_u64) != Some(200) {
             return;
         }
         match *what {
-            "heartbeat" => self.invariant_a_reported_interruption_drains(caller, *node, body),
+            "heartbeat" => self.invariant_a_reported_interruption_drains(model, caller, *node, body),
             "handles" => {
                 let said = answer.get("body").and_then(Value::as_str).unwrap_or_default();
-                self.answered_handles(caller, *node, body, said);
+                self.answered_handles(model, caller, *node, body, said);
             }
             _ => {}
         }
@@ -38,13 +39,13 @@ impl Check {
 
     /// After a heartbeat that reports an interruption was answered, the node is drained until then. (A lost race is left to
     /// the next heartbeat.)
-    fn invariant_a_reported_interruption_drains(&self, caller: &Caller, node: NodeId, body: &str) {
+    fn invariant_a_reported_interruption_drains(&self, model: &Model, caller: &Caller, node: NodeId, body: &str) {
         let beat: Value = serde_json::from_str(body).unwrap_or_default();
         let Some(by) = beat.get("interrupt_at").and_then(Value::as_i64).map(Time::from_ms) else { return };
         if caller.has_lost() || caller.is_unsure() || self.forgets(Some(caller.began())) {
             return;
         }
-        let row = self.row(&node_key(node.slot())).filter(|row| node_id(row) == Some(node));
+        let row = model.get(&node_key(node.slot())).cloned().filter(|row| node_id(row) == Some(node));
         self.core.count("a node was drained for an interruption");
         if let Some(row) = row.filter(|row| is_undrained(row, by) && !self.operators_intend(row, caller)) {
             let what = format!("{} reported it for {by}: {row:?}", caller.name());
@@ -54,14 +55,13 @@ impl Check {
 
     /// After EC2's warning about an instance started a run, the node of this instance is drained. (Not checked for a record
     /// that the run may have read from before its instance was known.)
-    pub fn invariant_a_warning_drains(&self, caller: &Caller, input: &Value) {
+    pub fn invariant_a_warning_drains(&self, model: &Model, caller: &Caller, input: &Value) {
         let Some(instance) = input.pointer("/detail/instance-id").and_then(Value::as_str) else { return };
         if caller.has_lost() || caller.is_unsure() || self.forgets(Some(caller.began())) {
             return;
         }
-        let Some(model) = self.model.get() else { return };
         let of_this = |row: &&Row| text(row, "instance_id") == Some(instance);
-        let row = crate::core::lock(model).rows(Table::Nodes).find(of_this).cloned();
+        let row = model.rows(Table::Nodes).find(of_this).cloned();
         let Some(row) = row.filter(|row| !self.is_row_spoiled(Table::Nodes, row)) else { return };
         let known = time(&row, "first_ping_at").is_some_and(|at| at + BEHIND + SLACK < caller.began());
         let taken_at = self.ec2().and_then(|ec2| ec2.taken_at(instance));

@@ -18,6 +18,14 @@ pub(super) fn is_held(row: &Item) -> bool {
     text(row, "queue") == Some("held")
 }
 
+/// Whether `queue` says whether the job has ended. A cancelled job has none.
+fn is_indexed(row: &Item) -> bool {
+    match text(row, "queue") {
+        Some(queue) => is_ended(row) == queue.starts_with("ended#"),
+        None => text(row, "state") == Some("cancelled"),
+    }
+}
+
 /// The jobs that a job follows, and whether each must be complete.
 fn followed(row: &Item) -> Vec<(JobId, bool)> {
     let Some(AttributeValue::M(after)) = row.get("after") else { return Vec::new() };
@@ -96,7 +104,7 @@ impl Check {
                 Some(row) => is_ended(row),
                 None => !must_be_complete && old,
             };
-            if !right && !self.forgets_job(id) && lock(&self.seen).restored_at.is_none() {
+            if !right && !self.forgets_job(model, id) && lock(&self.seen).restored_at.is_none() {
                 let what = format!("{id} has not ended so: {before:?} → {after:?}");
                 self.broken("invariant_a_job_runs_after_those_that_it_follows", what);
             }
@@ -108,15 +116,16 @@ impl Check {
     pub(super) fn follows_in_vain(&self, model: &Model, row: &Item) -> bool {
         followed(row).into_iter().any(|(id, must_be_complete)| {
             let ended = model.get(&job_key(id)).is_none_or(|r| is_ended(r) && text(r, "state") != Some("complete"));
-            must_be_complete && (ended || self.forgets_job(id))
+            must_be_complete && (ended || self.forgets_job(model, id))
         })
     }
 
     /// Once the faults have ended, a job waits for no job that ended more than half an hour ago.
-    pub fn invariant_a_follower_goes_on(&self) {
+    pub fn invariant_a_follower_goes_on(&self, model: &Model) {
         let late = Span::from_s(1800);
-        let (Some(model), true) = (self.model.get(), self.core.is_healed_for(late)) else { return };
-        let model = lock(model);
+        if !self.core.is_healed_for(late) {
+            return;
+        }
         for row in model.rows(Table::Jobs).filter(|row| is_held(row)) {
             let submitted_at = time(row, "submitted_at").unwrap_or(self.core.now());
             let ended_at = |id: JobId| match model.get(&job_key(id)) {
@@ -161,7 +170,7 @@ impl Check {
         if let Some(after) = after.filter(|a| text(a, "state") == Some("queued") && a.contains_key("done")) {
             self.broken(rule, format!("it begins anew, and has members that are done: {after:?}"));
         }
-        if let (Some(after), true) = (after, after.is_some_and(|a| is_ended(a) == a.contains_key("queue"))) {
+        if let Some(after) = after.filter(|row| !is_indexed(row)) {
             self.broken(rule, format!("the queue index is wrong: {after:?}"));
         }
     }
@@ -187,7 +196,8 @@ impl Check {
     }
 
     /// A job goes back to the queue or fails only with exactly one more failure or loss counted. It fails only when
-    /// its retries are used up.
+    /// its retries are used up, and never because a node could not start it: that counts nothing. It is not placed before its
+    /// next try may begin.
     fn invariant_retries_are_counted(&self, before: &Item, after: &Item, changes: &[Change]) {
         let rule = "invariant_retries_are_counted";
         let (from, to) = (text(before, "state"), text(after, "state"));
@@ -197,7 +207,17 @@ impl Check {
         let used_up = !super::is_true(after, "demand")
             && (count(after, "lost_count") > count(after, "retry_lost")
                 || count(after, "failed_count") > count(after, "retry_failed"));
+        let not_started = super::within(after, "tries", "cause").get("kind").is_some_and(|kind| kind == "not_started");
+        let early = super::within(before, "tries", "not_before_at").as_i64().is_some_and(|at| {
+            // (The clocks of two functions may differ.)
+            self.core.now() + super::SLACK < model::time::Time::from_ms(at)
+        });
+        if to == Some("placed") && from == Some("queued") && early {
+            self.broken(rule, format!("too early: {before:?} → {after:?}"));
+        }
         let right = match (from, to) {
+            (Some("placed"), Some("queued" | "regrouping")) if not_started => lost + failed == 0,
+            (Some("placed"), Some("failed")) if not_started => false,
             (Some("placed"), Some("queued" | "regrouping")) => lost + failed == 1 && !used_up,
             (Some("placed"), Some("failed")) => lost + failed == 1 && used_up,
             _ => lost + failed == 0,
@@ -242,9 +262,7 @@ impl Check {
 
     /// No job stays the first of the queue for as long as `most`, even if smaller jobs keep coming. Checked after the
     /// faults stopped.
-    pub fn invariant_the_first_job_is_served(&self, most: Span) {
-        let Some(model) = self.model.get() else { return };
-        let model = lock(model);
+    pub fn invariant_the_first_job_is_served(&self, model: &Model, most: Span) {
         let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
         // A job may wait for its array. See `invariant_the_limit_of_an_array_is_used`.
@@ -269,10 +287,11 @@ impl Check {
     }
 
     /// Once the faults have ended, a demand whose time is over ends within half an hour.
-    pub fn invariant_a_demand_ends_in_time(&self) {
+    pub fn invariant_a_demand_ends_in_time(&self, model: &Model) {
         let late = Span::from_s(1800);
-        let (Some(model), true) = (self.model.get(), self.core.is_healed_for(late)) else { return };
-        let model = lock(model);
+        if !self.core.is_healed_for(late) {
+            return;
+        }
         let is_over = |row: &&Row| time(row, "demand_until_at").is_some_and(|until| until + late < self.core.now());
         if let Some(row) = model.rows(Table::Jobs).filter(is_over).find(|row| !is_ended(row)) {
             self.broken("invariant_a_demand_ends_in_time", format!("{row:?}"));

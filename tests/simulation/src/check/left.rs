@@ -15,9 +15,8 @@ const WANTS: [&str; 9] =
 impl Check {
     /// Everything that should have ended and has not, one line each; `None` if all has ended. `min` is the number of
     /// nodes that must stay.
-    pub fn what_is_left(&self, min: u32) -> Option<String> {
-        let model = lock(self.model.get()?);
-        let mut left = jobs_left(&model);
+    pub fn what_is_left(&self, model: &Model, min: u32) -> Option<String> {
+        let mut left = jobs_left(model);
         let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).collect();
         if up.len() != min as usize {
             left.push(format!("{} records are not cleaned and nodes.min is {min}", up.len()));
@@ -27,10 +26,9 @@ impl Check {
             }));
         }
         let lives: BTreeSet<NodeId> = up.iter().filter_map(|r| node_id(r)).collect();
-        left.extend(handles_of_ended_nodes(&model, &lives));
-        left.extend(self.handles_of_ended_allocs(&model));
-        left.extend(self.rows_without_a_handle(&model));
-        drop(model);
+        left.extend(handles_of_ended_nodes(model, &lives));
+        left.extend(self.handles_of_ended_allocs(model));
+        left.extend(self.rows_without_a_handle(model));
         let instances: Vec<Real> = self.ec2()?.real().into_iter().filter(Real::is_live).collect();
         for real in instances.iter().filter(|r| !lives.contains(&r.node_id)) {
             left.push(format!(

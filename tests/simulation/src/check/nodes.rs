@@ -182,11 +182,11 @@ impl Check {
     }
 
     /// Whether a report with a higher number was taken before this request.
-    pub fn is_overtaken(&self, kind: &Kind) -> bool {
+    pub fn is_overtaken(model: &Model, kind: &Kind) -> bool {
         let Kind::Node { what: what @ ("allocs" | "handles"), node, body } = kind else { return false };
         let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
         let counter = if *what == "allocs" { "alloc_report_no" } else { "handle_report_no" };
-        let record = self.row(&node_key(node.slot())).filter(|r| node_id(r) == Some(*node));
+        let record = model.get(&node_key(node.slot())).cloned().filter(|r| node_id(r) == Some(*node));
         record.is_some_and(|r| {
             let same = text(&r, "incarnation") == report.get("incarnation").and_then(serde_json::Value::as_str);
             let no = report.get("report_no").and_then(serde_json::Value::as_i64);

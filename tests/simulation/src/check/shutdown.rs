@@ -2,15 +2,14 @@
 
 use super::jobs::is_held;
 use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, set, text, time};
-use crate::caller::{Caller, Kind};
+use crate::caller::{Caller, Kind, covers};
 use crate::core::lock;
 use crate::database::Model;
-use model::Market;
-use model::control::ControlKey;
 use model::ids::{AllocId, JobId};
 use model::policy::{Fallback, Policy, Size};
 use model::time::{Span, Time};
-use store::{Item, Table, alloc_key, control_key};
+use model::{Market, Offering};
+use store::{Item, Table, alloc_key};
 
 /// Why a node may be shut down, as its record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,10 +185,9 @@ impl Check {
     }
 
     /// A node is not in use long after its drain's deadline. Checked some time after the faults stopped.
-    pub fn invariant_a_drain_ends_by_its_deadline(&self) {
-        let Some(model) = self.model.get() else { return };
+    pub fn invariant_a_drain_ends_by_its_deadline(&self, model: &Model) {
         let long_ago = self.core.now() - Span::from_s(20 * 60);
-        for row in lock(model).rows(Table::Nodes) {
+        for row in model.rows(Table::Nodes) {
             let late = text(row, "intent") == Some("drain") && time(row, "drain_by_at").is_some_and(|by| by < long_ago);
             if late && text(row, "state") == Some("in_use") {
                 self.broken("invariant_a_drain_ends_by_its_deadline", format!("{row:?}"));
@@ -199,10 +197,10 @@ impl Check {
 
     /// A record does not wait for an instance that ended an hour ago, whatever the brakes hold back. Checked an hour
     /// after the faults stopped.
-    pub fn invariant_what_is_gone_is_noticed(&self) {
-        let (Some(model), Some(ec2)) = (self.model.get(), self.ec2()) else { return };
+    pub fn invariant_what_is_gone_is_noticed(&self, model: &Model) {
+        let Some(ec2) = self.ec2() else { return };
         let long_ago = self.core.now() - Span::from_s(55 * 60);
-        for row in lock(model).rows(Table::Nodes) {
+        for row in model.rows(Table::Nodes) {
             let over = |id: &str| ec2.one(id).is_none_or(|r| !r.is_live());
             let waits = matches!(text(row, "state"), Some("assigned" | "in_use"));
             let old = time(row, "assigned_at").is_some_and(|at| at < long_ago)
@@ -216,9 +214,8 @@ impl Check {
     /// Nothing waits longer than its policy says. No alloc stays unknown for longer than its job waits. No alloc that
     /// came back stays awaiting. No alloc stays live long after its job's end. No node stays `syncing` for longer than
     /// a boot may take. Checked an hour after the faults stopped.
-    pub fn invariant_waiting_has_an_end(&self) {
-        let (Some(model), Some(policy)) = (self.model.get(), self.present_policy()) else { return };
-        let model = lock(model);
+    pub fn invariant_waiting_has_an_end(&self, model: &Model) {
+        let Some(policy) = self.present_policy() else { return };
         let now = self.core.now();
         let beyond = |since: Option<Time>, s: i64| since.is_some_and(|at| now.since(at) > Span::from_s(s + 600));
         for row in model.rows(Table::Allocs).filter(|r| text(r, "client") == Some("unknown")) {
@@ -354,18 +351,30 @@ impl Check {
     }
 }
 
-/// Whether EC2 was short of every offering of a size when a run began, as the control table says.
+/// Whether EC2 refused every offering of a size when a run began, as the control table says.
 fn was_short(caller: &Caller, model: &Model, policy: &Policy, size: &Size) -> bool {
     let markets = [size.market, Market::OnDemand];
     let markets = markets.iter().take(if size.fallback == Fallback::OnDemand { 2 } else { 1 });
     let any = vec!["any".to_owned()];
     let places = if policy.launch.subnets.is_empty() { &any } else { &policy.launch.subnets };
     let is_short = |market: &Market, place: &String| {
-        let key = ControlKey::Shortage(format!("{market}#{}#{place}", size.instance_type));
-        model.get(&control_key(&key)).is_some_and(|row| {
+        let offering = Offering {
+            size: size.name.clone(),
+            instance_type: size.instance_type.clone(),
+            market: *market,
+            subnet_id: (place != "any").then(|| place.clone()),
+            zone: None,
+            template: policy.launch.template.clone().unwrap_or_default(),
+            template_version: None,
+            price_per_hour: size.price_per_hour,
+            capacity: size.capacity,
+        };
+        model.rows(Table::Control).any(|row| {
             let until = time(row, "until_at");
             let since = until.map(|until| until - Span::from_s(count(row, "wait_s")));
-            until.is_some_and(|at| at > caller.began()) && since.is_some_and(|at| at < caller.began())
+            text(row, "key").is_some_and(|key| covers(key, &offering))
+                && until.is_some_and(|at| at > caller.began())
+                && since.is_some_and(|at| at < caller.began())
         })
     };
     markets.into_iter().all(|market| places.iter().all(|place| is_short(market, place)))

@@ -183,12 +183,12 @@ impl Check {
     }
 
     /// No instance is terminated whose record, or an alloc on which, cannot be read.
-    pub(super) fn invariant_no_unreadable_node_is_terminated(&self, caller: &Caller, real: &Real) {
+    pub(super) fn invariant_no_unreadable_node_is_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
         let node = real.node_id;
         let record = self.finds(caller, |one| one.slot() == Some(node.slot()));
         let alloc = self.finds(caller, |one| one.alloc().is_some() && one.node() == Some(node));
         // A drain's deadline, or EC2, may end an alloc that nobody can read.
-        let row = self.row(&node_key(node.slot())).filter(|row| node_id(row) == Some(node));
+        let row = model.get(&node_key(node.slot())).cloned().filter(|row| node_id(row) == Some(node));
         let drained = row.is_some_and(|row| row.contains_key("drain_by_at"));
         if record || (alloc && !drained) {
             let what = format!("{} terminates {real:?}", caller.name());

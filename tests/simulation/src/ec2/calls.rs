@@ -216,7 +216,7 @@ impl ById for Naming<'_> {
             if matches!(real.instance.state, InstanceState::Terminated | InstanceState::ShuttingDown) {
                 continue;
             }
-            ec2.check.terminating(&caller, &real);
+            ec2.check.terminating(&ec2.check.tables(), &caller, &real);
             core.count("an instance was terminated");
             let slow = core.happens(Fault::TerminatesSlowly);
             let after_s = if slow { core.of(Fault::TerminatesSlowly, 60, 1200) } else { core.between(5, 60) };

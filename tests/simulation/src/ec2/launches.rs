@@ -4,17 +4,61 @@
 //! caller waits may still be carried out.
 //! Does not: boot an instance (`life` does).
 
-use super::{Ec2, Real, Region};
+use super::{Ec2, Real, Refused, Region};
 use crate::caller::Caller;
 use crate::check::cloud::nodes_of;
 use crate::core::{Fault, lock};
-use model::Offering;
-use model::cloud::{Instance, InstanceState, LaunchError};
+use model::cloud::{Instance, InstanceState, LaunchError, Refusal};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::Span;
+use model::words::Reach;
+use model::{Class, Offering};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What EC2 does not accept, and how wide that is.
+const REFUSED: &[(Reach, Class, &str)] = &[
+    (Reach::Market, Class::Refused, "AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
+    (Reach::Subnet, Class::Refused, "InvalidSubnetID.NotFound"),
+    (Reach::Subnet, Class::Short, "InsufficientFreeAddressesInSubnet"),
+    (Reach::Template, Class::Refused, "InvalidAMIID.Unavailable"),
+    (Reach::Request, Class::Refused, "InvalidParameterValue"),
+    (Reach::Request, Class::Wrong, "InvalidUserData.Malformed"),
+];
+
+/// The quotas that can be reached.
+const QUOTAS: &[(Reach, Class, &str)] = &[
+    (Reach::Family, Class::Quota, "VcpuLimitExceeded"),
+    (Reach::Type, Class::Quota, "InstanceLimitExceeded"),
+    (Reach::Market, Class::Quota, "MaxSpotFleetRequestCountExceeded"),
+];
+
+fn refusal(reach: Reach, class: Class, code: &str) -> Refusal {
+    Refusal { reach, class, message: format!("{code} (simulated)") }
+}
+
+impl Refused {
+    /// Whether the refusal is about a launch of this offering.
+    fn is_about(&self, offering: &Offering) -> bool {
+        let like = &self.like;
+        let same_market = like.market == offering.market;
+        let same_type = same_market && like.instance_type == offering.instance_type;
+        let same_place = like.subnet_id == offering.subnet_id;
+        match self.refusal.reach {
+            Reach::Account => true,
+            Reach::Market => same_market,
+            // Each simulated type is a family.
+            Reach::Family | Reach::Type => same_type,
+            Reach::Subnet => same_place,
+            Reach::Template => {
+                (&like.template, like.template_version) == (&offering.template, offering.template_version)
+            }
+            Reach::Offering => same_type && same_place,
+            Reach::Request => same_market && like.size == offering.size && same_place,
+        }
+    }
+}
 
 impl Ec2 {
     /// One launch call.
@@ -63,8 +107,8 @@ impl Ec2 {
             Ok(Ok(result)) => result,
             _ => Err(LaunchError::Lost("no answer in 25 s (simulated)".into())),
         };
-        let has_none =
-            matches!(result, Err(LaunchError::Capacity(_) | LaunchError::Quota(_) | LaunchError::BadRequest(_)));
+        // Any other refusal of a repeated call says nothing about the first one.
+        let has_none = matches!(&result, Err(LaunchError::Refused(refusal)) if refusal.is_after_token());
         nodes.iter().for_each(|node| caller.was_answered(*node, has_none));
         if let Err(error) = &result
             && !matches!(error, LaunchError::Lost(_) | LaunchError::Throttled(_))
@@ -86,7 +130,7 @@ impl Ec2 {
             }
             if !without.is_empty() {
                 core.count("a batch was cut short");
-                caller.was_told(&offering, &LaunchError::Capacity(String::new()), core.now());
+                caller.was_told(&offering, &Refusal::short("").into(), core.now());
             }
         }
         result
@@ -118,15 +162,15 @@ impl Ec2 {
             }
             return Ok((known.into_iter().map(|r| r.instance.clone()).collect(), false));
         }
-        self.check.launching(caller, request, token);
+        self.check.launching(&self.check.tables(), caller, request, token);
         self.refuse(&mut region, &request.offering, zone)?;
         let mut nodes = nodes_of(request);
         if nodes.is_empty() {
-            return Err(LaunchError::BadRequest("no node id".into()));
+            return Err(refusal(Reach::Request, Class::Wrong, "no node id").into());
         }
         let room = self.core.scenario.quota.saturating_sub(region.live());
         if nodes.len() > room && self.core.maybe(0.5) {
-            return Err(LaunchError::Quota("VcpuLimitExceeded (simulated)".into()));
+            return Err(refusal(Reach::Account, Class::Quota, "InstanceLimitExceeded").into());
         }
         nodes.truncate(room);
         if nodes.len() > 1 && self.core.happens(Fault::BatchCutShort) {
@@ -142,23 +186,31 @@ impl Ec2 {
         Ok((launched, true))
     }
 
-    /// The errors that EC2 answers a launch with: a wrong request, the account's limit, no capacity.
+    /// The errors that EC2 answers a launch with: a refusal of some part of it, the account's limit, no capacity.
     fn refuse(&self, region: &mut Region, offering: &Offering, zone: &str) -> Result<(), LaunchError> {
         let now = self.core.now();
-        if self.core.happens(Fault::BadRequest) {
-            return Err(LaunchError::BadRequest("InvalidParameterValue (simulated)".into()));
+        for (fault, kinds) in [
+            (Fault::BadRequest, REFUSED),
+            (Fault::LaunchNotAllowed, &[(Reach::Account, Class::Refused, "AuthFailure")]),
+            (Fault::Quota, QUOTAS),
+        ] {
+            if self.core.happens(fault) {
+                let n = self.core.of(fault, 0, kinds.len() as i64 - 1);
+                let until = now + Span::from_s(self.core.of(fault, 30, 900));
+                let kind = usize::try_from(n).ok().and_then(|n| kinds.get(n));
+                let refused = kind.map(|(reach, class, code)| refusal(*reach, *class, code));
+                region.refusals.extend(refused.map(|refusal| Refused { refusal, like: offering.clone(), until }));
+            }
         }
-        if self.core.happens(Fault::LaunchNotAllowed) {
-            region.not_allowed_until = Some(now + Span::from_s(self.core.of(Fault::LaunchNotAllowed, 30, 900)));
+        region.refusals.retain(|refused| now < refused.until);
+        if let Some(refused) = region.refusals.iter().find(|refused| refused.is_about(offering)) {
+            return Err(refused.refusal.clone().into());
         }
-        if region.not_allowed_until.is_some_and(|until| now < until) {
-            return Err(LaunchError::NotAllowed("AuthFailure (simulated)".into()));
+        if region.live() >= self.core.scenario.quota {
+            return Err(refusal(Reach::Account, Class::Quota, "InstanceLimitExceeded").into());
         }
-        if self.core.happens(Fault::Quota) {
-            region.quota_until = Some(now + Span::from_s(self.core.of(Fault::Quota, 30, 900)));
-        }
-        if region.quota_until.is_some_and(|until| now < until) || region.live() >= self.core.scenario.quota {
-            return Err(LaunchError::Quota("InstanceLimitExceeded (simulated)".into()));
+        if self.core.scenario.gone_subnet.is_some() && self.core.scenario.gone_subnet == offering.subnet_id {
+            return Err(refusal(Reach::Subnet, Class::Refused, "InvalidSubnetID.NotFound").into());
         }
         let place = (offering.instance_type.clone(), zone.to_owned(), offering.market);
         if self.core.happens(Fault::Shortage) {
@@ -167,7 +219,7 @@ impl Ec2 {
         }
         let never = self.core.scenario.never_had.as_ref() == Some(&place.0);
         if never || region.shortages.get(&place).is_some_and(|until| now < *until) {
-            return Err(LaunchError::Capacity("InsufficientInstanceCapacity (simulated)".into()));
+            return Err(refusal(Reach::Offering, Class::Short, "InsufficientInstanceCapacity").into());
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ impl Machine {
                 return true;
             }
             Answer::Refused(ErrorCode::Gone) => {
-                self.check.told_gone(self.file.node_id);
+                self.check.told_gone(&self.check.tables(), self.file.node_id);
                 return false;
             }
             Answer::Refused(ErrorCode::WrongIncarnation) => {
@@ -125,8 +125,7 @@ impl Machine {
                 let lie = AllocUpdate {
                     alloc_id: other,
                     client: model::ClientStatus::Complete,
-                    exit_code: Some(0),
-                    message: None,
+                    cause: Some(model::EndCause::Exited { code: 0 }),
                     log_tail: None,
                     tail_switches: Default::default(),
                 };
@@ -170,6 +169,7 @@ impl Machine {
                 kind: if handle.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
                 label: label.clone(),
                 parent: None,
+                stays: None,
             })
             .collect();
         let partial = self.core.happens(Fault::ListingPartial);
@@ -256,7 +256,7 @@ impl Machine {
             return false;
         }
         let label = self.disk.handles.remove(handle).flatten();
-        self.check.destroying(self.file.node_id, handle, label.as_deref());
+        self.check.destroying(&self.check.tables(), self.file.node_id, handle, label.as_deref());
         self.core.tell(|| self.name(), || format!("destroys {handle}"));
         self.write_ground();
         true

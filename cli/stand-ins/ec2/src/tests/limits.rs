@@ -128,6 +128,24 @@ async fn the_nth_call_of_an_action_fails_on_demand() {
 }
 
 #[tokio::test]
+async fn launches_of_one_type_market_and_subnet_fail_so_many_times() {
+    let bench = Bench::new(Ec2Settings::default()).await;
+    let fault = json!({"fail": [{"action": "RunInstances", "code": "VcpuLimitExceeded", "times": 2, "market": "spot",
+        "instance_type": "g5.xlarge", "subnet_id": "subnet-local"}]});
+    bench.exchange("POST /_stand-in/faults", fault.to_string().as_bytes()).await.unwrap();
+    let spot = ("InstanceMarketOptions.MarketType", "spot");
+    let (gpu, subnet) = (("InstanceType", "g5.xlarge"), ("SubnetId", "subnet-local"));
+    for others in [&[gpu, subnet][..], &[spot, subnet], &[spot, gpu]] {
+        bench.run(others).await.ok();
+    }
+    for _ in 0..2 {
+        bench.run(&[spot, gpu, subnet]).await.is_refused(400, "VcpuLimitExceeded");
+    }
+    bench.run(&[spot, gpu, subnet]).await.ok();
+    assert_eq!(bench.ec2.faults(), Faults::default());
+}
+
+#[tokio::test]
 async fn faults_are_read_and_set_over_http() {
     let bench = Bench::new(Ec2Settings::default()).await;
     let faults = json!({"max_instances": 3, "stuck": ["i-*"], "lost_as": "internal_error"}).to_string();

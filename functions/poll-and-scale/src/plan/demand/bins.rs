@@ -53,6 +53,14 @@ impl Bin<'_> {
         instance_type.is_none_or(|t| t == self.instance_type) && market.is_none_or(|m| m == self.market)
     }
 
+    /// The node, if it exists.
+    const fn node(&self) -> Option<NodeId> {
+        match self.at {
+            At::Ready(node) | At::Booting(node) => Some(node),
+            At::New(_) => None,
+        }
+    }
+
     /// Whether a job that runs something may be placed in this bin.
     pub(super) const fn is_open(&self) -> bool {
         !self.taken && !self.busy && !self.blocked
@@ -179,7 +187,7 @@ impl<'a> Bins<'a> {
     }
 
     /// The bins for members of the job, at most so many: for a demand, first the nodes that are busy for it; then those that
-    /// fit, in the order of [`Bin::preference`].
+    /// fit, in the order of [`Bin::preference`], but with the nodes on which the job was lost behind the others.
     pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Vec<usize> {
         let mut found = if job.demand { self.busy_for(job, most) } else { Vec::new() };
         let kind = Kind::of(job);
@@ -190,7 +198,13 @@ impl<'a> Bins<'a> {
         let Some(shelf) = self.shelves.get(known) else { return found };
         let fits = |n: &usize| self.all.get(*n).is_some_and(|bin| bin.fits(job));
         let lacking = most.saturating_sub(found.len());
-        found.extend(shelf.candidates(job.capacity).filter(fits).take(lacking));
+        let lost_on = &job.tries.lost_on;
+        let mut fitting: Vec<usize> =
+            shelf.candidates(job.capacity).filter(fits).take(lacking.saturating_add(lost_on.len())).collect();
+        // Another ready node comes before one on which the job was lost, and such a node comes before one that boots.
+        let was_lost_on = |n: usize| self.all.get(n).and_then(Bin::node).is_some_and(|id| lost_on.contains(&id));
+        fitting.sort_by_key(|n| (*n >= self.ready, was_lost_on(*n)));
+        found.extend(fitting.into_iter().take(lacking));
         found
     }
 

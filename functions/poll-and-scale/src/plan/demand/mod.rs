@@ -121,6 +121,15 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followe
             }
             continue;
         }
+        // A job that waits before its next try reserves nothing: others use the room meanwhile.
+        if let Want::Job(job) = want
+            && let Some(at) = job.retry_at(view.now)
+        {
+            let why = job.tries.cause.as_ref().map(ToString::to_string).unwrap_or_default();
+            let reason = Reason::RetryWaits { why, left: at.since(view.now) };
+            served.waiting.push((want, Waits::Because([reason].into())));
+            continue;
+        }
         // A job that waits for its array reserves nothing: the room that it needs is used by the rest of its array.
         if let Want::Job(job) = want
             && let Err(reason) = arrays.admit(job)

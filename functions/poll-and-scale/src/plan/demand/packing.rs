@@ -14,7 +14,6 @@ use super::shelf::Kind;
 use model::control::ControlKey;
 use model::explain::{SetNote, name_of};
 use model::ids::{JobId, NodeId};
-use model::limits::Limit;
 use model::policy::Size;
 use model::reason::Reason;
 use model::{Capacity, Intent, JobSummary, Life, Market, NodeRecord, NodeState, NodeStatus, Offering, Usd};
@@ -75,7 +74,6 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) by_size: BTreeMap<&'a str, u32>,
     /// How many of them are launches of this plan.
     new_by_size: BTreeMap<&'a str, u32>,
-    pub(super) paused: Option<Limit>,
     heed: Heed,
     /// Whether a job, or the minimum, waits for the end of a pause or a shortage.
     pub(super) held_up: bool,
@@ -138,7 +136,6 @@ impl Blocked {
 
 impl<'v, 'a> Packing<'v, 'a> {
     pub(super) fn new(view: &'v View<'a>, heed: Heed) -> Self {
-        let control = &view.seen.control;
         let mut packing = Self {
             view,
             sizes: Sizes::new(&view.seen.policy),
@@ -148,7 +145,6 @@ impl<'v, 'a> Packing<'v, 'a> {
             spent: Usd::ZERO,
             by_size: BTreeMap::new(),
             new_by_size: BTreeMap::new(),
-            paused: control.launch_pause(view.now),
             heed,
             held_up: false,
             tried: BTreeMap::new(),
@@ -173,8 +169,8 @@ impl<'v, 'a> Packing<'v, 'a> {
                 packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
                 leaving_by_size.add(&life.offering.size);
             }
-            // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place.
-            // It gets no work.
+            // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place,
+            // also if it is down already. It gets no work.
             let doubted = view.is_doubted(life.node_id);
             let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
             if ((silent || gives_up(view, record)) && !doubted)
@@ -186,9 +182,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 continue;
             }
             let at = match (&record.state, record.status()) {
-                (NodeState::InUse(_), Some(NodeStatus::Ready | NodeStatus::Syncing)) if doubted => {
-                    At::Booting(life.node_id)
-                }
+                (NodeState::InUse(_), Some(_)) if doubted => At::Booting(life.node_id),
                 (NodeState::InUse(_), Some(NodeStatus::Ready)) => At::Ready(life.node_id),
                 (NodeState::InUse(_), Some(NodeStatus::Syncing)) | (NodeState::Assigned(_), _) => {
                     At::Booting(life.node_id)
@@ -288,21 +282,17 @@ impl<'v, 'a> Packing<'v, 'a> {
         let mut blocked = Blocked { wait: Wait::Pause, why: Vec::new() };
         let mut ways: Vec<Offering> = Vec::new();
         let mut cheapest = None;
-        if let Some(limit) = &self.paused {
-            blocked.add(limit.reason(now));
-        } else {
-            for size in sizes {
-                // Room does not help a size for which EC2 has no capacity now.
-                let (of_size, refused) = self.attempts(size, asked);
-                if of_size.is_empty() {
-                    refused.into_iter().for_each(|reason| blocked.add(reason));
-                } else if let Some(cap) = self.cap_on(size) {
-                    blocked.wait = Wait::Room;
-                    blocked.add(cap);
-                } else {
-                    cheapest = cheapest.or(Some(*size));
-                    ways.extend(of_size);
-                }
+        for size in sizes {
+            // Room does not help a size that EC2 does not launch now.
+            let (of_size, refused) = self.attempts(size, asked);
+            if of_size.is_empty() {
+                refused.into_iter().for_each(|reason| blocked.add(reason));
+            } else if let Some(cap) = self.cap_on(size) {
+                blocked.wait = Wait::Room;
+                blocked.add(cap);
+            } else {
+                cheapest = cheapest.or(Some(*size));
+                ways.extend(of_size);
             }
         }
         if ways.is_empty() && blocked.wait == Wait::Pause && self.heed == Heed::Caps {
@@ -423,6 +413,17 @@ impl<'v, 'a> Packing<'v, 'a> {
         self.bins.len().try_into().unwrap_or(u32::MAX)
     }
 
+    /// How many nodes count as there because a brake holds them, although they are down. They keep no other node from
+    /// counting for the minimum.
+    fn down_nodes(&self) -> u32 {
+        let is_down = |node: NodeId| {
+            let status = self.view.node(node).and_then(NodeRecord::status);
+            matches!(status, Some(NodeStatus::Disconnected | NodeStatus::Down))
+        };
+        let down = self.bins.iter().filter(|b| matches!(b.at, At::Booting(node) if is_down(node)));
+        u32::try_from(down.count()).unwrap_or(u32::MAX)
+    }
+
     /// How many launches are beyond `launch.max_per_run`.
     pub(super) fn later(&self) -> u32 {
         u32::try_from(self.new.len()).unwrap_or(u32::MAX).saturating_sub(self.view.seen.policy.launch.max_per_run)
@@ -467,7 +468,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         Needs {
             for_sets: for_sets.collect(),
             used: used.collect(),
-            usable: self.usable_nodes().saturating_sub(self.later()),
+            usable: self.usable_nodes().saturating_sub(self.later()).saturating_sub(self.down_nodes()),
             room: self.room.unwrap_or_default(),
             outgrown: self.outgrown.clone(),
             more_may_come: self.view.seen.queue.part.is_some() && self.has_served,

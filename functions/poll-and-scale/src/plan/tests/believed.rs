@@ -3,10 +3,13 @@
 use super::*;
 use model::NewLife;
 use model::batch::Batch;
-use model::cloud::{BATCH_TAG, Instance, LaunchError, NODE_TAG};
+use model::cloud::{BATCH_TAG, Instance, NODE_TAG, Refusal};
 use model::control::{ControlKey, EntryRow};
 use model::ids::NodeId;
+use model::refusal::Scope;
 use model::time::Span;
+use model::words::Reach;
+use model::{Class, Offering};
 
 /// `n` ready nodes with a lease until 150 s, and a minimum of as many.
 fn fleet(n: u32) -> Given {
@@ -73,6 +76,36 @@ fn a_share_that_falls_silent_in_several_runs_is_judged_as_one() {
 }
 
 #[test]
+fn a_fleet_of_one_or_two_doubts_our_own_outage_and_believes_a_death_in_the_end() {
+    for (nodes, busy) in [(1, false), (1, true), (2, false), (2, true)] {
+        let mut given = given(json!({"nodes": {"min": nodes}}));
+        for n in 0..nodes {
+            given = if busy { given.working(n) } else { given.node(fixtures::ready(n)) };
+        }
+        given.seen.allocs.iter_mut().for_each(|a| a.failure_policy.replace = true);
+        let note = |since: i64, before: i64| {
+            let mut noted = EntryRow::new(&ControlKey::Ingest);
+            (noted.since_at, noted.before_at) = (Some(at(since)), Some(at(before)));
+            noted
+        };
+        // heartbeat-ingest took the last heartbeats at 60 s, and nobody's since then.
+        given.seen.control.put(note(60, 0));
+        assert_eq!(given.actions(at(160)), ["hold_back cluster"], "{nodes} nodes, busy: {busy}");
+        let leases = ControlKey::Brake(model::BrakeKind::Leases);
+        given.seen.control.put(EntryRow { since_at: Some(at(160)), ..entry(&leases, 5000) });
+        let gone = |given: &Given, s: i64| given.count(at(s), "mark_down") + given.count(at(s), "disconnect");
+        assert_eq!(gone(&given, 160 + 1799), 0, "{nodes} nodes, busy: {busy}");
+        assert_eq!(gone(&given, 160 + 1800), 1, "{nodes} nodes, busy: {busy}");
+        // Another node is heard. It shows whether heartbeat-ingest worked when the others should have called.
+        let mut given = given.witnessed();
+        given.seen.control.put(note(170, 110));
+        assert_eq!(gone(&given, 180), 0, "{nodes} nodes, busy: {busy}: the first heartbeat after a gap");
+        given.seen.control.put(note(230, 170));
+        assert_eq!(gone(&given, 240), nodes as usize, "{nodes} nodes, busy: {busy}");
+    }
+}
+
+#[test]
 fn a_second_outage_is_doubted_like_the_first_one() {
     let mut given = fleet(5);
     given.seen.policy.nodes.min = 0;
@@ -120,8 +153,6 @@ fn a_fleet_does_not_become_small_in_the_moment_in_which_its_instances_end() {
     // Three of five nodes lose their zone while heartbeat-ingest is down. The leases of the others end one by one.
     let mut given = fleet(5);
     given.seen.policy.nodes.min = 0;
-    let policy = given.seen.policy.heartbeat.clone();
-    assert_eq!(policy.brake_min, 3, "two nodes alone are a small fleet");
     for (n, instance) in given.seen.instances.iter_mut().enumerate() {
         instance.state = if n < 3 { InstanceState::ShuttingDown } else { InstanceState::Running };
     }
@@ -258,7 +289,7 @@ fn no_copy_for_a_node_that_is_back() {
 
 #[test]
 fn no_launch_is_repeated_while_failed_starts_pause_launching() {
-    let mut given = given(json!({})).unlisted(fixtures::assigned(0));
+    let mut given = given(json!({})).unlisted(fixtures::assigned(0)).job(5, whole);
     assert_eq!(given.actions(at(400)), ["relaunch slot#0"]);
     given.seen.control.put(entry(&ControlKey::FailedStarts, 1000));
     assert_eq!(given.actions(at(400)), ["hold_back slot#0"]);
@@ -268,14 +299,50 @@ fn no_launch_is_repeated_while_failed_starts_pause_launching() {
 }
 
 #[test]
-fn a_quota_pause_ends_when_something_terminates() {
-    let mut given = given(json!({})).job(5, whole);
-    given.seen.control.put(entry(&ControlKey::Quota, 1000));
-    assert_eq!(given.count(at(400), "launch"), 0);
-    let after = given.seen.control.quota().after_termination(at(400)).unwrap();
-    given.seen.control.put(model::control::Entry::row(&after).clone());
-    assert_eq!(given.count(at(400), "launch"), 1);
-    assert_eq!(given.seen.control.quota().after_termination(at(400)), None, "there is no pause to end");
+fn a_launch_without_an_answer_is_repeated_only_if_somebody_needs_the_node() {
+    let nobody = given(json!({})).unlisted(fixtures::assigned(0));
+    assert_eq!(nobody.actions(at(400)), ["hold_back slot#0"]);
+    assert_eq!(nobody.clone().job(5, whole).actions(at(400)), ["relaunch slot#0"], "a job needs it");
+    let minimum = given(json!({"nodes": {"min": 2}})).unlisted(fixtures::assigned(0)).unlisted(fixtures::assigned(1));
+    assert_eq!(minimum.actions(at(400)), ["relaunch slot#0", "relaunch slot#1"], "the minimum needs both");
+    let one = given(json!({"nodes": {"min": 1}})).unlisted(fixtures::assigned(0)).unlisted(fixtures::assigned(1));
+    assert_eq!(one.actions(at(400)), ["relaunch slot#0", "hold_back slot#1"], "the minimum needs one");
+    // An idle node is not shut down in favour of one that will not come.
+    let idle = given(json!({"nodes": {"min": 1}})).node(idle_long(0)).unlisted(fixtures::assigned(1));
+    assert_eq!(idle.count(at(900), "shut_down"), 0, "{:?}", idle.actions(at(900)));
+    // If EC2 launched it after all, it is bound. If not, it is given up as any other launch.
+    let mut bound = nobody.clone();
+    bound.seen.instances.push(fixtures::running("i-0", &fixtures::assigned(0)));
+    assert_eq!(bound.actions(at(400)), ["bind_instance slot#0"]);
+    let mut unseen = nobody;
+    unseen.seen.nodes[0] = unseen.seen.nodes[0].note_unlisted(Some(at(1800)), at(1800)).unwrap();
+    assert_eq!(unseen.actions(at(1900)), ["abandon slot#0"]);
+}
+
+#[test]
+fn a_refusal_of_one_scope_keeps_nobody_else_from_launching() {
+    // The job at the head of the queue needs a GPU, and the quota of GPUs is reached. All others fit the size `small`.
+    let sizes = json!([
+        {"name": "small", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "gpu", "instance_type": "g5.xlarge", "vcpus": 2, "memory_mib": 8192, "gpus": 1, "price_per_hour": 1}]);
+    let gpu = |s: &mut JobSpec| (s.gpus, s.priority) = (1, 900);
+    let given = given(json!({"size": sizes})).job(5, gpu).job(6, whole).job(7, whole);
+    let gpu = Offering { size: "gpu".into(), instance_type: "g5.xlarge".into(), ..fixtures::offering() };
+    for (reach, launches) in [
+        (Reach::Account, 0),
+        (Reach::Market, 0),
+        (Reach::Family, 2),
+        (Reach::Type, 2),
+        (Reach::Offering, 2),
+        (Reach::Request, 2),
+    ] {
+        let mut refused = given.clone();
+        let error = Refusal { reach, class: Class::Quota, message: "VcpuLimitExceeded".into() }.into();
+        let change = refused.seen.control.after_refusal(&gpu, &error, &refused.seen.policy, 1, at(100)).unwrap();
+        refused.seen.control.put(change.after);
+        assert_eq!(refused.count(at(101), "launch"), launches, "{reach}");
+        assert_eq!(refused.count(at(160), "launch"), 3, "{reach}: it is tried again");
+    }
 }
 
 #[test]
@@ -349,13 +416,14 @@ fn windows_count_from_the_launch_that_ec2_shows() {
 #[test]
 fn a_refusal_of_our_credentials_pauses_launching_and_blames_no_size() {
     let mut given = given(json!({})).job(5, whole);
-    let error = LaunchError::NotAllowed("RequestExpired: the clock is wrong".into());
+    let refusal = Refusal { reach: Reach::Account, class: Class::Refused, message: "RequestExpired: the clock".into() };
+    let error = refusal.into();
     let change = given.seen.control.after_refusal(&fixtures::offering(), &error, &given.seen.policy, 1, at(100));
     let change = change.unwrap();
-    assert_eq!((change.key, change.after.policy_version), (ControlKey::NotAllowed, None));
+    assert_eq!((change.key, change.after.policy_version), (ControlKey::Limit(Class::Refused, Scope::ACCOUNT), None));
     given.seen.control.put(change.after);
     assert_eq!(given.count(at(101), "launch"), 0);
-    assert_eq!(given.count(at(100) + Span::from_s(60), "launch"), 1);
+    assert_eq!(given.count(at(100) + Span::from_s(30), "launch"), 1);
 }
 
 /// A batch of four, claimed at 0 s; EC2 has not answered. Slot 1 has another life since.
@@ -368,8 +436,11 @@ fn the_call_of_a_batch_is_repeated_only_while_all_its_nodes_have_their_slots() {
         let life = NewLife { node_id, batch: batch.clone(), ..fixtures::new_life(n) };
         NodeRecord::assign(fixtures::slot(n), None, life, at(0), "a job needs it").unwrap()
     };
-    let whole = (0..4).map(of).fold(given(json!({})), Given::unlisted);
+    let whole = (0..4).map(of).fold(given(json!({"nodes": {"min": 4}})), Given::unlisted);
     assert_eq!(whole.actions(at(61)), ["relaunch slot#0", "relaunch slot#1", "relaunch slot#2", "relaunch slot#3"]);
+    // If one node of a batch is needed, its whole call is repeated.
+    let one = (0..4).map(of).fold(given(json!({"nodes": {"min": 1}})), Given::unlisted);
+    assert_eq!(one.count(at(61), "relaunch"), 4);
     let mut broken = whole.clone();
     broken.seen.nodes[1] = fixtures::assigned(1);
     let held = ["hold_back slot#0", "relaunch slot#1", "hold_back slot#2", "hold_back slot#3"];
@@ -380,6 +451,6 @@ fn the_call_of_a_batch_is_repeated_only_while_all_its_nodes_have_their_slots() {
         let instance = fixtures::running(instance_id, &whole.seen.nodes[0]);
         broken.seen.instances.push(Instance { launch_index: Some(k), tags: [tag].into(), ..instance });
     }
-    let bound = ["hold_back slot#0", "relaunch slot#1", "bind_instance slot#2", "hold_back slot#3"];
+    let bound = ["bind_instance slot#2", "hold_back slot#0", "relaunch slot#1", "hold_back slot#3"];
     assert_eq!(broken.actions(at(61)), bound);
 }

@@ -2,6 +2,9 @@
 
 use super::*;
 use model::control::{ControlKey, EntryRow};
+use model::refusal::Scope;
+use model::words::Reach;
+use model::{Class, Offering};
 
 /// Two idle nodes of a size that costs 2, a cap of 4, and a size that costs 1.
 fn dear_and_idle(min: u32) -> Given {
@@ -80,10 +83,11 @@ fn a_later_job_does_not_take_what_the_price_cap_keeps_from_the_first_job() {
     assert_eq!(given.job(5, first).job(6, whole).count(at(100), "launch"), 0);
 }
 
-/// Adds an entry for a refusal of the size `large` by EC2: this size is not launched until the next policy.
+/// Adds an entry for a refusal of the size `large` by EC2: this size is not launched for a long time.
 fn without_large(mut given: Given) -> Given {
-    let key = ControlKey::BadRequest("large".into());
-    given.seen.control.put(EntryRow { policy_version: Some(1), ..EntryRow::new(&key) });
+    let large = Offering { size: "large".into(), ..fixtures::offering() };
+    let key = ControlKey::Limit(Class::Wrong, Scope::of(Reach::Request, &large));
+    given.seen.control.put(EntryRow { until_at: Some(at(9000)), ..EntryRow::new(&key) });
     given
 }
 
@@ -261,7 +265,10 @@ fn a_later_job_does_not_take_the_places_of_a_size_that_the_first_job_needs() {
 fn a_large_job_also_gets_its_node_while_launches_pause() {
     let mut given = given(json!({"nodes": {"max": 8}})).working(0);
     given.seen.allocs[0].capacity.vcpus = 1;
-    given.seen.control.put(EntryRow { until_at: Some(at(9000)), ..EntryRow::new(&ControlKey::Quota) });
+    given
+        .seen
+        .control
+        .put(EntryRow { until_at: Some(at(9000)), ..EntryRow::new(&ControlKey::Limit(Class::Quota, Scope::ACCOUNT)) });
     let whole = given.seen.nodes[0].life().unwrap().offering.capacity.vcpus;
     let given = given.job(5, |s| (s.vcpus, s.priority) = (whole, 900)).job(6, |s| s.vcpus = 1);
     assert_eq!(given.count(at(70), "place"), 0, "{:?}", given.actions(at(70)));

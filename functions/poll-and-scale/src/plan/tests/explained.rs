@@ -1,9 +1,11 @@
 //! Tests of the plan: why a job waits, why an idle node stays, and which limit applies.
 
 use super::*;
-use model::Offering;
 use model::control::{ControlKey, EntryRow};
 use model::node::Seen;
+use model::refusal::Scope;
+use model::words::Reach;
+use model::{Class, Offering};
 
 impl Given {
     /// With an entry of the control table that applies until second `until`.
@@ -60,13 +62,14 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
     let small = only_small(json!({}));
     let offering = || Offering { market: model::Market::OnDemand, ..fixtures::offering() };
     let refused = |mut given: Given| {
-        let row = EntryRow { policy_version: Some(1), ..EntryRow::new(&ControlKey::BadRequest("small".into())) };
+        let key = ControlKey::Limit(Class::Wrong, Scope::of(Reach::Request, &offering()));
+        let row = EntryRow { policy_version: Some(1), until_at: Some(at(3700)), ..EntryRow::new(&key) };
         given.seen.control.put(row);
         given
     };
     let mut paused = busy(json!({"size": small.clone()}));
     paused.seen.control.policy = Some(model::control::PolicyRow {
-        version: model::Version::UNWRITTEN,
+        version: model::Version::UNWRITTEN.next(),
         ..model::control::PolicyRow::new(&paused.seen.policy)
     });
     let cases = [
@@ -80,10 +83,16 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
             busy(json!({"size": only_small(json!({"max": 1}))})),
             "the 1 node that the maximum of size small allows is there",
         ),
-        (busy(json!({})).entry(ControlKey::Quota, 160), "launching pauses for 1 min: the account's limit is reached"),
-        (busy(json!({})).entry(ControlKey::Backoff, 110), "launching pauses for 10 s: EC2 throttles launches"),
         (
-            busy(json!({})).entry(ControlKey::NotAllowed, 160),
+            busy(json!({})).entry(ControlKey::Limit(Class::Quota, Scope::ACCOUNT), 160),
+            "launching pauses for 1 min: a limit of the account is reached",
+        ),
+        (
+            busy(json!({})).entry(ControlKey::Limit(Class::Throttled, Scope::ACCOUNT), 110),
+            "launching pauses for 10 s: EC2 throttles launches",
+        ),
+        (
+            busy(json!({})).entry(ControlKey::Limit(Class::Refused, Scope::ACCOUNT), 160),
             "launching pauses for 1 min: EC2 does not accept our credentials or permissions",
         ),
         (busy(json!({})).entry(ControlKey::FailedStarts, 160), "launching pauses for 1 min: 0 starts failed in a row"),
@@ -91,7 +100,7 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
             busy(json!({"size": small.clone()})).entry(ControlKey::shortage_of(&offering()), 280),
             "EC2 is short of on_demand m7a.large any: the next try is in 3 min",
         ),
-        (refused(paused), "EC2 refuses to launch size small until a new policy is set"),
+        (refused(paused), "EC2 refuses launches with size small on_demand any: the next try is in 1 h"),
     ];
     for (given, why) in cases {
         assert_eq!(given.waits(at(100)), [format!("job 5 waits: {why}")]);
@@ -106,12 +115,12 @@ fn what_a_pause_keeps_from_being_launched_is_still_wanted() {
     let one = vec![("small".to_owned(), 1)];
     let three = vec![("small".to_owned(), 3)];
     assert_eq!((given.count(at(100), "launch"), given.wanted(at(100))), (2, three.clone()));
-    let paused = given.clone().entry(ControlKey::Quota, 160);
+    let paused = given.clone().entry(ControlKey::Limit(Class::Quota, Scope::ACCOUNT), 160);
     assert_eq!((paused.count(at(100), "launch"), paused.wanted(at(100))), (0, three));
     // One of the three is ready.
     assert_eq!((plan(&given.seen, at(100)).unready, plan(&paused.seen, at(100)).unready), (2, 2));
     // What a cap does not allow is not wanted.
-    let mut capped = given.entry(ControlKey::Quota, 160);
+    let mut capped = given.entry(ControlKey::Limit(Class::Quota, Scope::ACCOUNT), 160);
     capped.seen.policy.nodes.max = 1;
     assert_eq!((capped.wanted(at(100)), plan(&capped.seen, at(100)).unready), (one, 0));
 }

@@ -10,7 +10,7 @@ use model::control::{ControlKey, Entry, EntryRow, IngestSummary};
 use model::policy::LONGEST_JITTER;
 use std::collections::BTreeSet;
 
-const SIZES: [u32; 8] = [3, 4, 5, 6, 8, 10, 25, 100];
+const SIZES: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 25, 100];
 const PHASES: u64 = 100;
 /// The outage begins when the fleet has called for a while.
 const BEGIN_S: f64 = 400.0;
@@ -216,15 +216,17 @@ fn noticed_after(fleet: Fleet, nodes: u32, dead: u32, minutes: u32) -> (f64, f64
 fn trouble_that_is_real_is_acted_on() {
     for fleet in [Fleet::Busy, Fleet::Idle] {
         // Others prove that heartbeat-ingest works: a lease, the proof, and a run.
-        for (nodes, dead) in [(3, 1), (4, 1), (10, 1), (10, 3), (25, 3), (100, 3)] {
+        for (nodes, dead) in [(2, 1), (3, 1), (4, 1), (10, 1), (10, 3), (25, 3), (100, 3)] {
             let (median, worst) = noticed_after(fleet, nodes, dead, 15);
             println!("{dead} of {nodes} {fleet:?} nodes dead: noticed after {median:.0} s, at worst {worst:.0} s");
             assert!(worst <= 420.0, "{dead} of {nodes} {fleet:?}: {worst}");
         }
         // Nobody proves it: `heartbeat.blackout_s` is half an hour.
-        let (median, worst) = noticed_after(fleet, 10, 10, 50);
-        println!("10 of 10 {fleet:?} nodes dead: noticed after {median:.0} s, at worst {worst:.0} s");
-        assert!((1800.0..2400.0).contains(&median) && worst < 2400.0, "{fleet:?}: {median} {worst}");
+        for nodes in [1, 2, 10] {
+            let (median, worst) = noticed_after(fleet, nodes, nodes, 50);
+            println!("all {nodes} {fleet:?} nodes dead: noticed after {median:.0} s, at worst {worst:.0} s");
+            assert!((1800.0..2400.0).contains(&median) && worst < 2400.0, "{nodes} {fleet:?}: {median} {worst}");
+        }
     }
 }
 
@@ -255,6 +257,21 @@ fn a_brake_on_absence_is_not_released_by_launches_in_place_of_what_it_holds() {
     }
     assert_eq!(given.count(at(2060), "clean"), 0, "{:?}", given.actions(at(2060)));
     assert_eq!(given.count(at(2060), "launch"), 0, "{:?}", given.actions(at(2060)));
+}
+
+#[test]
+fn what_a_brake_on_absence_holds_is_not_replaced_also_if_it_is_down() {
+    let mut given = given(json!({"nodes": {"min": 8, "max": 64}}));
+    for n in 0..8 {
+        given = given.unlisted(down(n).note_unlisted(Some(at(1000)), at(1000)).unwrap());
+    }
+    assert_eq!(given.actions(at(2000)), ["hold_back cluster"]);
+    // Nodes that were launched before the brake held stay: they are all that the minimum has.
+    for n in 8..15 {
+        given = given.node(idle_long(n));
+    }
+    let counts = ["hold_back", "clean", "launch", "shut_down"].map(|action| given.count(at(2000), action));
+    assert_eq!(counts, [1, 0, 0, 0], "{:?}", given.actions(at(2000)));
 }
 
 #[test]

@@ -5,14 +5,14 @@ use model::{Desired, JobState};
 
 #[test]
 fn hb_05_no_expiry_before_the_deadline_and_hb_04_once_after() {
-    let given = given(json!({})).working(0);
+    let given = given(json!({})).working(0).witnessed();
     assert_eq!(given.actions(at(150)), Vec::<String>::new());
     assert_eq!(given.actions(at(151)), ["disconnect slot#0"]);
 }
 
 #[test]
 fn a_silent_node_that_no_alloc_waits_for_is_down() {
-    let mut given = given(json!({})).working(0);
+    let mut given = given(json!({})).working(0).witnessed();
     given.seen.allocs[0].failure_policy.lost_after_s = 0;
     assert_eq!(given.actions(at(151)), ["mark_down slot#0"]);
 }
@@ -48,8 +48,8 @@ fn cl_18_running_waits_cl_21_pending_is_lost() {
 #[test]
 fn nothing_is_placed_on_a_node_whose_lease_expired() {
     // The node is silent, whether or not EC2 lists its instance.
-    let listed = given(json!({})).node(fixtures::ready(0)).job(5, whole);
-    let unlisted = given(json!({})).unlisted(fixtures::ready(0)).job(5, whole);
+    let listed = given(json!({})).node(fixtures::ready(0)).job(5, whole).witnessed();
+    let unlisted = given(json!({})).unlisted(fixtures::ready(0)).job(5, whole).witnessed();
     assert_eq!((listed.count(at(140), "place"), unlisted.count(at(140), "place")), (1, 1));
     for given in [listed, unlisted] {
         assert_eq!((given.count(at(1000), "place"), given.count(at(1000), "launch")), (0, 1));
@@ -130,6 +130,7 @@ fn a_silent_node_whose_instance_is_unlisted_is_disconnected_even_if_its_record_c
     // EC2 may still know the instance by id although its tags are gone. In that case no run cleans the record.
     let mut given = given(json!({})).working(0);
     given.seen.instances.clear();
+    given = given.witnessed();
     given.seen.nodes[0] = given.seen.nodes[0].note_unlisted(Some(at(1000)), at(1000)).unwrap();
     assert_eq!(given.actions(at(2000)), ["clean slot#0", "disconnect slot#0"]);
     given.seen.nodes[0] = given.seen.nodes[0].expire_lease(NodeStatus::Disconnected, at(2000), "silent").unwrap();

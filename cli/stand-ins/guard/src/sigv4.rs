@@ -1,8 +1,8 @@
-//! Checks AWS Signature Version 4, as a function URL with `AWS_IAM` does.
+//! Checks AWS Signature Version 4, as AWS's services do.
 //!
-//! Guarantees: a request without a valid signature reaches no function. Every part of the signature is checked: method,
-//! path, query, the signed headers, the body, the time, the scope, the session token.
-//! Does not: know policies; every known caller may call every function.
+//! Guarantees: every part of the signature is checked: method, path, query, the signed headers, the body, the time, the
+//! scope, the session token.
+//! Does not: know policies; every known caller may do everything. Take signatures in the query.
 //! Source: "Create a signed AWS API request" and "Signature Version 4", IAM User Guide. Written from these pages, and not
 //! from a library that signs, so that the two can disagree.
 
@@ -19,20 +19,20 @@ use subtle::ConstantTimeEq;
 pub const MAX_SKEW: Span = Span::from_s(300);
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-const SERVICE: &str = "lambda";
 
 /// Knows who has which credentials.
-pub trait UrlAuth: Debug + Send + Sync {
+pub trait Issuer: Debug + Send + Sync {
     /// The credentials with this access key id; `None` if nobody has them.
     fn issued(&self, access_key_id: &str) -> Option<Issued>;
 }
 
-/// Temporary credentials, and whose they are.
+/// Credentials, and whose they are.
 #[derive(Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Issued {
     pub secret_access_key: String,
-    pub session_token: String,
+    /// Only temporary credentials have one.
+    pub session_token: Option<String>,
     pub expires_at: Time,
     pub account: String,
     /// `arn:aws:sts::{account}:assumed-role/{role}/{session}`
@@ -58,11 +58,19 @@ pub struct Signed<'a> {
     pub body: &'a [u8],
 }
 
+/// What a signature is made for.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Scope<'a> {
+    pub region: &'a str,
+    pub service: &'a str,
+}
+
 /// The parts of the `Authorization` header.
 struct Authorization<'a> {
     access_key_id: &'a str,
     date: &'a str,
-    region: &'a str,
+    scope: Scope<'a>,
     signed_headers: &'a str,
     signature: &'a str,
 }
@@ -72,11 +80,11 @@ impl<'a> Authorization<'a> {
         let rest = text.strip_prefix(ALGORITHM)?.trim_start();
         let parts: BTreeMap<&str, &str> = rest.split(',').filter_map(|part| part.trim().split_once('=')).collect();
         let scope: Vec<&str> = parts.get("Credential")?.split('/').collect();
-        let [access_key_id, date, region, SERVICE, "aws4_request"] = *scope.as_slice() else { return None };
+        let [access_key_id, date, region, service, "aws4_request"] = *scope.as_slice() else { return None };
         Some(Self {
             access_key_id,
             date,
-            region,
+            scope: Scope { region, service },
             signed_headers: parts.get("SignedHeaders")?,
             signature: parts.get("Signature")?,
         })
@@ -84,12 +92,13 @@ impl<'a> Authorization<'a> {
 }
 
 /// The caller who signed this request; otherwise why it is refused.
-pub fn caller(request: Signed<'_>, region: &str, auth: &dyn UrlAuth, now: Time) -> Result<Issued, &'static str> {
+pub fn caller(request: Signed<'_>, scope: Scope<'_>, issuer: &dyn Issuer, now: Time) -> Result<Issued, &'static str> {
     let header = |name: &str| request.headers.get(name).and_then(|v| v.to_str().ok());
     let given = header("authorization").ok_or("Missing Authentication Token")?;
-    let given = Authorization::parse(given).ok_or("Authorization header is not a signature for this service")?;
-    if given.region != region {
-        return Err("Credential should be scoped to a valid region");
+    let given = Authorization::parse(given).ok_or("Authorization header is not a signature")?;
+    let Scope { region, service } = scope;
+    if (given.scope.region, given.scope.service) != (region, service) {
+        return Err("Credential should be scoped to a valid region and this service");
     }
     let date = header("x-amz-date").ok_or("Authorization header requires existence of a 'X-Amz-Date' header")?;
     let at = parse_date(date).ok_or("X-Amz-Date is not a valid date")?;
@@ -102,28 +111,27 @@ pub fn caller(request: Signed<'_>, region: &str, auth: &dyn UrlAuth, now: Time) 
     if at.since(now) > MAX_SKEW {
         return Err("Signature not yet current");
     }
-    let issued = auth.issued(given.access_key_id).ok_or("The security token included in the request is invalid")?;
+    let issued = issuer.issued(given.access_key_id).ok_or("The security token included in the request is invalid")?;
     if issued.expires_at < now {
         return Err("The security token included in the request is expired");
     }
-    if header("x-amz-security-token") != Some(issued.session_token.as_str()) {
+    if header("x-amz-security-token") != issued.session_token.as_deref() {
         return Err("The security token included in the request is invalid");
     }
     let signed: Vec<&str> = given.signed_headers.split(';').collect();
     // Everything that decides what the request means must be signed.
-    let must = ["host", "x-amz-date", "x-amz-security-token"];
     let amz = request.headers.keys().map(|k| k.as_str()).filter(|name| name.starts_with("x-amz-"));
-    if must.into_iter().chain(amz).any(|name| !signed.contains(&name)) {
+    if std::iter::once("host").chain(amz).any(|name| !signed.contains(&name)) {
         return Err("A required header is not signed");
     }
     if header("x-amz-content-sha256").is_some_and(|declared| declared != hash(request.body)) {
         return Err("The provided 'x-amz-content-sha256' header does not match what was computed");
     }
     let canonical = canonical_request(request, &signed, given.signed_headers).ok_or("A signed header is missing")?;
-    let scope = format!("{}/{region}/{SERVICE}/aws4_request", given.date);
+    let scope = format!("{}/{region}/{service}/aws4_request", given.date);
     let text = format!("{ALGORITHM}\n{date}\n{scope}\n{}", hash(canonical.as_bytes()));
     let mut key = mac(format!("AWS4{}", issued.secret_access_key).as_bytes(), given.date.as_bytes());
-    for part in [region, SERVICE, "aws4_request"] {
+    for part in [region, service, "aws4_request"] {
         key = mac(&key, part.as_bytes());
     }
     let right = hex(&mac(&key, text.as_bytes()));

@@ -1,0 +1,163 @@
+//! Whether this node can start work, and what it tells the control plane if it cannot.
+//!
+//! Guarantees: a node whose disk takes no files says so before it gets work, or with the first alloc that it cannot start; a
+//! node that could not start two allocs one after the other says so too. Both end by themselves: as soon as the disk takes
+//! files again, and after a pause that doubles until an alloc is started.
+//! Does not: start anything, or stop what runs.
+
+use model::ids::AllocId;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// So many allocs that could not be started, one after the other, are no accident.
+const TOO_MANY: usize = 2;
+
+/// Two failed starts that are longer apart have nothing to do with each other.
+const APART: Duration = Duration::from_secs(3600);
+
+/// How long the node takes no work after too many failed starts, at first. This is longer than it usually takes to replace it.
+const FIRST_PAUSE: Duration = Duration::from_secs(600);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4 * 3600);
+
+/// How often the disk is tried: while it works, and while it does not.
+const TRY_EVERY: Duration = Duration::from_secs(60);
+const TRY_SOON: Duration = Duration::from_secs(2);
+
+/// The room that a start needs, about.
+const BYTES: usize = 64 << 10;
+
+/// How starts went lately.
+#[derive(Debug)]
+pub struct Fitness {
+    /// Why the disk takes no files.
+    disk: Option<String>,
+    tried_at: Option<Instant>,
+    /// The allocs that could not be started since one was.
+    failed: BTreeSet<AllocId>,
+    failed_at: Option<Instant>,
+    /// Why the last of them could not, and until when the node takes no work.
+    refuses: Option<(String, Instant)>,
+    pause: Duration,
+}
+
+impl Default for Fitness {
+    fn default() -> Self {
+        Self { disk: None, tried_at: None, failed: BTreeSet::new(), failed_at: None, refuses: None, pause: FIRST_PAUSE }
+    }
+}
+
+impl Fitness {
+    /// Whether the disk is to be tried now.
+    pub fn is_due(&self, now: Instant) -> bool {
+        let every = if self.disk.is_some() { TRY_SOON } else { TRY_EVERY };
+        self.tried_at.is_none_or(|at| now.saturating_duration_since(at) >= every)
+    }
+
+    /// The disk was tried.
+    pub fn disk_tried(&mut self, outcome: io::Result<()>, now: Instant) {
+        self.tried_at = Some(now);
+        self.disk = outcome.err().map(|e| format!("cannot write below its data directory: {e}"));
+    }
+
+    /// An alloc could not be started. An unfit disk is the reason of its own.
+    pub fn failed(&mut self, id: AllocId, why: &str, now: Instant) {
+        if self.disk.is_some() {
+            return;
+        }
+        if self.failed_at.is_some_and(|at| now.saturating_duration_since(at) > APART) {
+            self.worked();
+        }
+        self.failed_at = Some(now);
+        if self.failed.insert(id) && self.failed.len() >= TOO_MANY {
+            self.refuses = Some((format!("cannot start work: {why}"), now + self.pause));
+            self.pause = self.pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// An alloc was started.
+    pub fn worked(&mut self) {
+        self.failed.clear();
+        self.refuses = None;
+        self.pause = FIRST_PAUSE;
+    }
+
+    /// Why the node takes no work; `None` if it may.
+    pub fn refusal(&mut self, now: Instant) -> Option<&str> {
+        // The next alloc that cannot be started is one too many again.
+        self.refuses.take_if(|(_, until)| *until <= now);
+        self.disk.as_deref().or(self.refuses.as_ref().map(|(why, _)| why.as_str()))
+    }
+
+    /// Whether the node will not be able to start anything soon.
+    pub const fn is_hopeless(&self) -> bool {
+        self.refuses.is_some()
+    }
+}
+
+/// Does with the disk what the start of an alloc does.
+pub fn try_disk(allocs: &Path) -> io::Result<()> {
+    let dir = allocs.join(".try");
+    remove(&dir)?;
+    fs::create_dir(&dir)?;
+    let written = fs::File::create(dir.join("file")).and_then(|mut file| {
+        file.write_all(&[b' '; BYTES])?;
+        file.sync_all()
+    });
+    let removed = remove(&dir);
+    written.and(removed)
+}
+
+fn remove(dir: &Path) -> io::Result<()> {
+    remove_tree::remove_tree(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::testing::alloc_id;
+
+    #[test]
+    fn a_node_refuses_at_the_second_failed_start_in_a_row_and_tries_again_after_a_growing_pause() {
+        let (mut fitness, start) = (Fitness::default(), Instant::now());
+        let at = |s: u64| start + Duration::from_secs(s);
+        fitness.failed(alloc_id(0), "no daemon", at(0));
+        fitness.failed(alloc_id(0), "no daemon", at(1));
+        assert_eq!(fitness.refusal(at(1)), None, "it is the same alloc");
+        fitness.worked();
+        fitness.failed(alloc_id(1), "no daemon", at(2));
+        assert_eq!(fitness.refusal(at(2)), None, "one was started in between");
+        fitness.failed(alloc_id(2), "no daemon", at(2 + 3601));
+        assert_eq!(fitness.refusal(at(2 + 3601)), None, "they are far apart");
+        fitness.failed(alloc_id(3), "no daemon", at(4000));
+        assert_eq!(fitness.refusal(at(4000)), Some("cannot start work: no daemon"));
+        assert!(fitness.refusal(at(4599)).is_some());
+        assert_eq!(fitness.refusal(at(4600)), None);
+        fitness.failed(alloc_id(4), "no daemon", at(4601));
+        assert!(fitness.refusal(at(4602)).is_some(), "one more is enough now");
+        assert!(fitness.refusal(at(4601 + 1199)).is_some() && fitness.refusal(at(4601 + 1200)).is_none());
+    }
+
+    #[test]
+    fn an_unfit_disk_refuses_at_once_and_only_as_long_as_it_is_unfit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut fitness, now) = (Fitness::default(), Instant::now());
+        assert!(fitness.is_due(now));
+        fitness.disk_tried(try_disk(dir.path()), now);
+        assert_eq!(fitness.refusal(now), None);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        fitness.disk_tried(try_disk(&file), now);
+        assert!(fitness.refusal(now).is_some_and(|why| why.contains("Not a directory")));
+        for copy in 0..5 {
+            fitness.failed(alloc_id(copy), "x", now);
+        }
+        assert!(!fitness.is_due(now) && fitness.is_due(now + TRY_SOON));
+        fitness.disk_tried(Ok(()), now);
+        assert_eq!(fitness.refusal(now), None, "what failed meanwhile is not counted");
+    }
+}

@@ -1,0 +1,115 @@
+//! Why a program could not be executed: what the kernel says in one number, told apart.
+//!
+//! Guarantees: what is wrong with the command is the command's (no such program, not executable, no such interpreter); an
+//! error of the machine is never taken for one.
+//! Does not: execute anything.
+
+use model::EndCause;
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// Where programs are looked for if the environment has no `PATH`.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// The longest first line of a script that is read.
+const LONGEST_LINE: u64 = 4096;
+
+/// Why `program` could not be executed in the directory `cwd`, with this value of `PATH`, by the user who asks.
+pub fn why_not(program: &str, path: Option<&str>, cwd: &Path, error: &io::Error) -> EndCause {
+    use Errno::{E2BIG, EACCES, ELOOP, ENAMETOOLONG, ENOENT, ENOEXEC, ENOTDIR, EPERM};
+    let not_started = || EndCause::NotStarted { why: format!("cannot execute {program:?}: {error}") };
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(E2BIG) => EndCause::Rejected { why: "its command and environment are too long for the node".to_owned() },
+        Some(ENOENT | EACCES | ENOTDIR | ENOEXEC | ELOOP | ENAMETOOLONG | EPERM) => {
+            // Without its own directory no command can be executed.
+            if access(cwd, AccessFlags::X_OK).is_err() { not_started() } else { look(program, path, cwd) }
+        }
+        _ => not_started(),
+    }
+}
+
+/// What is where the program should be.
+fn look(program: &str, path: Option<&str>, cwd: &Path) -> EndCause {
+    let program = program.to_owned();
+    let places: Vec<PathBuf> = if program.contains('/') {
+        vec![cwd.join(&program)]
+    } else {
+        path.unwrap_or(DEFAULT_PATH).split(':').map(|dir| cwd.join(dir).join(&program)).collect()
+    };
+    let mut there = places.iter().filter(|place| place.exists()).peekable();
+    if program.is_empty() || there.peek().is_none() {
+        return EndCause::NotFound { program };
+    }
+    match there.find(|place| place.is_file() && access(place.as_path(), AccessFlags::X_OK).is_ok()) {
+        Some(file) => {
+            match interpreter(file).filter(|name| access(cwd.join(name).as_path(), AccessFlags::X_OK).is_err()) {
+                Some(interpreter) => EndCause::NoInterpreter { program, interpreter },
+                None => EndCause::NotExecutable { program },
+            }
+        }
+        None => EndCause::NotExecutable { program },
+    }
+}
+
+/// The interpreter that the first line of a script names.
+fn interpreter(script: &Path) -> Option<String> {
+    let mut line = Vec::new();
+    BufReader::new(File::open(script).ok()?.take(LONGEST_LINE)).read_until(b'\n', &mut line).ok()?;
+    let line = String::from_utf8_lossy(&line);
+    line.strip_prefix("#!")?.split_whitespace().next().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    #[test]
+    fn a_program_that_cannot_be_executed_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, content: &str, mode: u32| {
+            let path = dir.path().join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        file("plain", "echo", 0o644);
+        file("lost", "#!/no/such/interpreter -x\necho", 0o755);
+        file("bad", "#!plain\n", 0o755);
+        fs::create_dir(dir.path().join("folder")).unwrap();
+        let path = dir.path().display().to_string();
+        let text = |t: &str| t.to_owned();
+        for (program, cause) in [
+            ("./absent", EndCause::NotFound { program: text("./absent") }),
+            ("absent", EndCause::NotFound { program: text("absent") }),
+            ("", EndCause::NotFound { program: text("") }),
+            ("./plain", EndCause::NotExecutable { program: text("./plain") }),
+            ("plain", EndCause::NotExecutable { program: text("plain") }),
+            ("./folder", EndCause::NotExecutable { program: text("./folder") }),
+            ("plain/x", EndCause::NotFound { program: text("plain/x") }),
+            ("lost", EndCause::NoInterpreter { program: text("lost"), interpreter: text("/no/such/interpreter") }),
+            ("./bad", EndCause::NoInterpreter { program: text("./bad"), interpreter: text("plain") }),
+        ] {
+            let error =
+                Command::new(program).env_clear().env("PATH", &path).current_dir(dir.path()).spawn().unwrap_err();
+            assert_eq!(why_not(program, Some(&path), dir.path(), &error), cause, "{program:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_machine_is_not_one_of_the_command() {
+        let is_started = |errno: Errno, cwd: &str| {
+            let error = io::Error::from_raw_os_error(errno as i32);
+            !matches!(why_not("/bin/sh", None, Path::new(cwd), &error), EndCause::NotStarted { .. })
+        };
+        for errno in [Errno::EAGAIN, Errno::ENOMEM, Errno::EMFILE, Errno::EIO, Errno::ETXTBSY] {
+            assert!(!is_started(errno, "/"), "{errno}");
+        }
+        assert!(!is_started(Errno::ENOENT, "/no/such/directory"), "its directory is gone");
+        assert!(is_started(Errno::E2BIG, "/"));
+    }
+}

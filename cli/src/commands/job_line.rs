@@ -1,0 +1,332 @@
+//! A line of `submit --file`: a job as a JSON object.
+//!
+//! Guarantees: a line says each thing once, and a mistake is told with the name of its field; null is as good as not said, and a
+//! number without a fraction is whole, however it is written; what `job --json` shows is a line: it is the same job anew.
+//! Does not: look at other lines, or check what a job may ask for: `JobSpec` does.
+
+use super::{amounts, strict_json};
+use model::{AfterEnd, JobSpec, Market, Reconcile};
+use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
+
+/// Understands an amount with a unit.
+type Measure = fn(&str) -> Result<u64, String>;
+
+/// What a field must be.
+#[derive(Clone, Copy)]
+enum Form {
+    Whole,
+    /// A whole number of another field, or a text with a unit.
+    Measured(&'static str, Measure),
+    Text,
+    Flag,
+    Market,
+    Reconcile,
+    /// A list of texts, or a line for the shell.
+    Command,
+    Texts,
+    TextTable,
+    /// The jobs that it follows.
+    After,
+    AfterAny,
+}
+
+/// The fields of a line.
+const FIELDS: &[(&str, Form)] = &[
+    ("after", Form::After),
+    ("after_any", Form::AfterAny),
+    ("array_limit", Form::Whole),
+    ("caches", Form::Texts),
+    ("command", Form::Command),
+    ("demand", Form::Flag),
+    ("env", Form::TextTable),
+    ("exclusive", Form::Flag),
+    ("gpus", Form::Whole),
+    ("image", Form::Text),
+    ("instance_type", Form::Text),
+    ("kill_timeout", Form::Measured("kill_timeout_s", amounts::seconds)),
+    ("kill_timeout_s", Form::Whole),
+    ("lost_after", Form::Measured("lost_after_s", amounts::seconds)),
+    ("lost_after_s", Form::Whole),
+    ("market", Form::Market),
+    ("memory", Form::Measured("memory_mib", amounts::mebibytes)),
+    ("memory_mib", Form::Whole),
+    ("name", Form::Text),
+    ("nodes", Form::Whole),
+    ("priority", Form::Whole),
+    ("reconcile", Form::Reconcile),
+    ("replace", Form::Flag),
+    ("retry_failed", Form::Whole),
+    ("retry_lost", Form::Whole),
+    ("scratch", Form::Measured("scratch_gib", amounts::gibibytes)),
+    ("scratch_gib", Form::Whole),
+    ("timeout", Form::Measured("timeout_s", amounts::seconds)),
+    ("timeout_s", Form::Whole),
+    ("vcpus", Form::Whole),
+];
+
+/// What `job --json` shows besides: how a job is and was. A new job has none of it.
+const STATE: &[&str] = &[
+    "all_allocs",
+    "allocs",
+    "copies",
+    "demand_until_at",
+    "done",
+    "expires_at",
+    "failed_count",
+    "finished_at",
+    "job_id",
+    "lost_count",
+    "queue",
+    "rank",
+    "reason",
+    "state",
+    "submitted_at",
+    "version",
+    "waits_because",
+];
+
+/// The jobs that a line follows, as it names them, each with how it must end.
+pub(super) type Follows = Vec<(String, AfterEnd)>;
+
+/// One line: the options of the command line, and what the line says in place of them.
+pub(super) fn read(line: &str, defaults: &Map<String, Value>) -> Result<(JobSpec, Follows), String> {
+    let not_json = |e: serde_json::Error| format!("it is not a JSON object on one line (`jq -c .` makes it one): {e}");
+    let Value::Object(given) = strict_json::parse(line).map_err(not_json)? else {
+        return Err("it is not a JSON object: write {\"command\": [\"true\"]}, for example".to_owned());
+    };
+    let (mut merged, mut follows, mut said) = (defaults.clone(), Vec::new(), BTreeMap::new());
+    for (name, value) in given {
+        if value.is_null() || STATE.contains(&name.as_str()) {
+            continue;
+        }
+        let form = FIELDS.iter().find(|(field, _)| *field == name).map(|(_, form)| *form);
+        let form = form.ok_or_else(|| {
+            let all = FIELDS.iter().map(|(field, _)| *field).collect::<Vec<_>>().join(", ");
+            format!("{name:?} is not a field of a job: {all}")
+        })?;
+        let field = if let Form::Measured(field, _) = form { field.to_owned() } else { name.clone() };
+        if let Some(other) = said.insert(field.clone(), name.clone()) {
+            return Err(format!("{other} and {name} are the same field: give one of them"));
+        }
+        let wrong = |what: String| format!("{name}: {what}");
+        match form {
+            Form::After | Form::AfterAny => follows.extend(followed(form, value).map_err(wrong)?),
+            Form::TextTable => {
+                let more = texts_by_name(value).map_err(wrong)?;
+                let table = merged.entry(field).or_insert_with(|| Value::Object(Map::new()));
+                if let Value::Object(table) = table {
+                    table.extend(more);
+                }
+            }
+            _ => {
+                let value = formed(form, value).map_err(wrong)?;
+                merged.insert(field, value);
+            }
+        }
+    }
+    let spec = serde_json::from_value(Value::Object(merged.clone()));
+    spec.map(|spec| (spec, follows)).map_err(|e| blamed(defaults, &merged, &said, &e))
+}
+
+/// The mistake with the name of its field: the one that alone makes the same mistake.
+fn blamed(
+    defaults: &Map<String, Value>,
+    merged: &Map<String, Value>,
+    said: &BTreeMap<String, String>,
+    error: &serde_json::Error,
+) -> String {
+    let alone = |field: &String| {
+        let mut one = defaults.clone();
+        one.insert(field.clone(), merged.get(field).cloned().unwrap_or_default());
+        serde_json::from_value::<JobSpec>(Value::Object(one)).err()
+    };
+    let found = said.iter().find_map(|(field, name)| Some((name, alone(field)?)));
+    found.map_or_else(|| error.to_string(), |(name, error)| format!("{name}: {error}"))
+}
+
+/// A value in the form that the job has.
+fn formed(form: Form, value: Value) -> Result<Value, String> {
+    let is_text = |v: &Value| v.is_string();
+    match (form, value) {
+        (Form::Measured(_, measure), Value::String(text)) => measure(&text).map(Value::from),
+        (Form::Whole | Form::Measured(..), Value::Number(number)) => {
+            whole(&number).map(Value::from).ok_or_else(|| format!("{number} is no whole number from 0 on"))
+        }
+        (Form::Text, value @ Value::String(_)) | (Form::Flag, value @ Value::Bool(_)) => Ok(value),
+        (Form::Market, Value::String(word)) => {
+            word.parse::<Market>().map(|market| market.to_string().into()).map_err(|e| e.to_string())
+        }
+        (Form::Reconcile, Value::String(word)) => {
+            word.parse::<Reconcile>().map(|which| which.to_string().into()).map_err(|e| e.to_string())
+        }
+        (Form::Command, Value::String(line)) => Ok(vec!["sh".to_owned(), "-c".to_owned(), line].into()),
+        (Form::Command | Form::Texts, Value::Array(texts)) if texts.iter().all(is_text) => Ok(texts.into()),
+        (form, value) => Err(format!("it must be {}, and not {}", wanted(form), shown(&value))),
+    }
+}
+
+const fn wanted(form: Form) -> &'static str {
+    match form {
+        Form::Whole => "a whole number",
+        Form::Measured(..) => "a whole number, or a text with a unit",
+        Form::Text | Form::Market | Form::Reconcile => "a text",
+        Form::Flag => "true or false",
+        Form::Command => "a list of texts, or a line for the shell",
+        Form::Texts => "a list of texts",
+        Form::TextTable => "an object whose values are texts",
+        Form::After | Form::AfterAny => "the name or the id of a job, or a list of them",
+    }
+}
+
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text }
+}
+
+/// The number, if it is whole and not negative: 2, 2.0 and 2e0 are the same in JSON.
+fn whole(number: &Number) -> Option<u64> {
+    // Above this, not every whole number is a floating point number.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let exact = number.as_f64().filter(|n| n.fract() == 0.0 && (0.0..=EXACT).contains(n));
+    number.as_u64().or_else(|| exact.map(|n| n as u64))
+}
+
+fn texts_by_name(value: Value) -> Result<Map<String, Value>, String> {
+    let Value::Object(table) = value else {
+        return Err(format!("it must be {}, and not {}", wanted(Form::TextTable), shown(&value)));
+    };
+    let said: Map<String, Value> = table.into_iter().filter(|(_, value)| !value.is_null()).collect();
+    match said.iter().find(|(_, value)| !value.is_string()) {
+        Some((name, value)) => Err(format!("{name:?} must be a text, and not {}: write it in quotes", shown(value))),
+        None => Ok(said),
+    }
+}
+
+/// The jobs that a line follows: a name or an id, a list of them, or what `job --json` shows: ids with how each must end.
+fn followed(form: Form, value: Value) -> Result<Follows, String> {
+    let end = if let Form::AfterAny = form { AfterEnd::Any } else { AfterEnd::Success };
+    let wrong = |value: &Value| format!("it must be {}, and not {}", wanted(form), shown(value));
+    match value {
+        Value::String(job) => Ok(vec![(job, end)]),
+        Value::Array(jobs) => {
+            let job = |job: Value| job.as_str().map(|job| (job.to_owned(), end)).ok_or_else(|| wrong(&job));
+            jobs.into_iter().map(job).collect()
+        }
+        Value::Object(ends) if matches!(form, Form::After) => {
+            let job = |(job, end): (String, Value)| {
+                serde_json::from_value(end).map(|end| (job, end)).map_err(|e| e.to_string())
+            };
+            ends.into_iter().map(job).collect()
+        }
+        other => Err(wrong(&other)),
+    }
+}
+
+/// Every name that a line may have, for the check that a job has no other.
+#[cfg(test)]
+fn fields() -> std::collections::BTreeSet<&'static str> {
+    FIELDS.iter().map(|(field, _)| *field).chain(STATE.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fixtures::{self, at};
+    use model::{Alloc, Job};
+
+    fn line(text: &str) -> Result<(JobSpec, Follows), String> {
+        let Value::Object(defaults) = serde_json::to_value(JobSpec::default()).unwrap() else { panic!() };
+        read(text, &defaults)
+    }
+
+    #[test]
+    fn null_says_nothing_and_a_number_without_a_fraction_is_whole() {
+        let (spec, follows) = line(
+            r#"{"command": "true", "env": {"A": "1", "B": null}, "name": null, "vcpus": 2.0, "memory": 1e3, "timeout": null,
+                "timeout_s": 3.60e2, "after": null, "market": null}"#,
+        )
+        .unwrap();
+        assert_eq!((spec.vcpus, spec.memory_mib, spec.timeout_s, spec.name), (2, 1000, 360, None));
+        assert_eq!((spec.env.len(), follows.len()), (1, 0));
+    }
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        for (text, says) in [
+            (r#"{"vcpus": 2.5}"#, "vcpus: 2.5 is no whole number"),
+            (r#"{"vcpus": -1}"#, "vcpus: -1 is no whole number"),
+            (r#"{"vcpus": 1e20}"#, "is no whole number from 0 on"),
+            (r#"{"vcpus": 4294967296}"#, "vcpus: invalid value"),
+            (r#"{"vcpus": "2"}"#, "vcpus: it must be a whole number, and not \"2\""),
+            (r#"{"timeout_s": "1h"}"#, "timeout_s: it must be a whole number"),
+            (r#"{"memory": "lots"}"#, "memory: it must be a number of MiB"),
+            (r#"{"memory": 1.5}"#, "memory: 1.5 is no whole number"),
+            (r#"{"name": 7}"#, "name: it must be a text, and not 7"),
+            (r#"{"exclusive": "yes"}"#, "exclusive: it must be true or false"),
+            (r#"{"market": "gift"}"#, "market: "),
+            (r#"{"reconcile": "worst"}"#, "reconcile: "),
+            (r#"{"command": ["a", null]}"#, "command: it must be a list of texts"),
+            (r#"{"caches": "a"}"#, "caches: it must be a list of texts"),
+            (r#"{"env": {"A": 1}}"#, "env: \"A\" must be a text, and not 1"),
+            (r#"{"env": ["A=1"]}"#, "env: it must be an object"),
+            (r#"{"after": 7}"#, "after: it must be the name or the id of a job"),
+            (r#"{"after": {"a": "never"}}"#, "after: "),
+            (r#"{"array_limit": 0}"#, "array_limit: "),
+            (r#"{"vcpu": 1}"#, "\"vcpu\" is not a field of a job: after, after_any, "),
+            (r#"{"memory": 5, "memory_mib": 5}"#, "memory and memory_mib are the same field"),
+            (r#"{"timeout_s": 5, "timeout": "1h"}"#, "are the same field"),
+            (r#"{"name": "a", "name": "a"}"#, "\"name\" stands there twice"),
+            (r#"{"env": {"A": "1", "A": "2"}}"#, "\"A\" stands there twice"),
+            ("[]", "it is not a JSON object"),
+            ("{", "it is not a JSON object on one line (`jq -c .` makes it one)"),
+        ] {
+            let error = line(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_job_json_shows_is_a_line() {
+        let spec = JobSpec {
+            command: vec!["a".into(), "b".into()],
+            env: [("A".into(), "1".into())].into(),
+            name: Some("x".into()),
+            instance_type: Some("m7a.large".into()),
+            market: Some(Market::Spot),
+            exclusive: true,
+            memory_mib: 5,
+            array_limit: serde_json::from_value(2.into()).unwrap(),
+            image: Some("alpine".into()),
+            caches: vec!["c".into()],
+            timeout_s: 9,
+            retry_failed: 1,
+            failure_policy: model::FailurePolicy { replace: true, ..Default::default() },
+            ..JobSpec::default()
+        };
+        let followed = fixtures::job(7).summary.job_id;
+        let given = JobSpec { after: [(followed, AfterEnd::Any)].into(), ..spec.clone() };
+        let job = Job::submit(fixtures::job(1).summary.job_id, given, at(0)).unwrap();
+        let shown = serde_json::to_value(&job).unwrap();
+        let (again, follows) = line(&shown.to_string()).unwrap();
+        assert_eq!((again, follows), (spec, vec![(followed.to_string(), AfterEnd::Any)]));
+        // A job that has run, with its allocs, and a demand.
+        let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
+        let mut ran = job.with_placed(&[alloc.id()]).unwrap();
+        (ran.reason, ran.finished_at, ran.expires_at) = (Some("why".into()), Some(at(9)), Some(9));
+        ran.summary.done = [0].into();
+        let mut shown = serde_json::to_value(&ran).unwrap();
+        shown["all_allocs"] = serde_json::json!([alloc]);
+        shown["waits_because"] = "it runs".into();
+        assert_eq!(line(&shown.to_string()).unwrap().0.name.as_deref(), Some("x"));
+        let known = fields();
+        assert_eq!(
+            shown.as_object().unwrap().keys().filter(|name| !known.contains(name.as_str())).count(),
+            0,
+            "{shown}"
+        );
+        let demand = JobSpec { demand: true, timeout_s: 60, ..JobSpec::default() };
+        let demand = Job::submit(job.summary.job_id, demand, at(0)).unwrap();
+        assert!(line(&serde_json::to_string(&demand).unwrap()).unwrap().0.demand);
+    }
+}

@@ -1,0 +1,105 @@
+//! Who may use the parts: the credentials of this start, and the checks in front of each port.
+//!
+//! | port | part | programs of the owner only | no page of another site | signature |
+//! | --- | --- | --- | --- | --- |
+//! | page | the page, `/metrics` | yes | yes | no: a browser opens it |
+//! | page | the machines' metadata | yes | yes | no: as in EC2 |
+//! | page | the secret | yes | yes | yes |
+//! | DynamoDB | its API | yes | yes | yes |
+//! | EC2 | its API, which can run commands as the owner | yes | yes | yes |
+//! | EC2 | `/_stand-in`: faults and events | yes | yes | no: `curl` uses it, and it runs nothing |
+//! | functions | Lambda's API | yes | yes | yes |
+//! | functions | function URLs | yes | yes | as `--node-auth` says |
+//! | functions | the Runtime API | yes | yes | no: as in Lambda |
+//!
+//! Guarantees: the credentials are new with each start; only the environment file has them.
+
+use super::args::{Clock, LocalEnv};
+use super::credentials::random;
+use super::directory::REGION;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_dynamodb::config::SharedCredentialsProvider;
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use guard::{Credentials, Listener, Owner, Refusal, Signatures, origin};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// Who may use this system.
+#[derive(Clone)]
+pub(super) struct Access {
+    pub(super) owner: Owner,
+    credentials: Arc<Credentials>,
+    clock: Clock,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    /// New credentials.
+    pub(super) fn new(env: &LocalEnv) -> Self {
+        Self::of(Owner::of_this_program(env.sudo_uid.as_deref()), Arc::clone(&env.clock))
+    }
+
+    /// New credentials, for a test.
+    #[cfg(test)]
+    #[allow(clippy::disallowed_methods, reason = "the SDK signs with the real time")]
+    pub(super) fn of_test() -> Self {
+        Self::of(Owner::of_this_program(None), Arc::new(model::time::Time::now))
+    }
+
+    fn of(owner: Owner, clock: Clock) -> Self {
+        let (id, secret) = (format!("AKIA{}", random(8).to_ascii_uppercase()), random(20));
+        let credentials = Arc::new(Credentials { access_key_id: id, secret_access_key: secret });
+        Self { owner, credentials, clock }
+    }
+
+    /// The variables of the environment by which programs sign.
+    pub(super) fn variables(&self) -> [(&'static str, String); 2] {
+        let Credentials { access_key_id, secret_access_key } = self.credentials.as_ref();
+        [("AWS_ACCESS_KEY_ID", access_key_id.clone()), ("AWS_SECRET_ACCESS_KEY", secret_access_key.clone())]
+    }
+
+    /// The configuration of the AWS SDK for a part.
+    pub(super) fn sdk_config(&self, at: SocketAddr) -> SdkConfig {
+        let Credentials { access_key_id, secret_access_key } = self.credentials.as_ref();
+        let source = "nodekeeper local";
+        let credentials =
+            aws_sdk_dynamodb::config::Credentials::new(access_key_id, secret_access_key, None, None, source);
+        SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new(REGION))
+            .endpoint_url(format!("http://{at}"))
+            .credentials_provider(SharedCredentialsProvider::new(credentials))
+            .build()
+    }
+
+    /// What requests to a service must be signed with.
+    pub(super) fn signatures(&self, service: &'static str, refusal: Refusal) -> Signatures {
+        let (credentials, clock) = (Arc::clone(&self.credentials), Arc::clone(&self.clock));
+        Signatures { credentials, region: REGION, service, refusal, clock }
+    }
+
+    /// A service that answers signed requests of programs only.
+    pub(super) fn signed(&self, router: Router, service: &'static str, refusal: Refusal) -> Router {
+        programs_only(router.layer(from_fn_with_state(self.signatures(service, refusal), Signatures::check)))
+    }
+
+    /// Serves the owner's programs, until the listener fails or the future is dropped.
+    pub(super) async fn serve(&self, what: &'static str, listener: TcpListener, router: Router) {
+        if let Err(error) = axum::serve(Listener::new(listener, self.owner.clone()), router).await {
+            tracing::error!(%error, "{what} no longer listens: restart");
+        }
+    }
+}
+
+/// What no page in a browser may ask.
+pub(super) fn programs_only(router: Router) -> Router {
+    router.layer(from_fn(origin::programs_only))
+}

@@ -1,0 +1,128 @@
+//! What a browser says about the page that asks.
+//!
+//! A page of somebody else can send requests to this machine, and can make a name of its own mean the loopback address (DNS
+//! rebinding). Then the browser sends that name as the host, and lets the other page read the answer. So only names of this
+//! machine are answered. A browser also says which site asks.
+//!
+//! Guarantees: a page of another site gets no data and changes nothing.
+//! Does not: know users.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+/// The names of this machine.
+const OURS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+/// Which site's page asks. Every browser of today sends it to this machine.
+const SITE: &str = "sec-fetch-site";
+
+/// Why a request is refused.
+pub type Refused = (StatusCode, &'static str);
+
+/// For what only programs ask: refuses every request of a page.
+pub async fn programs_only(request: Request, next: Next) -> Response {
+    match of_program(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+/// Whether a program asks, by a name of this machine.
+fn of_program(headers: &HeaderMap) -> Result<(), Refused> {
+    by_our_name(headers)?;
+    if headers.contains_key(header::ORIGIN) || headers.contains_key(SITE) {
+        return Err((StatusCode::FORBIDDEN, "only programs are answered here, and no page in a browser\n"));
+    }
+    Ok(())
+}
+
+/// Whether our own page asks, or a person who opens it, also by a link of another site.
+pub fn of_our_page(method: &Method, headers: &HeaderMap) -> Result<(), Refused> {
+    by_our_name(headers)?;
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return Err((StatusCode::METHOD_NOT_ALLOWED, "the page is only read\n"));
+    }
+    let text = |name: &str| headers.get(name).map(|v| v.to_str().unwrap_or("?"));
+    let host = text(header::HOST.as_str()).unwrap_or_default();
+    let is_ours = text(header::ORIGIN.as_str()).is_none_or(|origin| origin == format!("http://{host}"));
+    let opens = text("sec-fetch-mode") == Some("navigate") && text("sec-fetch-dest") == Some("document");
+    let same_site = text(SITE).is_none_or(|site| matches!(site, "same-origin" | "none") || opens);
+    if is_ours && same_site { Ok(()) } else { Err((StatusCode::FORBIDDEN, "a page of another site asks\n")) }
+}
+
+/// The request must name this machine. The port may be another one, as with a forwarded port.
+fn by_our_name(headers: &HeaderMap) -> Result<(), Refused> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let name = host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(name, _)| name);
+    if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
+        return Ok(());
+    }
+    let why = "this is served as localhost, 127.0.0.1 and [::1] only: use one of these addresses\n";
+    Err((StatusCode::MISDIRECTED_REQUEST, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::{HeaderName, HeaderValue};
+
+    fn headers(given: &[(&'static str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        };
+        given.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_answered() {
+        let asked = |host: &str| by_our_name(&headers(&[("host", host)])).is_ok();
+        for host in ["localhost", "LOCALHOST:7071", "127.0.0.1:7071", "127.0.0.1", "[::1]:80", "[::1]", "localhost:1"] {
+            assert!(asked(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:7071",
+            "localhost.evil.example",
+            "127.0.0.1.nip.io:7071",
+            "::1",
+            "127.0.0.1:",
+            "localhost:x",
+            "0.0.0.0:7071",
+        ] {
+            assert!(!asked(host), "{host}");
+        }
+        assert!(by_our_name(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_refused() {
+        let host = ("host", "127.0.0.1:7070");
+        let (navigate, document) = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"));
+        let cross = ("sec-fetch-site", "cross-site");
+        // The headers, and whether a part for programs and the page answer.
+        type Headers<'a> = &'a [(&'static str, &'a str)];
+        let cases: &[(Headers<'_>, bool, bool)] = &[
+            (&[host], true, true),
+            (&[host, ("sec-fetch-site", "none"), navigate, document], false, true),
+            (&[host, ("sec-fetch-site", "same-origin")], false, true),
+            (&[host, ("origin", "http://127.0.0.1:7070")], false, true),
+            (&[host, cross, navigate, document], false, true),
+            (&[host, cross, navigate, ("sec-fetch-dest", "iframe")], false, false),
+            (&[host, cross], false, false),
+            // Another port of this machine is another program's page.
+            (&[host, ("sec-fetch-site", "same-site")], false, false),
+            (&[host, ("origin", "http://127.0.0.1:7071")], false, false),
+            (&[host, ("origin", "https://evil.example")], false, false),
+            (&[host, ("origin", "null")], false, false),
+        ];
+        for (given, program, page) in cases {
+            let given = headers(given);
+            let asked = (of_program(&given).is_ok(), of_our_page(&Method::GET, &given).is_ok());
+            assert_eq!(asked, (*program, *page), "{given:?}");
+            assert!(of_our_page(&Method::POST, &given).is_err());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Requests that are signed with one pair of credentials.
+
+use crate::sigv4::{self, Issued, Issuer, Scope, Signed};
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use model::time::Time;
+use std::fmt;
+use std::sync::Arc;
+
+/// The largest body: as large as DynamoDB takes.
+const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
+
+/// A pair of credentials that count until this program ends.
+#[derive(Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Credentials {
+    pub access_key_id: String,
+    pub secret_access_key: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
+    }
+}
+
+impl Issuer for Credentials {
+    fn issued(&self, access_key_id: &str) -> Option<Issued> {
+        (access_key_id == self.access_key_id).then(|| Issued {
+            secret_access_key: self.secret_access_key.clone(),
+            session_token: None,
+            expires_at: Time::from_ms(i64::MAX),
+            account: String::new(),
+            arn: String::new(),
+            user_id: String::new(),
+        })
+    }
+}
+
+/// How a service says that it refuses a request, and why.
+pub type Refusal = fn(&str) -> Response;
+
+/// Lets requests pass that are signed for one service.
+#[derive(Clone)]
+pub struct Signatures {
+    /// Whose signatures count.
+    pub credentials: Arc<Credentials>,
+    /// The region of the signatures.
+    pub region: &'static str,
+    /// The service's name in signatures, such as `dynamodb`.
+    pub service: &'static str,
+    /// The answer to all other requests.
+    pub refusal: Refusal,
+    /// The clock.
+    pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
+}
+
+impl fmt::Debug for Signatures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signatures").field("service", &self.service).finish_non_exhaustive()
+    }
+}
+
+impl Signatures {
+    /// The middleware.
+    pub async fn check(State(signatures): State<Self>, request: Request, next: Next) -> Response {
+        let (parts, body) = request.into_parts();
+        let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
+            return (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large, or broken off\n").into_response();
+        };
+        match signatures.verdict(&parts, &body) {
+            Ok(()) => next.run(Request::from_parts(parts, Body::from(body))).await,
+            Err(why) => {
+                tracing::debug!(service = signatures.service, why, "a signature is refused");
+                (signatures.refusal)(&format!(
+                    "{why}: load the environment file of this start of `nodekeeper local`, which has the credentials"
+                ))
+            }
+        }
+    }
+
+    fn verdict(&self, parts: &axum::http::request::Parts, body: &Bytes) -> Result<(), &'static str> {
+        let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
+        let signed = Signed { method: parts.method.as_str(), path, query, headers: &parts.headers, body };
+        let scope = Scope { region: self.region, service: self.service };
+        sigv4::caller(signed, scope, self.credentials.as_ref(), (self.clock)()).map(drop)
+    }
+}

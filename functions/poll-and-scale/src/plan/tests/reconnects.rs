@@ -1,0 +1,221 @@
+//! Tests of the plan: which copy stays after a reconnect, and when nobody decides it yet.
+
+use super::*;
+use model::chance::Chance;
+use model::control::{ControlKey, EntryRow};
+use model::ids::{AllocId, NodeId};
+use model::{Desired, Reconcile};
+use std::collections::BTreeSet;
+
+/// When the plans are made.
+const NOW_S: i64 = 1000;
+
+fn contact(record: &mut NodeRecord, change: impl FnOnce(&mut model::Contact)) {
+    if let NodeState::InUse(node) = &mut record.state {
+        change(&mut node.contact);
+    }
+}
+
+/// A ready node that called five seconds ago.
+fn heard(n: u32) -> NodeRecord {
+    let mut record = fixtures::ready(n);
+    contact(&mut record, |c| (c.last_ping_at, c.lease_expires_at) = (at(NOW_S - 5), at(NOW_S + 60)));
+    record
+}
+
+impl Given {
+    /// A job with a copy on each of these nodes, in this order. The first copies are `back`: they came back after a silence.
+    fn copies(mut self, job: u32, nodes: &[u32], back: usize, reconcile: Reconcile) -> Self {
+        let mut spec = JobSpec { command: vec!["true".into()], vcpus: 1, ..JobSpec::default() };
+        (spec.failure_policy.replace, spec.failure_policy.reconcile) = (true, reconcile);
+        let mut job = Job::submit(fixtures::job_id(job), spec, at(0)).unwrap();
+        let mut ids = Vec::new();
+        for (copy, n) in (0..).zip(nodes) {
+            let id = AllocId { job_id: job.summary.job_id, member: 0, copy };
+            let record = self.seen.nodes.iter_mut().find(|r| r.slot == fixtures::slot(*n)).unwrap();
+            let mut alloc = Alloc::place(id, &job, &fixtures::ready(*n), at(70)).unwrap().summary;
+            (alloc.client, alloc.started_at) = (ClientStatus::Running, Some(at(80 + i64::from(copy))));
+            alloc.awaiting = (copy as usize) < back;
+            *record = record.listing_again(id, at(70)).unwrap();
+            self.seen.allocs.push(alloc);
+            ids.push(id);
+        }
+        job = job.with_placed(&ids).unwrap();
+        self.seen.jobs.push(job.summary);
+        self.seen.allocs.sort_by_key(|a| a.alloc_id);
+        self
+    }
+
+    fn record(&mut self, n: u32) -> &mut NodeRecord {
+        self.seen.nodes.iter_mut().find(|r| r.slot == fixtures::slot(n)).unwrap()
+    }
+
+    /// The copy that stays, if this plan decides it.
+    fn keeps(&self) -> Option<u32> {
+        let kept = |p: &crate::plan::Planned| match &p.action {
+            Action::ResolveReconnect { keep, .. } => Some(keep.copy),
+            _ => None,
+        };
+        plan(&self.seen, at(NOW_S)).actions.iter().find_map(kept)
+    }
+}
+
+const STRATEGIES: [Reconcile; 3] = [Reconcile::Best, Reconcile::KeepOriginal, Reconcile::KeepReplacement];
+
+#[test]
+fn while_a_copy_may_be_lost_with_its_node_no_other_copy_is_stopped() {
+    type Trouble = (&'static str, fn(&mut Given, u32));
+    let silent = |given: &mut Given, n: u32| {
+        contact(given.record(n), |c| (c.last_ping_at, c.lease_expires_at) = (at(NOW_S - 100), at(NOW_S - 1)));
+    };
+    let troubles: [Trouble; 7] = [
+        ("silent", silent),
+        ("doubted", |given, n| {
+            contact(given.record(n), |c| (c.last_ping_at, c.lease_expires_at) = (at(NOW_S - 100), at(NOW_S - 1)));
+            let mut noted = EntryRow::new(&ControlKey::Ingest);
+            (noted.since_at, noted.before_at) = (Some(at(NOW_S - 5)), Some(at(NOW_S - 100)));
+            given.seen.control.put(noted);
+        }),
+        ("noted as silent", |given, n| {
+            contact(given.record(n), |c| c.lease_expires_at = at(NOW_S - 100));
+            *given.record(n) = given.record(n).expire_lease(NodeStatus::Disconnected, at(NOW_S - 60), "").unwrap();
+        }),
+        ("terminated", |given, n| given.seen.instances[n as usize].state = InstanceState::Terminated),
+        ("stopping", |given, n| given.seen.instances[n as usize].state = InstanceState::Stopping),
+        ("unclear", |given, n| {
+            let id = given.seen.nodes[n as usize].node_id().unwrap();
+            given.seen.unclear.insert(id);
+        }),
+        ("drained now", |given, n| {
+            *given.record(n) =
+                given.record(n).with_intent(Intent::Drain, Some(at(NOW_S + 60)), at(NOW_S - 60)).unwrap();
+        }),
+    ];
+    for (reconcile, copies) in STRATEGIES.iter().flat_map(|r| [2, 3].map(|copies| (*r, copies))) {
+        let nodes: Vec<u32> = (0..copies).collect();
+        let whole = (0..5).fold(given(json!({})), |given, n| given.node(heard(n)));
+        let whole = whole.copies(9, &nodes, copies as usize - 1, reconcile);
+        let keeps = if reconcile == Reconcile::KeepReplacement { copies - 1 } else { 0 };
+        assert_eq!(whole.keeps(), Some(keeps), "{reconcile:?} of {copies}");
+        for (name, trouble) in troubles {
+            for n in 0..copies {
+                let mut given = whole.clone();
+                trouble(&mut given, n);
+                assert_eq!(given.keeps(), None, "{reconcile:?} of {copies}, node {n} is {name}");
+            }
+        }
+        // Another node's trouble is none of the copies'.
+        let mut given = whole.clone();
+        silent(&mut given, 4);
+        assert_eq!(given.keeps(), Some(keeps));
+        // A copy whose row cannot be read may run.
+        let mut given = whole.clone();
+        let hidden = given.seen.allocs.pop().unwrap();
+        given.seen.aside.allocs.insert(hidden.alloc_id);
+        assert_eq!(given.keeps(), None, "{reconcile:?} of {copies}, one cannot be read");
+    }
+}
+
+struct Draw(Chance);
+
+impl Draw {
+    fn below(&self, n: u32) -> u32 {
+        (self.0.between(0.0, f64::from(n)) as u32).min(n - 1)
+    }
+
+    fn is(&self, chance: f64) -> bool {
+        self.0.between(0.0, 1.0) < chance
+    }
+
+    /// A fleet in which some nodes are silent in some way, and jobs with several copies on it.
+    fn state(&self) -> Given {
+        let nodes = 3 + self.below(6);
+        let mut given = (0..nodes).fold(given(json!({})), |given, n| given.node(heard(n)));
+        for n in 0..nodes {
+            let n_at = n as usize;
+            match self.below(12) {
+                0 | 1 => contact(given.record(n), |c| c.lease_expires_at = at(NOW_S - 1 - i64::from(self.below(300)))),
+                2 => {
+                    contact(given.record(n), |c| c.lease_expires_at = at(NOW_S - 200));
+                    let status = if self.is(0.5) { NodeStatus::Disconnected } else { NodeStatus::Down };
+                    *given.record(n) = given.record(n).expire_lease(status, at(NOW_S - 100), "").unwrap();
+                }
+                3 => contact(given.record(n), |c| {
+                    (c.status, c.syncing_since_at) =
+                        (NodeStatus::Syncing, Some(at(NOW_S - i64::from(self.below(3000)))));
+                }),
+                4 => given.seen.instances[n_at].state = InstanceState::Terminated,
+                5 => {
+                    let by = at(NOW_S + i64::from(self.below(300)));
+                    *given.record(n) = given.record(n).with_intent(Intent::Drain, Some(by), at(NOW_S - 60)).unwrap();
+                }
+                _ => {}
+            }
+        }
+        if self.is(0.3) {
+            let mut noted = EntryRow::new(&ControlKey::Ingest);
+            let before = at(NOW_S - i64::from(self.below(400)));
+            (noted.since_at, noted.before_at) = (Some(at(NOW_S - 5)), Some(before));
+            given.seen.control.put(noted);
+        }
+        for job in 0..1 + self.below(3) {
+            let first = self.below(nodes);
+            let on: Vec<u32> = (0..2 + self.below(2)).map(|k| (first + k) % nodes).collect();
+            let back = 1 + self.below(2) as usize;
+            given = given.copies(50 + job, &on, back, STRATEGIES[self.below(3) as usize]);
+        }
+        for alloc in &mut given.seen.allocs {
+            match self.below(8) {
+                0 => {
+                    (alloc.client, alloc.awaiting) = (ClientStatus::Unknown, true);
+                    alloc.unknown_since_at = Some(at(NOW_S - i64::from(self.below(800))));
+                }
+                1 if !alloc.awaiting => alloc.client = ClientStatus::Pending,
+                2 => alloc.desired = Desired::Stop,
+                _ => {}
+            }
+        }
+        given
+    }
+}
+
+#[test]
+fn a_plan_decides_once_about_a_copy_and_only_on_nodes_that_it_believes_to_be_well() {
+    let (mut decided, mut waited) = (0, 0);
+    for seed in 0..2000 {
+        let given = Draw(Chance::seeded(seed)).state();
+        let planned = plan(&given.seen, at(NOW_S));
+        let mut copies: Vec<AllocId> = Vec::new();
+        let mut given_up: BTreeSet<NodeId> = BTreeSet::new();
+        let mut resolved: Vec<AllocId> = Vec::new();
+        for planned in &planned.actions {
+            match &planned.action {
+                Action::LoseAlloc(id, _)
+                | Action::UnknownAlloc(id, _)
+                | Action::StopAlloc(id, _)
+                | Action::Drain(id, _) => copies.push(*id),
+                Action::ResolveReconnect { keep, stop, .. } => resolved.extend(stop.iter().chain([keep])),
+                Action::Disconnect(node_id)
+                | Action::MarkDown(node_id)
+                | Action::Clean { node_id, .. }
+                | Action::ShutDown { node_id, .. } => {
+                    given_up.insert(*node_id);
+                }
+                _ => {}
+            }
+        }
+        copies.extend(&resolved);
+        let once: BTreeSet<AllocId> = copies.iter().copied().collect();
+        assert_eq!(once.len(), copies.len(), "seed {seed}: two decisions about one copy: {:#?}", planned.actions);
+        for id in &resolved {
+            let node_id = given.seen.alloc(*id).unwrap().node_id;
+            let record = given.seen.node(node_id).unwrap();
+            let is_well = record.is_heard(at(NOW_S)) && !given_up.contains(&node_id);
+            assert!(is_well, "seed {seed}: {id} on {record:?}: {:#?}", planned.actions);
+        }
+        let is_back = |a: &&model::AllocSummary| a.awaiting && a.client != ClientStatus::Unknown;
+        decided += usize::from(!resolved.is_empty());
+        waited += usize::from(resolved.is_empty() && given.seen.allocs.iter().any(|a| is_back(&a)));
+    }
+    assert!(decided > 300 && waited > 300, "{decided} decided, {waited} waited");
+}

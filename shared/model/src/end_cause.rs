@@ -1,0 +1,367 @@
+//! Why an alloc or a job ended: one closed list, with its JSON and its words.
+//!
+//! Guarantees: every end that a node reports, and every end of a job, has one of these causes; the words are made here, for
+//! every list, page and document alike; a cause says by itself whether the alloc is complete, failed or lost.
+//! Does not: say what follows for the job (`job` does).
+
+use crate::output::Switches;
+use crate::words::ClientStatus;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The longest text of a cause, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
+
+/// The longest last line that is kept, in characters.
+const MAX_LINE_CHARS: usize = 200;
+
+/// The exit code of a command that ran longer than it may, as that of `timeout`.
+const TIMED_OUT: i32 = 124;
+/// The exit code of a command that used more memory than it may: as if the kernel had killed it.
+const KILLED: i32 = 137;
+/// The exit code if a program cannot be run, as in a shell.
+const CANNOT_RUN: i32 = 126;
+/// The exit code if a program does not exist, as in a shell.
+const NO_PROGRAM: i32 = 127;
+
+/// Why an alloc or a job ended. In JSON an object with `kind` and the fields of the kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum EndCause {
+    /// The command ended with this exit code.
+    Exited {
+        /// The exit code.
+        code: i32,
+    },
+    /// A signal that nodekeeper did not send ended the command.
+    Signalled {
+        /// The number of the signal.
+        signal: i32,
+    },
+    /// It ran longer than it may. It failed, whatever its command did at the end.
+    OverTime {
+        /// The time limit, in seconds.
+        limit_s: u64,
+    },
+    /// It needed more memory than it may use.
+    OverMemory {
+        /// The memory limit, in MiB.
+        allowed_mib: u64,
+        /// How much it used, if that was measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        used_mib: Option<u64>,
+    },
+    /// There is no such program on the node.
+    NotFound {
+        /// The program, as the command names it.
+        program: String,
+    },
+    /// The program is there and cannot be executed.
+    NotExecutable {
+        /// The program, as the command names it.
+        program: String,
+    },
+    /// The interpreter that the program names does not exist.
+    NoInterpreter {
+        /// The program, as the command names it.
+        program: String,
+        /// The interpreter.
+        interpreter: String,
+    },
+    /// It was told to stop, and ended.
+    Stopped {
+        /// Why it was told to stop.
+        why: String,
+        /// The exit code of its command then; absent if the command had not been started.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<i32>,
+    },
+    /// Its node could not start the command, which has never run.
+    NotStarted {
+        /// What the node could not do.
+        why: String,
+    },
+    /// Its node is gone, or what ran there was lost.
+    Lost {
+        /// What happened.
+        why: String,
+    },
+    /// It can never run.
+    Rejected {
+        /// Why.
+        why: String,
+    },
+    /// The operator cancelled the job.
+    Cancelled,
+}
+
+impl EndCause {
+    /// How an alloc ends for this cause.
+    pub const fn client(&self) -> ClientStatus {
+        match self {
+            Self::Exited { code: 0 } | Self::Stopped { code: Some(0), .. } => ClientStatus::Complete,
+            Self::NotStarted { .. } | Self::Lost { .. } => ClientStatus::Lost,
+            Self::Exited { .. }
+            | Self::Signalled { .. }
+            | Self::OverTime { .. }
+            | Self::OverMemory { .. }
+            | Self::NotFound { .. }
+            | Self::NotExecutable { .. }
+            | Self::NoInterpreter { .. }
+            | Self::Stopped { .. }
+            | Self::Rejected { .. }
+            | Self::Cancelled => ClientStatus::Failed,
+        }
+    }
+
+    /// The exit code, as a shell would give it: that of the command; 128 and the number of the signal that ended it; 124 if it
+    /// ran too long; 137 if it used too much memory; 126 or 127 if there was nothing to run. `None` if no command ended.
+    pub const fn exit_code(&self) -> Option<i32> {
+        match self {
+            Self::Exited { code } => Some(*code),
+            Self::Signalled { signal } => Some(128_i32.saturating_add(*signal)),
+            Self::OverTime { .. } => Some(TIMED_OUT),
+            Self::OverMemory { .. } => Some(KILLED),
+            Self::NotFound { .. } => Some(NO_PROGRAM),
+            Self::NotExecutable { .. } | Self::NoInterpreter { .. } => Some(CANNOT_RUN),
+            Self::Stopped { code, .. } => *code,
+            Self::NotStarted { .. } | Self::Lost { .. } | Self::Rejected { .. } | Self::Cancelled => None,
+        }
+    }
+
+    /// Whether what the command printed may say more.
+    pub const fn is_of_the_command(&self) -> bool {
+        matches!(
+            self,
+            Self::Exited { code: 1.. | ..=-1 }
+                | Self::Signalled { .. }
+                | Self::OverTime { .. }
+                | Self::OverMemory { .. }
+        )
+    }
+
+    /// The cause with texts of a bounded length.
+    pub fn clipped(self) -> Self {
+        let clip =
+            |text: String| if text.len() <= MAX_TEXT_BYTES { text } else { clip(&text, MAX_TEXT_BYTES).to_owned() };
+        match self {
+            Self::NotFound { program } => Self::NotFound { program: clip(program) },
+            Self::NotExecutable { program } => Self::NotExecutable { program: clip(program) },
+            Self::NoInterpreter { program, interpreter } => {
+                Self::NoInterpreter { program: clip(program), interpreter: clip(interpreter) }
+            }
+            Self::Stopped { why, code } => Self::Stopped { why: clip(why), code },
+            Self::NotStarted { why } => Self::NotStarted { why: clip(why) },
+            Self::Lost { why } => Self::Lost { why: clip(why) },
+            Self::Rejected { why } => Self::Rejected { why: clip(why) },
+            numbers => numbers,
+        }
+    }
+}
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited { code } => write!(f, "exit code {code}"),
+            Self::Signalled { signal } => match signal_name(*signal) {
+                Some(name) => write!(f, "killed by signal {signal} ({name})"),
+                None => write!(f, "killed by signal {signal}"),
+            },
+            Self::OverTime { limit_s } => write!(f, "it ran longer than its time limit of {limit_s} s"),
+            Self::OverMemory { allowed_mib, used_mib: Some(used) } => {
+                write!(f, "out of memory: it used {used} MiB and may use {allowed_mib} MiB")
+            }
+            Self::OverMemory { allowed_mib, used_mib: None } => {
+                write!(f, "out of memory: it needed more than the {allowed_mib} MiB that it may use")
+            }
+            Self::NotFound { program } => write!(f, "program {program:?} not found"),
+            Self::NotExecutable { program } => write!(f, "program {program:?} is not executable"),
+            Self::NoInterpreter { program, interpreter } => {
+                write!(f, "interpreter {interpreter:?} of program {program:?} not found")
+            }
+            Self::Stopped { why, code: Some(code) } => write!(f, "{why} (exit code {code})"),
+            Self::NotStarted { why } => write!(f, "its node could not start it: {why}"),
+            Self::Stopped { why, code: None } | Self::Lost { why } | Self::Rejected { why } => f.write_str(why),
+            Self::Cancelled => f.write_str("cancelled by the operator"),
+        }
+    }
+}
+
+/// How an alloc ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Why. It says whether the alloc is complete, failed or lost.
+    pub cause: EndCause,
+    /// The last part of the output of the process.
+    pub log_tail: Option<String>,
+    /// Which bytes of `log_tail` are standard error.
+    pub tail_switches: Switches,
+}
+
+impl Ending {
+    /// An end for this cause, without output.
+    pub const fn new(cause: EndCause) -> Self {
+        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()) }
+    }
+
+    /// The command ended with this exit code.
+    pub const fn exited(code: i32) -> Self {
+        Self::new(EndCause::Exited { code })
+    }
+
+    /// The alloc is lost: its node is gone, or the alloc is no longer on it.
+    pub fn lost(why: &str) -> Self {
+        Self::new(EndCause::Lost { why: why.to_owned() })
+    }
+
+    /// `complete`, `failed` or `lost`.
+    pub const fn client(&self) -> ClientStatus {
+        self.cause.client()
+    }
+}
+
+/// The last line of an output that says something: without control characters, and of a bounded length.
+pub fn last_line(output: &str) -> Option<String> {
+    let visible = |line: &str| line.chars().filter(|c| !c.is_control()).take(MAX_LINE_CHARS).collect::<String>();
+    output.lines().rev().map(visible).find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+}
+
+/// The names of the signals of Linux, from 1 on.
+const SIGNALS: [&str; 31] = [
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
+];
+
+fn signal_name(signal: i32) -> Option<&'static str> {
+    SIGNALS.get(usize::try_from(signal).ok()?.checked_sub(1)?).copied()
+}
+
+/// At most `max` bytes from the front of `s`, on a character boundary.
+pub(crate) fn clip(s: &str, max: usize) -> &str {
+    let mut end = s.len().min(max);
+    while !s.is_char_boundary(end) {
+        end -= 1;
+    }
+    s.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_cause_has_its_json_its_words_and_its_exit_code() {
+        let text = |t: &str| t.to_owned();
+        let (program, why) = (text("./x"), text("the disk is full"));
+        for (cause, form, words, client, code) in [
+            (EndCause::Exited { code: 0 }, json!({"kind": "exited", "code": 0}), "exit code 0", "complete", Some(0)),
+            (EndCause::Exited { code: 42 }, json!({"kind": "exited", "code": 42}), "exit code 42", "failed", Some(42)),
+            (
+                EndCause::Signalled { signal: 11 },
+                json!({"kind": "signalled", "signal": 11}),
+                "killed by signal 11 (SIGSEGV)",
+                "failed",
+                Some(139),
+            ),
+            (
+                EndCause::OverTime { limit_s: 2 },
+                json!({"kind": "over_time", "limit_s": 2}),
+                "it ran longer than its time limit of 2 s",
+                "failed",
+                Some(124),
+            ),
+            (
+                EndCause::OverMemory { allowed_mib: 64, used_mib: Some(80) },
+                json!({"kind": "over_memory", "allowed_mib": 64, "used_mib": 80}),
+                "out of memory: it used 80 MiB and may use 64 MiB",
+                "failed",
+                Some(137),
+            ),
+            (
+                EndCause::NotFound { program: program.clone() },
+                json!({"kind": "not_found", "program": "./x"}),
+                "program \"./x\" not found",
+                "failed",
+                Some(127),
+            ),
+            (
+                EndCause::NotExecutable { program: program.clone() },
+                json!({"kind": "not_executable", "program": "./x"}),
+                "program \"./x\" is not executable",
+                "failed",
+                Some(126),
+            ),
+            (
+                EndCause::NoInterpreter { program, interpreter: text("/bin/no") },
+                json!({"kind": "no_interpreter", "program": "./x", "interpreter": "/bin/no"}),
+                "interpreter \"/bin/no\" of program \"./x\" not found",
+                "failed",
+                Some(126),
+            ),
+            (
+                EndCause::Stopped { why: text("stopped as ordered"), code: Some(0) },
+                json!({"kind": "stopped", "why": "stopped as ordered", "code": 0}),
+                "stopped as ordered (exit code 0)",
+                "complete",
+                Some(0),
+            ),
+            (
+                EndCause::NotStarted { why: why.clone() },
+                json!({"kind": "not_started", "why": "the disk is full"}),
+                "its node could not start it: the disk is full",
+                "lost",
+                None,
+            ),
+            (EndCause::Lost { why: why.clone() }, json!({"kind": "lost", "why": why.clone()}), &*why, "lost", None),
+            (EndCause::Rejected { why: why.clone() }, json!({"kind": "rejected", "why": why}), &*why, "failed", None),
+            (EndCause::Cancelled, json!({"kind": "cancelled"}), "cancelled by the operator", "failed", None),
+        ] {
+            assert_eq!(serde_json::to_value(&cause).unwrap(), form);
+            assert_eq!(serde_json::from_value::<EndCause>(form).unwrap(), cause);
+            assert_eq!((cause.to_string().as_str(), cause.client().as_str(), cause.exit_code()), (words, client, code));
+        }
+    }
+
+    #[test]
+    fn the_last_line_is_the_last_one_that_says_something() {
+        assert_eq!(last_line("one\nboom: \u{1b}[31mno\u{1b}[0m \n \n\n").as_deref(), Some("boom: [31mno[0m"));
+        assert_eq!(last_line(" \n"), None);
+        assert_eq!(last_line(&"é".repeat(5000)).map(|line| line.chars().count()), Some(MAX_LINE_CHARS));
+    }
+
+    #[test]
+    fn long_texts_are_clipped_on_character_boundaries() {
+        let EndCause::Lost { why } = (EndCause::Lost { why: "é".repeat(5000) }).clipped() else { panic!() };
+        assert_eq!(why.len(), MAX_TEXT_BYTES);
+    }
+}

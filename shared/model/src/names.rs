@@ -1,0 +1,155 @@
+//! What names and addresses from outside may be: they reach lists, terminals, environments and the names of tables' keys.
+//!
+//! Guarantees: a text that passes stays on one line, and no terminal or shell obeys it.
+//! Does not: make a text fit. Whoever gets a wrong one refuses it.
+
+use std::net::IpAddr;
+
+/// The longest name of a job, in characters.
+pub const MAX_NAME_CHARS: usize = 128;
+
+/// What is allowed as the name of a job, in words.
+pub const NAME_FORM: &str =
+    "1 to 128 characters on one line, without control characters, and without a space at either end";
+
+/// The longest host name, in bytes (RFC 1123, section 2.1; RFC 1035).
+const MAX_HOST_BYTES: usize = 253;
+/// The longest part of a host name, in bytes.
+const MAX_LABEL_BYTES: usize = 63;
+/// The longest id of an instance or of a boot, in bytes.
+const MAX_ID_BYTES: usize = 128;
+
+/// Whether a terminal may obey this character: a control character, or one that ends a line or changes the direction of text,
+/// so that a line reads as something else.
+pub fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'
+                | '\u{2029}'
+                | '\u{202a}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+                | '\u{feff}'
+        )
+}
+
+/// Whether this can be the name of a job.
+pub fn is_job_name(text: &str) -> bool {
+    let chars = text.chars().count();
+    (1..=MAX_NAME_CHARS).contains(&chars) && !text.chars().any(is_obeyed) && text.trim() == text
+}
+
+/// Whether this is an IP address, or the name of a host by RFC 1123.
+pub fn is_host(text: &str) -> bool {
+    if text.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let is_label = |label: &str| {
+        let inside = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+        (1..=MAX_LABEL_BYTES).contains(&label.len())
+            && label.bytes().all(inside)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    // The last part of a name is never a number: otherwise a name could be taken for an address.
+    let last = text.rsplit('.').next().unwrap_or_default();
+    text.len() <= MAX_HOST_BYTES && text.split('.').all(is_label) && !last.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Whether this can be the id of an instance, of a boot or of an incarnation: letters, digits, `-`, `_`, `.` and `:`.
+pub fn is_id(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':');
+    (1..=MAX_ID_BYTES).contains(&text.len()) && text.bytes().all(fits)
+}
+
+/// Whether this can be the name of an instance type in EC2, like `m7a.large`.
+pub fn is_instance_type(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    (1..=64).contains(&text.len()) && text.bytes().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_an_ip_address_or_the_name_of_a_host() {
+        let label = "a".repeat(63);
+        let longest = format!("{label}.{label}.{label}.{}", "b".repeat(61));
+        for good in
+            ["10.0.0.7", "::1", "fe80::1", "ip-10-0-0-7.ec2.internal", "node", "3com.example", "A-b.c1", &longest]
+        {
+            assert!(is_host(good), "{good}");
+        }
+        let too_long = format!("{longest}b");
+        for bad in [
+            "",
+            " ",
+            "10.0.0.7 ",
+            "10.0.0.1,10.0.0.2",
+            "a\nb",
+            "-oProxyCommand=touch",
+            "-a",
+            "a-",
+            "a..b",
+            ".a",
+            "a.",
+            "a_b",
+            "a b",
+            "user@host",
+            "host:22",
+            "[::1]",
+            "fe80::1%eth0",
+            "10.0.0.256",
+            "1.2.3",
+            "7",
+            "$(id)",
+            "é",
+            "a\0b",
+            &"a".repeat(64),
+            &too_long,
+        ] {
+            assert!(!is_host(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_a_line_of_text() {
+        for good in ["a", "train 7", "nightly/2027-01-15", "größe", "é".repeat(128).as_str(), "$(x)", "\"q\""] {
+            assert!(is_job_name(good), "{good}");
+        }
+        for bad in [
+            "",
+            " ",
+            " a",
+            "a ",
+            "a\n",
+            "a\tb",
+            "\u{1b}[31mred",
+            "a\0",
+            "a\u{202e}b",
+            "a\u{2028}b",
+            "\u{feff}a",
+            "\u{9b}2J",
+        ] {
+            assert!(!is_job_name(bad), "{bad:?}");
+        }
+        assert!(!is_job_name(&"é".repeat(129)));
+    }
+
+    #[test]
+    fn ids_and_types_have_no_room_for_anything_else() {
+        for good in
+            ["i-0123456789abcdef0", "boot-1", "123e4567-e89b-12d3-a456-426614174000", "01JD0000000000000000000000"]
+        {
+            assert!(is_id(good), "{good}");
+        }
+        for bad in ["", "a b", "i-1\n", "i-1,i-2", "\u{1b}", "é", "a/b", &"x".repeat(129)] {
+            assert!(!is_id(bad) && !is_instance_type(bad), "{bad:?}");
+        }
+        assert!(is_instance_type("u7in-32tb.224xlarge"));
+    }
+}

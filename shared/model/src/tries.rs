@@ -1,0 +1,80 @@
+//! The tries to run a job: what came of them, and when the next one may begin.
+//!
+//! Guarantees: each wait before a retry is twice the one before, up to a bound; a job that is placed waits for nothing.
+//! Does not: count failures and losses against what is allowed (`job` does).
+
+use crate::end_cause::EndCause;
+use crate::ids::NodeId;
+use crate::time::{Span, Time};
+use serde::{Deserialize, Serialize};
+
+/// What the policy says about the time after an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobTimes {
+    /// How long ended jobs and allocs are kept.
+    pub keep: Span,
+    /// The wait before the first retry. Each later one is twice as long, up to `most`.
+    pub pause: Span,
+    /// The longest wait before a retry.
+    pub most: Span,
+}
+
+impl From<Span> for JobTimes {
+    /// Retries without a wait.
+    fn from(keep: Span) -> Self {
+        Self { keep, pause: Span::ZERO, most: Span::ZERO }
+    }
+}
+
+/// What came of the tries to run a job so far: one attribute, because the index has no room for more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tries {
+    /// The number of the next copy: higher than the number of every copy placed.
+    #[serde(default)]
+    pub copies: u32,
+    /// How often the job waited before a next try. Each wait is twice the one before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pauses: u32,
+    /// The job is not placed before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before_at: Option<Time>,
+    /// The last nodes on which the job was lost, the newest last. Another node is preferred.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_on: Vec<NodeId>,
+    /// Why the job ended, or why its last try did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<EndCause>,
+    /// The last line of the output of the try that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<String>,
+}
+
+/// How many nodes a job keeps in [`Tries::lost_on`].
+const MAX_LOST_ON: usize = 3;
+
+impl Tries {
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Lets the next try wait.
+    pub(crate) fn pause(&mut self, times: JobTimes, now: Time) {
+        let factor = 1_i64.checked_shl(self.pauses.min(30)).unwrap_or(i64::MAX);
+        let pause = Span::from_ms(times.pause.as_ms().saturating_mul(factor)).min(times.most);
+        self.pauses = self.pauses.saturating_add(1);
+        self.not_before_at = (pause > Span::ZERO).then(|| now + pause);
+    }
+
+    /// Notes a node on which the job was lost.
+    pub(crate) fn note_lost_on(&mut self, node_id: NodeId) {
+        self.lost_on.retain(|known| *known != node_id);
+        self.lost_on.push(node_id);
+        let excess = self.lost_on.len().saturating_sub(MAX_LOST_ON);
+        self.lost_on.drain(..excess);
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}

@@ -1,0 +1,65 @@
+//! What a run notes of EC2's list in its row, so that `status` says the same to a person without rights in EC2.
+//!
+//! Guarantees: it comes from what the run has read.
+//! Does not: count new instances, which EC2 may not list at first, or nodes that are shut down.
+
+use crate::answer::{ActionAnswer, Outcome};
+use crate::observation::Observation;
+use model::cloud::{Instance, InstanceState};
+use model::control::Found;
+use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
+use model::time::{Span, Time};
+use model::{ActionName, BrakeKind, Life, NodeRecord, NodeState};
+use std::collections::BTreeSet;
+
+/// How many strangers are named.
+const NAMED: usize = 20;
+
+/// EC2 lists a new instance within this time, and mostly at once.
+const LISTED: Span = Span::from_s(180);
+
+/// What a run of this function found; `None` if it does not read EC2's list. `terminated` is how many orphans it terminates.
+pub fn found(function: Function, seen: &Observation, terminated: u64, now: Time) -> Option<Found> {
+    let before = seen.control.runs.get(function.name).and_then(|run| run.found.clone()).unwrap_or_default();
+    if function == POLL_AND_SCALE {
+        Some(unlisted(seen, before, now))
+    } else if function == CLEAN_STALE_RECORDS {
+        Some(unclaimed(seen, before, terminated, now))
+    } else {
+        None
+    }
+}
+
+/// How many orphans a run terminates.
+pub fn terminated(answers: &[ActionAnswer]) -> u64 {
+    let is = |a: &&ActionAnswer| a.action == ActionName::TerminateOrphan && a.outcome != Outcome::Conflict;
+    answers.iter().filter(is).count() as u64
+}
+
+fn unlisted(seen: &Observation, before: Found, now: Time) -> Found {
+    let listed: BTreeSet<&str> = seen.instances.iter().map(|i| i.instance_id.as_str()).collect();
+    let is_up = |node: &&NodeRecord| matches!(node.state, NodeState::Assigned(_) | NodeState::InUse(_));
+    let is_old = |life: &&Life| now.since(life.assigned_at) >= LISTED;
+    let lives = || seen.nodes.iter().filter(is_up).filter_map(NodeRecord::life).filter(is_old);
+    let named = || lives().filter_map(|life| life.instance_id.as_deref());
+    let unlisted = named().filter(|id| !listed.contains(id)).count() as u64;
+    let unlisted_since_at = (unlisted > 0).then(|| before.unlisted_since_at.unwrap_or(now));
+    Found { named: named().count() as u64, unlisted, unlisted_since_at, ..Found::default() }
+}
+
+fn unclaimed(seen: &Observation, before: Found, terminated: u64, now: Time) -> Found {
+    let is_stranger = |i: &&Instance| i.state != InstanceState::Terminated && i.node_id().is_none();
+    let strangers = seen.instances.iter().filter(is_stranger).take(NAMED).map(|i| i.instance_id.clone()).collect();
+    // A release frees what was held, so what is held and what is terminated may be the same orphans.
+    let brake = seen.control.brake(BrakeKind::Orphans);
+    let held = if brake.holds_back(now) { brake.held().unwrap_or(0) } else { 0 };
+    let orphans = held.max(terminated);
+    let any = orphans > 0;
+    Found {
+        strangers,
+        orphans,
+        orphans_since_at: any.then(|| before.orphans_since_at.unwrap_or(now)),
+        orphans_runs: if any { before.orphans_runs.saturating_add(1) } else { 0 },
+        ..Found::default()
+    }
+}

@@ -1,0 +1,105 @@
+//! Signs: what holds something back, and rows that are not used.
+
+use super::say::{one_line, rough, when};
+use super::{Facts, Level, RECENT, Raised, caps as caps_of};
+use model::control::ControlKey;
+use model::limits::Limit;
+use model::{ActionName, BrakeKind};
+use store::Table;
+
+/// The limits on launches: what each is about, since when and until when, and which jobs wait for it. The failed starts have
+/// a sign of their own. A quota that nobody waits for is no trouble.
+pub(super) fn limits(facts: &Facts<'_>) -> Vec<Raised> {
+    let limits = facts.control.limits(facts.now);
+    limits.iter().filter(|limit| !matches!(limit, Limit::FailedStarts(_))).map(|limit| limited(limit, facts)).collect()
+}
+
+fn limited(limit: &Limit, facts: &Facts<'_>) -> Raised {
+    let waiting = facts.next.explained().map(|explained| limit.waiting_words(explained));
+    let is_idle = limit.is_quota() && waiting.as_ref().is_some_and(String::is_empty);
+    let level = if limit.needs_a_person() && !is_idle { Level::Wrong } else { Level::Look };
+    let since = limit.since_at().map(|at| format!(", since {}", when(at, facts.now))).unwrap_or_default();
+    let left = limit.until_at().map(|until| format!("; next try in {}", rough(until.since(facts.now))));
+    let waiting = waiting.filter(|words| !words.is_empty()).map(|words| format!("; {words}")).unwrap_or_default();
+    let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    let says = format!("{limit}{since}{}{waiting}{message}", left.unwrap_or_default());
+    Raised::new(&limit.key().to_string(), level, says, limit.to_do())
+}
+
+/// What the brakes hold back, and their releases.
+pub(super) fn brakes(facts: &Facts<'_>) -> Vec<Raised> {
+    BrakeKind::ALL.iter().filter_map(|kind| braked(facts, *kind)).collect()
+}
+
+fn braked(facts: &Facts<'_>, kind: BrakeKind) -> Option<Raised> {
+    let (brake, release) = (facts.control.brake(kind), facts.control.release(kind));
+    if brake.holds_back(facts.now) {
+        let message = brake.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+        let to_do = format!("`nodekeeper release {kind} --show` lists it; wait, or `nodekeeper release {kind}`");
+        let key = ControlKey::Brake(kind).to_string();
+        return Some(Raised::new(&key, Level::Wrong, format!("held back{message}"), to_do));
+    }
+    let left = rough(release.until_at().filter(|_| release.applies(facts.now))?.since(facts.now));
+    let says = format!("an operator released what was held; if no run uses the release, it ends in {left}");
+    Some(Raised::new(&ControlKey::Release(kind).to_string(), Level::Look, says, ""))
+}
+
+/// How much all brakes hold back.
+pub(super) fn held_count(facts: &Facts<'_>) -> u64 {
+    let brakes = BrakeKind::ALL.iter().map(|kind| facts.control.brake(*kind));
+    brakes.filter(|brake| brake.holds_back(facts.now)).map(|brake| brake.held().unwrap_or(0)).sum()
+}
+
+pub(super) fn caps(facts: &Facts<'_>) -> Vec<Raised> {
+    let explained = facts.next.explained();
+    explained
+        .into_iter()
+        .flat_map(caps_of)
+        .map(|cap| Raised::new(cap.word(), Level::Look, cap.to_string(), ""))
+        .collect()
+}
+
+pub(super) fn rows(facts: &Facts<'_>) -> Vec<Raised> {
+    const TO_DO: &str = "correct or delete it";
+    let mut raised: Vec<Raised> = Vec::new();
+    // The entries of the control table are judged without the plan.
+    let is_entry = |text: &str| text.contains("of table control");
+    let explained = facts.next.explained().into_iter().flat_map(|explained| &explained.rows);
+    for (subject, why) in explained.map(|(subject, why)| (subject, why.to_string())).filter(|(_, why)| !is_entry(why)) {
+        raised.push(Raised::new("row", Level::Wrong, one_line(&format!("{subject}: {why}")), ""));
+    }
+    let level = |is_known| if is_known { Level::Wrong } else { Level::Look };
+    let entries = facts.control.unreadable.iter().map(|entry| (entry.to_string(), level(entry.is_known)));
+    for (row, level) in facts.rows.iter().map(|row| (row.what.clone(), Level::Wrong)).chain(entries) {
+        // The plan names most of them, but it cannot be made without EC2, and has no handles.
+        let row = one_line(&row);
+        if !raised.iter().any(|raised| raised.says.contains(&row)) {
+            raised.push(Raised::new("row", level, row, TO_DO));
+        }
+    }
+    raised
+}
+
+/// How many rows a function counts: of one table that only it reads, or else all of them and the known entries of the control
+/// table. Newer code has written an entry whose key is not known, and a person need not do anything.
+pub(super) fn rows_count(facts: &Facts<'_>, table: Option<Table>) -> u64 {
+    let rows = facts.rows.iter().filter(|row| table.is_none() || row.table == table).count();
+    let entries = facts.control.unreadable.iter().filter(|entry| table.is_none() && entry.is_known).count();
+    (rows + entries) as u64
+}
+
+/// The warnings of the last hour. Of several equal ones, only the newest.
+pub(super) fn warnings(facts: &Facts<'_>) -> Vec<Raised> {
+    let mut raised: Vec<Raised> = Vec::new();
+    for event in facts.events {
+        let says = one_line(&event.reason);
+        if event.action == ActionName::Warn.as_str()
+            && facts.now.since(event.at()) <= RECENT
+            && !raised.iter().any(|r| r.what == event.subject && r.says.contains(&says))
+        {
+            let says = format!("warned {}: {says}", when(event.at(), facts.now));
+            raised.push(Raised::new(&event.subject, Level::Look, says, ""));
+        }
+    }
+    raised
+}

@@ -1,0 +1,546 @@
+//! The one list of signs: what a person on call would not call well.
+//!
+//! `status`, its exit code, the page's banner, `top`, `nodekeeper_well` and the alarms on what the runs found judge from this
+//! list and from nothing else. A new sign needs one row in [`SIGNS`], and one in the table test.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `functions` | whether the functions work, and what they noted |
+//! | `nodes` | nodes and instances |
+//! | `work` | jobs, allocs and demand |
+//! | `held` | limits, brakes, rows that are not used, warnings |
+//! | [`found`] | what a run notes of EC2's list, for readers without rights in EC2 |
+//! | [`say`] | how times and numbers are said |
+//!
+//! Guarantees: a sign is a pure function of what was read; what a reader could not read is said to be unknown, or raises
+//! nothing where another sign says so, and never counts as well.
+//! Does not: read anything. Does not say how long CloudWatch waits before an alarm goes off: `infra/check.py` does.
+
+pub mod found;
+mod functions;
+mod held;
+mod nodes;
+pub mod say;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use crate::observation::Observation;
+use model::cloud::CloudError;
+use model::control::{Control, Found};
+use model::events::Event;
+use model::explain::Explanation;
+use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH, WEBHOOK};
+use model::ids::{AllocId, Slot};
+use model::policy::{Policy, example_json};
+use model::reason::Reason;
+use model::time::{Span, Time};
+use model::{AllocSummary, Handle, JobSummary, NodeRecord};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use store::{Ended, Table};
+
+/// How far back signs look at what has happened: ended jobs and warnings.
+pub const RECENT: Span = Span::from_s(3600);
+/// How many of the jobs that ended last are judged.
+pub const ENDED: usize = 50;
+/// How many lines one sign may have about single jobs, nodes or sets.
+const LINES: usize = 10;
+
+/// How bad a sign is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// All is well.
+    Well,
+    /// An operator should look, but need not act: it ends by itself, or it cannot be known here.
+    Look,
+    /// An operator must act.
+    Wrong,
+}
+
+/// A sign as it is raised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Raised {
+    /// What it is about: a function, an entry of the control table, or the word of the sign.
+    pub what: String,
+    /// How bad it is.
+    pub level: Level,
+    /// What is so, and since when.
+    pub says: String,
+    /// What to do about it; empty if nothing needs to be done.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub to_do: String,
+}
+
+impl Raised {
+    pub(crate) fn new(what: &str, level: Level, says: impl Into<String>, to_do: impl Into<String>) -> Self {
+        Self { what: what.to_owned(), level, says: says.into(), to_do: to_do.into() }
+    }
+}
+
+/// A row that nobody uses, because it cannot be read or contradicts the contract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRow {
+    /// Its table, as far as the reader knows it.
+    pub table: Option<Table>,
+    /// Which row, and what is wrong with it.
+    pub what: String,
+}
+
+/// An alloc that was told to stop and is not final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Stopping {
+    pub alloc_id: AllocId,
+    pub slot: Slot,
+    /// When it was told.
+    pub since: Time,
+    pub kill_timeout: Span,
+}
+
+/// What the next run of poll-and-scale would do, as far as the reader knows.
+#[derive(Clone, Copy, Debug)]
+pub enum Next<'a> {
+    /// The reader does not ask.
+    NotAsked,
+    /// It cannot be said, because EC2 cannot be read from here.
+    Unknown(&'a CloudError),
+    /// What is not done, and why, and how many of the wanted nodes are not ready.
+    Known(&'a Explanation, u32),
+}
+
+impl<'a> Next<'a> {
+    const fn explained(self) -> Option<&'a Explanation> {
+        match self {
+            Self::Known(explained, _) => Some(explained),
+            Self::NotAsked | Self::Unknown(_) => None,
+        }
+    }
+}
+
+/// What was read, for all signs. A function gives what its run has read, and leaves the rest empty.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// The time of the judgement.
+    pub now: Time,
+    /// The control table.
+    pub control: &'a Control,
+    /// The stored policy, or the example if none can be used.
+    pub policy: Policy,
+    /// All node records that can be used.
+    pub nodes: &'a [NodeRecord],
+    /// The jobs that have not ended, in the order of the queue.
+    pub jobs: &'a [JobSummary],
+    /// The jobs that ended last, the newest first: at most [`ENDED`], within [`RECENT`].
+    pub ended: &'a [Ended],
+    /// The live allocs.
+    pub allocs: &'a [AllocSummary],
+    /// Those of them that were told to stop.
+    pub stopping: &'a [Stopping],
+    /// The handles that nodes were told to destroy long ago and still have.
+    pub stuck: &'a [Handle],
+    /// What poll-and-scale noted of EC2's list in its last run.
+    pub polled: Found,
+    /// What clean-stale-records noted of EC2's list in its last run.
+    pub cleaned: Found,
+    /// What the next run would do.
+    pub next: Next<'a>,
+    /// The newest events of the cluster and of the functions.
+    pub events: &'a [Event],
+    /// The rows that nobody uses, but for those of the control table.
+    pub rows: Vec<BadRow>,
+}
+
+impl<'a> Facts<'a> {
+    /// What the control table alone says.
+    pub fn new(control: &'a Control, now: Time) -> Self {
+        let found = |function: Function| control.runs.get(function.name).and_then(|run| run.found.clone());
+        Self {
+            now,
+            control,
+            policy: control.checked_policy().map(|(policy, _)| policy).unwrap_or_else(|_| example()),
+            nodes: &[],
+            jobs: &[],
+            ended: &[],
+            allocs: &[],
+            stopping: &[],
+            stuck: &[],
+            polled: found(POLL_AND_SCALE).unwrap_or_default(),
+            cleaned: found(CLEAN_STALE_RECORDS).unwrap_or_default(),
+            next: Next::NotAsked,
+            events: &[],
+            rows: Vec::new(),
+        }
+    }
+
+    /// What a run of this function has read. `terminated` is how many orphans it terminates.
+    pub fn of_run(function: Function, seen: &'a Observation, terminated: usize, now: Time) -> Self {
+        let rows = seen.aside.rows.iter().filter(|row| row.table != Table::Control);
+        let rows = rows.map(|row| BadRow { table: Some(row.table), what: row.what.clone() }).collect();
+        let mut facts = Self::new(&seen.control, now);
+        if let Some(found) = found::found(function, seen, terminated as u64, now) {
+            let place = if function == POLL_AND_SCALE { &mut facts.polled } else { &mut facts.cleaned };
+            *place = found;
+        }
+        Self { policy: seen.policy.clone(), nodes: &seen.nodes, jobs: &seen.jobs, ended: &seen.ended, rows, ..facts }
+    }
+}
+
+fn example() -> Policy {
+    // The example is part of the program, and a test reads it.
+    Policy::from_json(&example_json()).unwrap_or_else(|e| unreachable!("the example policy: {e}"))
+}
+
+/// A sign.
+#[derive(Clone, Copy)]
+pub struct Sign {
+    /// Its word.
+    pub name: &'static str,
+    /// What raises it, for people.
+    pub raised_by: &'static str,
+    /// When it ends, for people.
+    pub ends: &'static str,
+    /// What it says of what was read. A sign at [`Level::Well`] is a line that says that something works.
+    pub raise: fn(&Facts<'_>) -> Vec<Raised>,
+    /// The alarms that look at the same.
+    pub alarms: &'static [Alarm],
+}
+
+impl std::fmt::Debug for Sign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// An alarm of the template on a metric of a function's runs.
+#[derive(Clone, Copy)]
+pub struct Alarm {
+    /// Its name in the template.
+    pub id: &'static str,
+    /// The end of its name in CloudWatch.
+    pub name: &'static str,
+    /// Its metric.
+    pub metric: &'static str,
+    /// Who emits the metric.
+    pub by: Function,
+    /// The least value that raises it.
+    pub at_least: u64,
+    /// The value, from what the function's run has read.
+    pub count: fn(&Facts<'_>) -> u64,
+    /// Whether a run that found nothing else says it.
+    pub alone: Alone,
+}
+
+/// Whether a number makes a run worth its metrics. CloudWatch bills a metric for each hour in which it has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// It ends, so a run tells it even if nothing else is there.
+    Told,
+    /// It may stay as it is for ever in a cluster without work.
+    NotTold,
+}
+
+impl std::fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.id)
+    }
+}
+
+const fn alarm(
+    (id, name): (&'static str, &'static str),
+    metric: &'static str,
+    by: Function,
+    count: fn(&Facts<'_>) -> u64,
+) -> Alarm {
+    Alarm { id, name, metric, by, at_least: 1, count, alone: Alone::Told }
+}
+
+/// Every sign, in the order in which `status` shows them.
+pub const SIGNS: &[Sign] = &[
+    Sign {
+        name: "policy",
+        raised_by: "no policy is stored, or the stored one cannot be used",
+        ends: "with a policy that can be used",
+        raise: functions::policy,
+        alarms: &[],
+    },
+    Sign {
+        name: "function",
+        raised_by: "a function has not succeeded for `watchdog.multiplier` periods, has failed for a period, or does nothing of what it should; look: its last run or one of its actions failed, or its clock is ahead",
+        ends: "with its next success",
+        raise: functions::scheduled,
+        alarms: &[alarm(
+            ("FunctionsOverdue", "functions-overdue"),
+            "FunctionsOverdue",
+            SWEEP_DISPATCH,
+            functions::overdue_count,
+        )],
+    },
+    Sign {
+        name: "heartbeats",
+        raised_by: "nodes are in use, and no heartbeat was noted for `watchdog.multiplier` minutes",
+        ends: "with the first heartbeat",
+        raise: functions::heartbeats,
+        alarms: &[],
+    },
+    Sign {
+        name: "webhook",
+        raised_by: "the receiver of the webhook refused a document, or did not take it for two minutes; only CloudWatch knows it",
+        ends: "with the next document that is taken",
+        raise: |_| Vec::new(),
+        alarms: &[alarm(("WebhookFailed", "webhook-failed"), "DeliveriesFailed", WEBHOOK, |_| 0)],
+    },
+    Sign {
+        name: "plan",
+        raised_by: "look: what the next run would do is not known, because EC2 cannot be read from here",
+        ends: "when EC2 answers",
+        raise: functions::plan,
+        alarms: &[],
+    },
+    Sign {
+        name: "node",
+        raised_by: "an agent takes no work",
+        ends: "when the node is shut down, or takes work",
+        raise: nodes::refusing,
+        alarms: &[],
+    },
+    Sign {
+        name: "silent",
+        raised_by: "an unusual share of the nodes in use (`heartbeat.brake_fraction`, at least 2), or one for longer than `shutdown.down_after_s`, is silent; look: any node is silent for longer than its lease",
+        ends: "with their heartbeats, or when they are replaced",
+        raise: nodes::silent,
+        alarms: &[alarm(("NodesSilent", "nodes-silent"), "NodesSilent", POLL_AND_SCALE, nodes::silent_count)],
+    },
+    Sign {
+        name: "boot_failures",
+        raised_by: "starts failed in a row, the last one within a day; look: one did",
+        ends: "with the first start that succeeds",
+        raise: nodes::starts,
+        alarms: &[Alarm {
+            at_least: 2,
+            alone: Alone::NotTold,
+            ..alarm(("StartsFail", "starts-fail"), "FailedStarts", POLL_AND_SCALE, nodes::failed_starts)
+        }],
+    },
+    Sign {
+        name: "booting",
+        raised_by: "a node boots or synchronizes for longer than `boot.timeout_s` and `heartbeat.blackout_s`; look: five minutes longer than the first",
+        ends: "when it is ready, or given up",
+        raise: nodes::booting,
+        alarms: &[],
+    },
+    Sign {
+        name: "unready",
+        raised_by: "look: nodes are wanted and not ready, and a job or a node has waited for 30 minutes",
+        ends: "when they are ready",
+        raise: nodes::unready,
+        alarms: &[alarm(("NodesNotReady", "nodes-not-ready"), "NodesNotReady", POLL_AND_SCALE, nodes::unready_count)],
+    },
+    Sign {
+        name: "shutting_down",
+        raised_by: "a node is shut down and its instance has not ended for 30 minutes; look: for 10 minutes",
+        ends: "when EC2 lists the instance as terminated",
+        raise: nodes::shutting_down,
+        alarms: &[],
+    },
+    Sign {
+        name: "instances",
+        raised_by: "EC2 lists none of the instances that records name, in two runs, or not all of them for 15 minutes; look: not all of them in two runs",
+        ends: "when EC2 lists them, or their records are cleaned",
+        raise: nodes::unlisted,
+        alarms: &[
+            alarm(("InstancesAbsent", "instances-absent"), "InstancesAbsent", POLL_AND_SCALE, nodes::unlisted_count),
+            alarm(
+                ("InstanceListEmpty", "instance-list-empty"),
+                "InstanceListEmpty",
+                POLL_AND_SCALE,
+                nodes::all_unlisted_count,
+            ),
+        ],
+    },
+    Sign {
+        name: "strangers",
+        raised_by: "an instance runs with the tag of the cluster and without a readable node id",
+        ends: "when it is terminated, or loses the tag",
+        raise: nodes::strangers,
+        alarms: &[alarm(("Strangers", "strangers"), "Strangers", CLEAN_STALE_RECORDS, nodes::strangers_count)],
+    },
+    Sign {
+        name: "orphans",
+        raised_by: "instances that belong to no record are found again and again; look: in one run",
+        ends: "when they are terminated",
+        raise: nodes::orphans,
+        alarms: &[alarm(("Orphans", "orphans"), "Orphans", CLEAN_STALE_RECORDS, nodes::orphans_count)],
+    },
+    Sign {
+        name: "limit",
+        raised_by: "EC2 refuses launches for a quota that jobs wait for, for our permissions, or because a part of the request is wrong; look: it throttles, is short of instances, or nobody waits for the quota",
+        ends: "after the time that it says, with the next version of the policy, or with `nodekeeper release launches`",
+        raise: held::limits,
+        alarms: &[],
+    },
+    Sign {
+        name: "brake",
+        raised_by: "a brake holds back an unusual number; look: an operator's release is not used yet",
+        ends: "after its time, with a release, or when the trouble is over",
+        raise: held::brakes,
+        alarms: &[alarm(("BrakesHeld", "brakes-held"), "HeldByBrakes", POLL_AND_SCALE, held::held_count)],
+    },
+    Sign {
+        name: "cap",
+        raised_by: "look: a cap of the policy keeps nodes from being launched",
+        ends: "with a higher cap, or less work",
+        raise: held::caps,
+        alarms: &[],
+    },
+    Sign {
+        name: "row",
+        raised_by: "a row cannot be read, or contradicts the contract; look: newer code has written it",
+        ends: "when it is corrected or deleted",
+        raise: held::rows,
+        alarms: &[
+            alarm(("RowsSetAside", "rows-set-aside"), "RowsSetAside", POLL_AND_SCALE, |f| held::rows_count(f, None)),
+            alarm(("JobRowsSetAside", "job-rows-set-aside"), "RowsSetAside", CLEAN_STALE_RECORDS, |f| {
+                held::rows_count(f, Some(Table::Jobs))
+            }),
+            alarm(("HandleRowsSetAside", "handle-rows-set-aside"), "RowsSetAside", SWEEP_DISPATCH, |f| {
+                held::rows_count(f, Some(Table::Handles))
+            }),
+        ],
+    },
+    Sign {
+        name: "failed",
+        raised_by: "of the 50 jobs that ended last within an hour, at least 3 and more than half failed; look: any failed",
+        ends: "an hour after the last failure; the level as soon as more succeed",
+        raise: work::failed,
+        alarms: &[alarm(("JobsFail", "jobs-fail"), "JobsFailing", CLEAN_STALE_RECORDS, work::failing_count)],
+    },
+    Sign {
+        name: "rejected",
+        raised_by: "look: a job was rejected within an hour",
+        ends: "an hour after it",
+        raise: work::rejected,
+        alarms: &[],
+    },
+    Sign {
+        name: "stopping",
+        raised_by: "an alloc was told to stop, its node is heard, and it still runs after `kill_timeout_s` and two heartbeats",
+        ends: "when it ends",
+        raise: work::stopping,
+        alarms: &[],
+    },
+    Sign {
+        name: "handle",
+        raised_by: "a node was told to destroy a handle ten minutes ago and still has it",
+        ends: "when a report of the node no longer lists it",
+        raise: work::stuck,
+        alarms: &[],
+    },
+    Sign {
+        name: "starting",
+        raised_by: "look: an alloc is placed on a node that is heard, and has not started for `sweep.creating_s`",
+        ends: "when it starts, or ends",
+        raise: work::starting,
+        alarms: &[],
+    },
+    Sign {
+        name: "unheld",
+        raised_by: "look: a job has waited for 10 minutes, nothing holds it, and a node has been idle for 3 minutes",
+        ends: "when it is placed",
+        raise: work::unheld,
+        alarms: &[],
+    },
+    Sign {
+        name: "demand",
+        raised_by: "look: a demand set lacks nodes",
+        ends: "when it has them, or nodes that boot for it",
+        raise: work::demand,
+        alarms: &[],
+    },
+    Sign {
+        name: "waiting",
+        raised_by: "look: jobs wait, and why",
+        ends: "when they are placed",
+        raise: work::waiting,
+        alarms: &[],
+    },
+    Sign {
+        name: "idle",
+        raised_by: "never: a line says why an idle node stays",
+        ends: "when it works, or is shut down",
+        raise: work::idle,
+        alarms: &[],
+    },
+    Sign {
+        name: "warning",
+        raised_by: "look: a function warned within an hour",
+        ends: "an hour after the warning",
+        raise: held::warnings,
+        alarms: &[],
+    },
+];
+
+/// What all signs say of what was read.
+pub fn judge(facts: &Facts<'_>) -> Vec<Raised> {
+    let mut raised: Vec<Raised> = Vec::new();
+    for sign in SIGNS {
+        for one in (sign.raise)(facts) {
+            // A warning says nothing new about what is wrong already.
+            let subject = one.what.strip_prefix("function#").unwrap_or(&one.what);
+            let is_known = sign.name == "warning"
+                && raised.iter().any(|r| (r.what == one.what || r.what == subject) && r.level == Level::Wrong);
+            if !is_known {
+                raised.push(one);
+            }
+        }
+    }
+    raised
+}
+
+/// Every alarm on a metric of a function's runs.
+pub fn alarms() -> impl Iterator<Item = &'static Alarm> {
+    SIGNS.iter().flat_map(|sign| sign.alarms)
+}
+
+/// What a run of this function found, by metric.
+pub fn measured(function: &Function, facts: &Facts<'_>) -> BTreeMap<&'static str, u64> {
+    alarms().filter(|alarm| alarm.by == *function).map(|alarm| (alarm.metric, (alarm.count)(facts))).collect()
+}
+
+/// Whether these numbers must be told although the run saw and did nothing else.
+pub fn must_be_told(measured: &BTreeMap<&'static str, u64>) -> bool {
+    let told = |metric: &str| alarms().any(|alarm| alarm.metric == metric && alarm.alone == Alone::Told);
+    measured.iter().any(|(metric, value)| *value > 0 && told(metric))
+}
+
+/// The alarms as JSON, for the template's check.
+pub fn to_json() -> Value {
+    let row = |a: &Alarm| json!({"id": a.id, "alarm": a.name, "metric": a.metric, "function": a.by.name, "at_least": a.at_least});
+    alarms().map(row).collect()
+}
+
+/// A finding for each of the first [`LINES`] lines, and one for the rest.
+fn at_most(what: &str, lines: impl ExactSizeIterator<Item = (Level, String)>, all: &str) -> Vec<Raised> {
+    let more = lines.len().saturating_sub(LINES);
+    let mut worst = Level::Well;
+    let mut raised = Vec::new();
+    for (n, (level, line)) in lines.enumerate() {
+        if n < LINES {
+            raised.push(Raised::new(what, level, say::one_line(&line), ""));
+        } else {
+            worst = worst.max(level);
+        }
+    }
+    if more > 0 {
+        raised.push(Raised::new(what, worst, format!("and {more} more: `{all}` shows all"), ""));
+    }
+    raised
+}
+
+/// The reasons that the plan gives for caps, apart from those that other signs say.
+fn caps(explained: &Explanation) -> impl Iterator<Item = &Reason> {
+    let said = |reason: &&Reason| reason.is_unstored() && !matches!(reason, Reason::SetLacks { .. });
+    explained.limits.iter().filter(said)
+}

@@ -1,0 +1,227 @@
+//! Signs: nodes and instances.
+
+use super::say::{one_line, rough, several, when};
+use super::{Facts, LINES, Level, Next, Raised};
+use model::control::Found;
+use model::ids::Slot;
+use model::time::{Span, Time};
+use model::{JobState, NodeRecord, NodeState, NodeStatus};
+
+/// How many nodes or instances a sign names.
+const NAMED: usize = 5;
+/// So long after its time a node that boots, synchronizes or is silent should have been replaced.
+const MARGIN: Span = Span::from_s(300);
+/// A failed start that is older says nothing about the next one.
+const STARTS_COUNT: Span = Span::from_s(86_400);
+/// For so long, a list of EC2 may lack instances before a person must look.
+const UNLISTED: Span = Span::from_s(900);
+/// Two runs of poll-and-scale are so far apart.
+const TWO_RUNS: Span = Span::from_s(60);
+/// An instance ends within this time, mostly.
+const ENDS: Span = Span::from_s(600);
+/// And nearly always within this time.
+const ENDS_AT_MOST: Span = Span::from_s(1800);
+/// A wanted node should be ready within this time.
+const READY: Span = Span::from_s(1800);
+
+/// The first of these, and how many more there are.
+fn named<T: ToString>(all: &[T]) -> String {
+    let mut text = all.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if let Some(more) = all.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+/// The nodes whose agents take no work.
+pub(super) fn refusing(facts: &Facts<'_>) -> Vec<Raised> {
+    let refusing = facts.nodes.iter().filter_map(|n| n.refuses().map(|why| (n.slot, why)));
+    let mut raised: Vec<Raised> = refusing
+        .map(|(slot, why)| {
+            let says = format!("slot {slot} takes no work: {}", one_line(why));
+            Raised::new("node", Level::Wrong, says, "it is shut down when idle; mend the image or `launch.user_data`")
+        })
+        .collect();
+    let more = raised.len().saturating_sub(LINES);
+    raised.truncate(LINES);
+    if more > 0 {
+        raised.push(Raised::new("node", Level::Wrong, format!("and {more} more nodes take no work"), ""));
+    }
+    raised
+}
+
+/// The nodes in use whose lease is over, and since when; and how bad that is.
+fn silent_nodes(facts: &Facts<'_>) -> (Vec<(Slot, Time)>, Level) {
+    let in_use = || facts.nodes.iter().filter(|n| n.status().is_some());
+    let is_silent = |node: &&NodeRecord| node.contact().is_some_and(|c| c.lease_expires_at < facts.now);
+    let heard = |node: &NodeRecord| node.contact().map(|c| (node.slot, c.last_ping_at));
+    let silent: Vec<(Slot, Time)> = in_use().filter(is_silent).filter_map(heard).collect();
+    let unusual = silent.len() as f64 > facts.policy.heartbeat.brake_fraction * in_use().count() as f64;
+    let replaced_after = Span::from_s(facts.policy.shutdown.down_after_s) + MARGIN;
+    let stays = silent.iter().any(|(_, heard)| facts.now.since(*heard) > replaced_after);
+    let level = if (silent.len() > 1 && unusual) || stays { Level::Wrong } else { Level::Look };
+    (silent, level)
+}
+
+pub(super) fn silent(facts: &Facts<'_>) -> Vec<Raised> {
+    let (silent, level) = silent_nodes(facts);
+    if silent.is_empty() {
+        return Vec::new();
+    }
+    let in_use = facts.nodes.iter().filter(|n| n.status().is_some()).count();
+    let slots: Vec<String> =
+        silent.iter().map(|(slot, heard)| format!("slot {slot} heard {}", when(*heard, facts.now))).collect();
+    let says = format!("{} of {} in use silent: {}", silent.len(), several(in_use, "node"), named(&slots));
+    let to_do = match level {
+        Level::Wrong => {
+            "look at the instances in the console and at their way to the URL of heartbeat-ingest; `nodekeeper plan` says why they stay"
+        }
+        Level::Look | Level::Well => "",
+    };
+    vec![Raised::new("silent", level, says, to_do)]
+}
+
+pub(super) fn silent_count(facts: &Facts<'_>) -> u64 {
+    let (silent, level) = silent_nodes(facts);
+    if level == Level::Wrong { silent.len() as u64 } else { 0 }
+}
+
+pub(super) fn failed_starts(facts: &Facts<'_>) -> u64 {
+    let starts = facts.control.failed_starts();
+    let recent = starts.since_at().is_some_and(|at| facts.now.since(at) < STARTS_COUNT);
+    if recent || starts.applies(facts.now) { starts.count() } else { 0 }
+}
+
+pub(super) fn starts(facts: &Facts<'_>) -> Vec<Raised> {
+    let (count, starts, now) = (failed_starts(facts), facts.control.failed_starts(), facts.now);
+    let level = match count {
+        0 => return Vec::new(),
+        1 => Level::Look,
+        _ => Level::Wrong,
+    };
+    let last = starts.since_at().map(|at| format!(", the last {}", when(at, now))).unwrap_or_default();
+    let pause = starts.until_at().filter(|_| starts.applies(now));
+    let pause = pause.map(|until| format!("; next try in {}", rough(until.since(now)))).unwrap_or_default();
+    let message = starts.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    let says = format!("{} failed in a row{last}{pause}{message}", several(count, "start"));
+    let to_do = "see their console output in `nodekeeper history cluster`, and correct image, user data or network";
+    vec![Raised::new("boot_failures", level, says, to_do)]
+}
+
+/// Since when a node boots or synchronizes.
+fn boots_since(node: &NodeRecord) -> Option<(Time, &'static str)> {
+    match &node.state {
+        NodeState::Assigned(life) => Some((life.assigned_at, "boots")),
+        NodeState::InUse(node) if node.contact.status == NodeStatus::Syncing => {
+            Some((node.contact.syncing_since_at?, "synchronizes"))
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn booting(facts: &Facts<'_>) -> Vec<Raised> {
+    let look = Span::from_s(facts.policy.boot.timeout_s) + MARGIN;
+    let wrong = look + Span::from_s(facts.policy.heartbeat.blackout_s);
+    let late = facts.nodes.iter().filter_map(|node| {
+        let (since, does) = boots_since(node)?;
+        let waited = facts.now.since(since);
+        let level = if waited > wrong { Level::Wrong } else { Level::Look };
+        let says = format!("slot {} {does} since {} and is not given up", node.slot, rough(waited));
+        (waited > look).then_some((level, says))
+    });
+    let late: Vec<_> = late.collect();
+    super::at_most("booting", late.into_iter(), "nodekeeper nodes")
+}
+
+pub(super) fn unready_count(facts: &Facts<'_>) -> u64 {
+    if let Next::Known(_, unready) = facts.next { u64::from(unready) } else { 0 }
+}
+
+pub(super) fn unready(facts: &Facts<'_>) -> Vec<Raised> {
+    let jobs =
+        facts.jobs.iter().filter(|job| job.state == JobState::Queued && !job.follows()).map(|job| job.submitted_at);
+    let nodes = facts.nodes.iter().filter_map(boots_since).map(|(since, _)| since);
+    let waited = jobs.chain(nodes).min().map(|since| facts.now.since(since)).filter(|waited| *waited >= READY);
+    let (count, Some(waited)) = (unready_count(facts), waited) else { return Vec::new() };
+    if count == 0 {
+        return Vec::new();
+    }
+    let says = format!("{} wanted and not ready, and the longest wait is {}", several(count, "node"), rough(waited));
+    vec![Raised::new("unready", Level::Look, says, "`nodekeeper plan` says what limits launches and which nodes boot")]
+}
+
+pub(super) fn shutting_down(facts: &Facts<'_>) -> Vec<Raised> {
+    let late = facts.nodes.iter().filter(|node| matches!(node.state, NodeState::ShuttingDown(_))).filter_map(|node| {
+        let waited = facts.now.since(node.modified_at);
+        let level = if waited > ENDS_AT_MOST { Level::Wrong } else { Level::Look };
+        let instance = node.life().and_then(|life| life.instance_id.as_deref()).unwrap_or("its instance");
+        let says = format!("slot {} is shut down since {}, and EC2 has not ended {instance}", node.slot, rough(waited));
+        (waited > ENDS).then_some((level, says))
+    });
+    let late: Vec<_> = late.collect();
+    super::at_most("shutting_down", late.into_iter(), "nodekeeper nodes")
+}
+
+/// What EC2 did not list in at least two runs.
+fn unlisted_for(found: &Found, now: Time) -> Option<Span> {
+    let since = found.unlisted_since_at.filter(|_| found.unlisted > 0)?;
+    Some(now.since(since)).filter(|span| *span >= TWO_RUNS)
+}
+
+pub(super) fn unlisted(facts: &Facts<'_>) -> Vec<Raised> {
+    let found = &facts.polled;
+    let Some(span) = unlisted_for(found, facts.now) else { return Vec::new() };
+    let (unlisted, named) = (found.unlisted, several(found.named, "instance"));
+    let (says, all) = match unlisted == found.named {
+        true => (format!("EC2 has listed none of the {named} that records name for {}", rough(span)), true),
+        false => (format!("EC2 has not listed {unlisted} of the {named} that records name for {}", rough(span)), false),
+    };
+    let to_do = "look in the console whether they are there: the list may be wrong, or somebody has terminated them";
+    let level = if all || span >= UNLISTED { Level::Wrong } else { Level::Look };
+    vec![Raised::new("instances", level, says, to_do)]
+}
+
+pub(super) fn unlisted_count(facts: &Facts<'_>) -> u64 {
+    unlisted_for(&facts.polled, facts.now).map_or(0, |_| facts.polled.unlisted)
+}
+
+pub(super) fn all_unlisted_count(facts: &Facts<'_>) -> u64 {
+    let found = &facts.polled;
+    u64::from(unlisted_for(found, facts.now).is_some() && found.unlisted == found.named)
+}
+
+pub(super) fn strangers(facts: &Facts<'_>) -> Vec<Raised> {
+    let strangers = &facts.cleaned.strangers;
+    if strangers.is_empty() {
+        return Vec::new();
+    }
+    let are = if strangers.len() == 1 { "instance has" } else { "instances have" };
+    let says = format!(
+        "{} {are} the tag of the cluster and no readable node id, so nobody ends it: {}",
+        strangers.len(),
+        named(strangers)
+    );
+    vec![Raised::new("strangers", Level::Wrong, says, "terminate it, or take the tag nodekeeper:cluster off it")]
+}
+
+pub(super) fn strangers_count(facts: &Facts<'_>) -> u64 {
+    facts.cleaned.strangers.len() as u64
+}
+
+pub(super) fn orphans_count(facts: &Facts<'_>) -> u64 {
+    facts.cleaned.orphans
+}
+
+pub(super) fn orphans(facts: &Facts<'_>) -> Vec<Raised> {
+    let (count, since) = (facts.cleaned.orphans, facts.cleaned.orphans_since_at);
+    let Some(since) = since.filter(|_| count > 0) else { return Vec::new() };
+    let again = facts.cleaned.orphans_runs > 1;
+    let level = if again { Level::Wrong } else { Level::Look };
+    let says = format!("{} without a node, found {}", several(count, "instance"), when(since, facts.now));
+    let to_do = if again {
+        "`nodekeeper release orphans --show` lists what a brake holds; else the log of clean-stale-records says why they are not terminated"
+    } else {
+        ""
+    };
+    vec![Raised::new("orphans", level, says, to_do)]
+}

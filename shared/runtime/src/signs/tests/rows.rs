@@ -1,0 +1,610 @@
+//! The table of the test: each sign with the state that raises it, the one just before, and the one after its end.
+
+use super::*;
+use model::chance::Chance;
+use model::control::{ControlKey, EntryRow, PolicyRow, RunRow, Tally, UnreadableEntry};
+use model::events::Subject;
+use model::explain::SetNote;
+use model::fixtures::{self, alloc_id, at, job, node_id, ready, slot};
+use model::functions;
+use model::{ActionName, BrakeKind, JobState, NodeState, NodeStatus, Version};
+
+/// When the judgement is made.
+pub(super) const NOW: i64 = 100_000;
+
+/// What was read. As it is made, all is well.
+pub(super) struct State {
+    pub(super) control: Control,
+    pub(super) nodes: Vec<NodeRecord>,
+    pub(super) jobs: Vec<JobSummary>,
+    pub(super) ended: Vec<Ended>,
+    pub(super) allocs: Vec<AllocSummary>,
+    pub(super) stopping: Vec<Stopping>,
+    pub(super) stuck: Vec<Handle>,
+    pub(super) events: Vec<Event>,
+    pub(super) explained: Explanation,
+    pub(super) unready: u32,
+    pub(super) away: Option<CloudError>,
+    pub(super) rows: Vec<BadRow>,
+}
+
+impl State {
+    pub(super) fn well() -> Self {
+        let mut control = Control::default();
+        let row = PolicyRow::new(&example());
+        control.policy = Some(PolicyRow { version: Version::UNWRITTEN.next(), ..row });
+        for (function, _) in functions::scheduled() {
+            let run = RunRow::after(function.name, None, at(NOW - 10), Span::from_s(1), Tally::default());
+            control.runs.insert(function.name.into(), run);
+        }
+        control.put(EntryRow { since_at: Some(at(NOW - 10)), ..EntryRow::new(&ControlKey::Ingest) });
+        Self {
+            control,
+            nodes: vec![heard(0, 10)],
+            jobs: Vec::new(),
+            ended: Vec::new(),
+            allocs: Vec::new(),
+            stopping: Vec::new(),
+            stuck: Vec::new(),
+            events: Vec::new(),
+            explained: Explanation::default(),
+            unready: 0,
+            away: None,
+            rows: Vec::new(),
+        }
+    }
+
+    pub(super) fn facts(&self) -> Facts<'_> {
+        let known = Next::Known(&self.explained, self.unready);
+        Facts {
+            nodes: &self.nodes,
+            jobs: &self.jobs,
+            ended: &self.ended,
+            allocs: &self.allocs,
+            stopping: &self.stopping,
+            stuck: &self.stuck,
+            next: self.away.as_ref().map_or(known, Next::Unknown),
+            events: &self.events,
+            rows: self.rows.clone(),
+            ..Facts::new(&self.control, at(NOW))
+        }
+    }
+
+    pub(super) fn run(&mut self, function: Function) -> &mut RunRow {
+        self.control.runs.get_mut(function.name).unwrap()
+    }
+
+    fn entry(&mut self, key: &str, s: i64, change: fn(EntryRow) -> EntryRow) {
+        let row = EntryRow::new(&key.parse().unwrap());
+        let row = EntryRow { since_at: Some(at(NOW - 60)), until_at: Some(at(NOW + s)), ..row };
+        self.control.put(change(row));
+    }
+
+    /// So many jobs ended in this state, the newest so many seconds ago.
+    fn ended(&mut self, state: JobState, count: u32, ago: i64) {
+        let ended = |n| Ended { job: JobSummary { state, ..job(n).summary }, at: at(NOW - ago) };
+        self.ended.extend((0..count).map(ended));
+    }
+
+    fn polled(&mut self, named: u64, unlisted: u64, for_s: i64) {
+        let unlisted_since_at = (unlisted > 0).then(|| at(NOW - for_s));
+        self.run(POLL_AND_SCALE).found = Some(Found { named, unlisted, unlisted_since_at, ..Found::default() });
+    }
+
+    fn cleaned(&mut self, strangers: u32, orphans: u64, orphans_runs: u64) {
+        let strangers = (0..strangers).map(|n| format!("i-stranger{n}")).collect();
+        let orphans_since_at = (orphans > 0).then(|| at(NOW - 300));
+        let found = Found { strangers, orphans, orphans_since_at, orphans_runs, ..Found::default() };
+        self.run(CLEAN_STALE_RECORDS).found = Some(found);
+    }
+
+    /// A node that boots since so many seconds.
+    fn boots(&mut self, for_s: i64) {
+        let mut node = fixtures::bound(1);
+        if let NodeState::Assigned(life) = &mut node.state {
+            life.assigned_at = at(NOW - for_s);
+        }
+        self.nodes.push(node);
+    }
+
+    pub(super) fn warned(&mut self, subject: &Subject, ago: i64) {
+        let (chance, keep) = (Chance::seeded(1), Span::from_s(99));
+        self.events.push(Event::new(subject, ActionName::Warn, "i-9 has no node", at(NOW - ago), keep, &chance));
+    }
+}
+
+/// A ready node that was heard so many seconds ago. Its lease lasts 120 s.
+fn heard(n: u32, ago: i64) -> NodeRecord {
+    let mut node = ready(n);
+    if let NodeState::InUse(in_use) = &mut node.state {
+        in_use.contact.last_ping_at = at(NOW - ago);
+        in_use.contact.lease_expires_at = at(NOW - ago + 120);
+        in_use.contact.idle_since_at = None;
+    }
+    node
+}
+
+pub(super) type Change = fn(&mut State);
+
+/// A sign.
+pub(super) struct Row {
+    pub(super) sign: &'static str,
+    pub(super) level: Level,
+    /// The state that raises it.
+    pub(super) raised: Change,
+    /// What it says then, in parts.
+    pub(super) words: &'static [&'static str],
+    /// The state just before it.
+    pub(super) before: Change,
+    /// What is said just before it.
+    pub(super) was: Level,
+    /// The state in which it has ended.
+    pub(super) ended: Change,
+}
+
+pub(super) use Level::{Look, Well, Wrong};
+
+const fn row(
+    (sign, level): (&'static str, Level),
+    raised: Change,
+    words: &'static [&'static str],
+    (before, was): (Change, Level),
+    ended: Change,
+) -> Row {
+    Row { sign, level, raised, words, before, was, ended }
+}
+
+pub(super) const ROWS: &[Row] = &[
+    row(
+        ("policy", Wrong),
+        |s| s.control.policy = None,
+        &["no policy is stored", "policy set FILE"],
+        (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("function", Look),
+        |s| s.run(POLL_AND_SCALE).error = Some("EC2 is away".into()),
+        &["poll-and-scale last succeeded 10 s ago; its last run failed: EC2 is away"],
+        (|_| (), Well),
+        |s| s.run(POLL_AND_SCALE).error = None,
+    ),
+    row(
+        ("function", Look),
+        |s| s.run(POLL_AND_SCALE).failed = 2,
+        &["2 actions failed"],
+        (|s| s.run(POLL_AND_SCALE).left = 2, Well),
+        |s| s.run(POLL_AND_SCALE).failed = 0,
+    ),
+    row(
+        ("function", Wrong),
+        |s| {
+            let run = s.run(POLL_AND_SCALE);
+            (run.error, run.failing_since_at) = (Some("EC2 is away".into()), Some(at(NOW - 60)));
+        },
+        &["has failed since 1 min ago; its last run failed: EC2 is away", "the error says what is missing"],
+        (
+            |s| {
+                let run = s.run(POLL_AND_SCALE);
+                (run.error, run.failing_since_at) = (Some("EC2 is away".into()), Some(at(NOW - 59)));
+            },
+            Look,
+        ),
+        |_| (),
+    ),
+    row(
+        ("function", Wrong),
+        |s| s.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW - 301)),
+        &["sweep-dispatch last succeeded 5 min ago; it should run every 1 min", "check its schedule"],
+        (|s| s.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW - 300)), Well),
+        |_| (),
+    ),
+    row(
+        ("function", Wrong),
+        |s| s.run(CLEAN_STALE_RECORDS).last_success_at = Some(at(NOW - 1501)),
+        &["clean-stale-records last succeeded 25 min ago"],
+        (|s| s.run(CLEAN_STALE_RECORDS).last_success_at = Some(at(NOW - 1500)), Well),
+        |_| (),
+    ),
+    row(
+        ("function", Wrong),
+        |s| {
+            let run = s.run(POLL_AND_SCALE);
+            (run.left, run.nothing_done_since_at) = (3, Some(at(NOW - 300)));
+        },
+        &["has done nothing of what it should since 5 min ago: it leaves 3 actions", "poll.stale_after_s"],
+        (
+            |s| {
+                let run = s.run(POLL_AND_SCALE);
+                (run.left, run.nothing_done_since_at) = (3, Some(at(NOW - 299)));
+            },
+            Well,
+        ),
+        |_| (),
+    ),
+    row(
+        ("function", Wrong),
+        |s| drop(s.control.runs.remove(SWEEP_DISPATCH.name)),
+        &["sweep-dispatch has never run"],
+        (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("function", Look),
+        |s| s.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW + 121)),
+        &["sweep-dispatch last succeeded in 2 min: its clock or the clock here is wrong"],
+        (|s| s.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW + 120)), Well),
+        |_| (),
+    ),
+    row(
+        ("heartbeats", Wrong),
+        |s| s.entry("ingest", 0, |row| EntryRow { since_at: Some(at(NOW - 301)), ..row }),
+        &["heartbeat-ingest last noted heartbeats 5 min ago, and 1 node in use", "its URL"],
+        (|s| s.entry("ingest", 0, |row| EntryRow { since_at: Some(at(NOW - 300)), ..row }), Well),
+        |s| {
+            s.entry("ingest", 0, |row| EntryRow { since_at: Some(at(NOW - 9000)), ..row });
+            s.nodes.clear();
+        },
+    ),
+    row(
+        ("plan", Look),
+        |s| s.away = Some(CloudError::Unreachable { operation: "DescribeInstances", detail: "no route".into() }),
+        &["is not known here: EC2 did not answer", "credentials"],
+        (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("node", Wrong),
+        |s| {
+            if let NodeState::InUse(node) = &mut s.nodes[0].state {
+                node.contact.refuses = Some("jobs reach the metadata".into());
+            }
+        },
+        &["slot 0 takes no work: jobs reach the metadata", "mend the image"],
+        (|_| (), Well),
+        |s| s.nodes.clear(),
+    ),
+    row(
+        ("silent", Look),
+        |s| s.nodes = vec![heard(0, 121), heard(1, 10), heard(2, 10)],
+        &["1 of 3 nodes in use silent: slot 0 heard 2 min ago"],
+        (|s| s.nodes = vec![heard(0, 120), heard(1, 10), heard(2, 10)], Well),
+        |s| s.nodes = vec![heard(0, 1), heard(1, 10), heard(2, 10)],
+    ),
+    row(
+        ("silent", Wrong),
+        |s| s.nodes = vec![heard(0, 121), heard(1, 121), heard(2, 10)],
+        &["2 of 3 nodes in use silent: slot 0 heard 2 min ago, slot 1 heard", "the console"],
+        (|s| s.nodes = (0..7).map(|n| heard(n, if n < 2 { 121 } else { 10 })).collect(), Look),
+        |s| s.nodes = vec![heard(2, 10)],
+    ),
+    row(
+        ("silent", Wrong),
+        |s| s.nodes = vec![heard(0, 901), heard(1, 10), heard(2, 10), heard(3, 10)],
+        &["1 of 4 nodes in use silent: slot 0 heard 15 min ago", "why they stay"],
+        (|s| s.nodes = vec![heard(0, 900), heard(1, 10), heard(2, 10), heard(3, 10)], Look),
+        |_| (),
+    ),
+    row(
+        ("boot_failures", Look),
+        |s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(1), ..row }),
+        &["1 start failed in a row, the last 1 min ago", "history cluster"],
+        (|s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(0), ..row }), Well),
+        |s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(0), ..row }),
+    ),
+    row(
+        ("boot_failures", Wrong),
+        |s| s.entry("boot_failures", 90, |row| EntryRow { count: Some(2), ..row }),
+        &["2 starts failed in a row, the last 1 min ago; next try in 1 min", "correct image, user data or network"],
+        (|s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(1), ..row }), Look),
+        |s| {
+            s.entry("boot_failures", -1, |row| EntryRow { count: Some(9), since_at: Some(at(NOW - 86_400)), ..row });
+        },
+    ),
+    row(
+        ("booting", Look),
+        |s| s.boots(2101),
+        &["slot 1 boots since 35 min and is not given up"],
+        (|s| s.boots(2100), Well),
+        |_| (),
+    ),
+    row(
+        ("booting", Wrong),
+        |s| {
+            if let NodeState::InUse(node) = &mut s.nodes[0].state {
+                node.contact.status = NodeStatus::Syncing;
+                node.contact.syncing_since_at = Some(at(NOW - 3901));
+            }
+        },
+        &["slot 0 synchronizes since 1 h"],
+        (
+            |s| {
+                if let NodeState::InUse(node) = &mut s.nodes[0].state {
+                    node.contact.status = NodeStatus::Syncing;
+                    node.contact.syncing_since_at = Some(at(NOW - 3900));
+                }
+            },
+            Look,
+        ),
+        |_| (),
+    ),
+    row(
+        ("unready", Look),
+        |s| {
+            s.boots(1800);
+            s.unready = 1;
+        },
+        &["1 node wanted and not ready, and the longest wait is 30 min", "nodekeeper plan"],
+        (
+            |s| {
+                s.boots(1799);
+                s.unready = 1;
+            },
+            Well,
+        ),
+        |s| s.boots(1800),
+    ),
+    row(
+        ("shutting_down", Look),
+        |s| s.nodes.push(ready(1).shut_down(at(NOW - 601), "idle").unwrap()),
+        &["slot 1 is shut down since 10 min, and EC2 has not ended i-1"],
+        (|s| s.nodes.push(ready(1).shut_down(at(NOW - 600), "idle").unwrap()), Well),
+        |_| (),
+    ),
+    row(
+        ("shutting_down", Wrong),
+        |s| s.nodes.push(ready(1).shut_down(at(NOW - 1801), "idle").unwrap()),
+        &["slot 1 is shut down since 30 min"],
+        (|s| s.nodes.push(ready(1).shut_down(at(NOW - 1800), "idle").unwrap()), Look),
+        |_| (),
+    ),
+    row(
+        ("instances", Wrong),
+        |s| s.polled(1, 1, 60),
+        &["EC2 has listed none of the 1 instance that records name for 1 min", "the console"],
+        (|s| s.polled(1, 1, 59), Well),
+        |s| s.polled(1, 0, 0),
+    ),
+    row(
+        ("instances", Look),
+        |s| s.polled(3, 2, 60),
+        &["EC2 has not listed 2 of the 3 instances"],
+        (|s| s.polled(3, 2, 59), Well),
+        |s| s.polled(3, 0, 0),
+    ),
+    row(
+        ("instances", Wrong),
+        |s| s.polled(3, 2, 900),
+        &["for 15 min"],
+        (|s| s.polled(3, 2, 899), Look),
+        |s| s.polled(3, 0, 0),
+    ),
+    row(
+        ("strangers", Wrong),
+        |s| s.cleaned(1, 0, 0),
+        &["1 instance has the tag of the cluster and no readable node id", "i-stranger0", "terminate it"],
+        (|s| s.cleaned(0, 0, 0), Well),
+        |_| (),
+    ),
+    row(
+        ("orphans", Look),
+        |s| s.cleaned(0, 2, 1),
+        &["2 instances without a node, found 5 min ago"],
+        (|s| s.cleaned(0, 0, 0), Well),
+        |_| (),
+    ),
+    row(
+        ("orphans", Wrong),
+        |s| s.cleaned(0, 2, 2),
+        &["2 instances without a node", "release orphans --show"],
+        (|s| s.cleaned(0, 2, 1), Look),
+        |s| s.cleaned(0, 0, 0),
+    ),
+    row(
+        ("limit", Look),
+        |s| {
+            s.entry("limit#short#offering#spot#m7a.large#any", 120, |row| EntryRow {
+                message: Some("told".into()),
+                ..row
+            })
+        },
+        &["EC2 is short of spot m7a.large any", "next try in 2 min: told"],
+        (|_| (), Well),
+        |s| s.entry("limit#short#offering#spot#m7a.large#any", 0, |row| row),
+    ),
+    row(
+        ("limit", Wrong),
+        |s| {
+            s.entry("limit#quota#market#spot", 30, |row| row);
+            let why = s.control.limits(at(NOW))[0].reason(at(NOW));
+            s.explained.waits(&job(0).summary, &[why]);
+        },
+        &["since 1 min ago; next try in 30 s; job", "waits for it", "Service Quotas"],
+        // Nobody waits for it.
+        (|s| s.entry("limit#quota#market#spot", 30, |row| row), Look),
+        |s| s.entry("limit#quota#market#spot", 0, |row| row),
+    ),
+    row(
+        ("limit", Wrong),
+        |s| s.entry("limit#refused#subnet#subnet-1", 30, |row| row),
+        &["EC2 refuses launches with subnet subnet-1", "release launches"],
+        (|s| s.entry("limit#throttled#account", 30, |row| row), Look),
+        |s| s.entry("limit#refused#subnet#subnet-1", 0, |row| row),
+    ),
+    row(
+        ("limit", Wrong),
+        |s| s.entry("limit#wrong#template#nodes", 30, |row| EntryRow { policy_version: Some(1), ..row }),
+        &["EC2 refuses launches with launch template nodes", "correct the policy"],
+        (|s| s.entry("limit#wrong#template#nodes", 30, |row| EntryRow { policy_version: Some(0), ..row }), Well),
+        |_| (),
+    ),
+    row(
+        ("brake", Wrong),
+        |s| s.control.put(fixtures::held(BrakeKind::Missing, "poll-and-scale", vec!["i-1".into()], at(NOW - 1))),
+        &["brake#missing held back: many", "nodekeeper release missing"],
+        (|_| (), Well),
+        |s| s.control.put(fixtures::held(BrakeKind::Missing, "poll-and-scale", Vec::new(), at(NOW - 1))),
+    ),
+    row(
+        ("brake", Look),
+        |s| s.entry("release#missing", 120, |row| EntryRow { count: Some(1), ..row }),
+        &["an operator released what was held; if no run uses the release, it ends in 2 min"],
+        (|_| (), Well),
+        |s| s.entry("release#missing", 0, |row| row),
+    ),
+    row(
+        ("cap", Look),
+        |s| s.explained.limits(&Reason::NodesMax { max: 6, there: 6 }),
+        &["all 6 nodes that nodes.max allows are there"],
+        (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("row", Wrong),
+        |s| s.rows = vec![BadRow { table: None, what: "row 2 of table nodes cannot be read".into() }],
+        &["row 2 of table nodes", "correct or delete it"],
+        (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("row", Look),
+        |s| s.control.unreadable = vec![entry("of_the_future", false)],
+        &["row of_the_future of table control cannot be read"],
+        (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("row", Wrong),
+        |s| s.control.unreadable = vec![entry("quota", true)],
+        &["row quota of table control cannot be read"],
+        (|s| s.control.unreadable = vec![entry("of_the_future", false)], Look),
+        |_| (),
+    ),
+    row(
+        ("failed", Look),
+        |s| s.ended(JobState::Failed, 1, 60),
+        &["1 of 1 job that ended within an hour failed, the newest: ", "1 min ago", "nodekeeper job ID"],
+        (|s| s.ended(JobState::Complete, 1, 60), Well),
+        |_| (),
+    ),
+    row(
+        ("failed", Wrong),
+        |s| s.ended(JobState::Failed, 30, 60),
+        &["30 of 30 jobs that ended within an hour failed, the newest: ", "what do they share"],
+        (|s| s.ended(JobState::Failed, 2, 60), Look),
+        |_| (),
+    ),
+    row(
+        ("failed", Wrong),
+        |s| {
+            s.ended(JobState::Failed, 4, 60);
+            s.ended(JobState::Complete, 3, 60);
+        },
+        &["4 of 7 jobs"],
+        (
+            |s| {
+                s.ended(JobState::Failed, 4, 60);
+                s.ended(JobState::Complete, 4, 60);
+            },
+            Look,
+        ),
+        |s| s.ended(JobState::Complete, 4, 60),
+    ),
+    row(
+        ("rejected", Look),
+        |s| s.ended(JobState::Rejected, 2, 60),
+        &["2 jobs rejected within an hour, the newest: ", "nodekeeper job ID"],
+        (|s| s.ended(JobState::Complete, 2, 60), Well),
+        |_| (),
+    ),
+    row(
+        ("stopping", Wrong),
+        |s| s.stopping = vec![told_to_stop(301)],
+        &["on slot 0 was told to stop 5 min ago and still runs", "drain 0"],
+        (|s| s.stopping = vec![told_to_stop(300)], Well),
+        // The sign of silent nodes tells of it then.
+        |s| (s.nodes, s.stopping) = (vec![heard(0, 121)], vec![told_to_stop(301)]),
+    ),
+    row(
+        ("handle", Wrong),
+        |s| s.stuck = vec![marked(600)],
+        &["slot 0 was told to destroy h 10 min ago and still has it", "nodekeeper history 0"],
+        (|s| s.stuck = vec![marked(599)], Well),
+        |_| (),
+    ),
+    row(
+        ("starting", Look),
+        |s| s.allocs = vec![placed(601)],
+        &["was placed on slot 0 10 min ago and has not started"],
+        (|s| s.allocs = vec![placed(600)], Well),
+        |s| (s.nodes, s.allocs) = (vec![heard(0, 121)], vec![placed(601)]),
+    ),
+    row(
+        ("unheld", Look),
+        |s| idle_beside_a_job(s, 180),
+        &["waits since 27 h, and nothing holds it"],
+        (|s| idle_beside_a_job(s, 179), Well),
+        |s| {
+            idle_beside_a_job(s, 180);
+            s.explained.waits(&job(0).summary, &[Reason::RegroupingMembers {}]);
+        },
+    ),
+    row(
+        ("demand", Look),
+        |s| s.explained.sets = vec![set(1)],
+        &["demand set ci: 1 of 3 ready, 1 to come", "nodes.max"],
+        (|s| s.explained.sets = vec![set(2)], Well),
+        |_| (),
+    ),
+    row(
+        ("waiting", Look),
+        |s| s.explained.waits(&job(0).summary, &[Reason::NodesMax { max: 6, there: 6 }]),
+        &["waits: all 6 nodes that nodes.max allows are there"],
+        (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("idle", Well),
+        |s| s.explained.stays(node_id(0), Reason::DrainedAndIdle {}),
+        &["slot 0 stays: "],
+        (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("warning", Look),
+        |s| s.warned(&Subject::Cluster, 3600),
+        &["cluster warned 1 h ago: i-9 has no node"],
+        (|_| (), Well),
+        |s| s.warned(&Subject::Cluster, 3601),
+    ),
+];
+
+fn entry(key: &str, is_known: bool) -> UnreadableEntry {
+    UnreadableEntry { key: key.into(), detail: "it is not".into(), is_known }
+}
+
+fn told_to_stop(ago: i64) -> Stopping {
+    let kill_timeout = Span::from_s(30);
+    Stopping { alloc_id: alloc_id(0), slot: slot(0), since: at(NOW - ago), kill_timeout }
+}
+
+fn marked(ago: i64) -> Handle {
+    let (kind, told) = (model::HandleKind::Container, at(NOW - ago));
+    Handle::new(node_id(0), "h".into(), kind, model::HandleState::Live, 0, told).marked(1, told)
+}
+
+fn placed(ago: i64) -> AllocSummary {
+    model::Alloc::place(alloc_id(0), &job(0), &ready(0), at(NOW - ago)).unwrap().summary
+}
+
+fn idle_beside_a_job(state: &mut State, for_s: i64) {
+    state.jobs = vec![job(0).summary];
+    if let NodeState::InUse(node) = &mut state.nodes[0].state {
+        node.contact.idle_since_at = Some(at(NOW - for_s));
+    }
+}
+
+fn set(coming: u32) -> SetNote {
+    let why = vec![Reason::NodesMax { max: 6, there: 6 }];
+    SetNote { name: "ci".into(), count: 3, ready: 1, coming, why: if coming == 2 { Vec::new() } else { why } }
+}

@@ -1,0 +1,179 @@
+//! Signs: jobs, allocs and demand.
+
+use super::say::{one_line, rough, several, when};
+use super::{Facts, Level, Raised, at_most};
+use model::explain::{SetNote, Waiting, name_of};
+use model::ids::Slot;
+use model::time::Span;
+use model::{AllocSummary, ClientStatus, Desired, Handle, JobState, NodeRecord, NodeStatus};
+use std::collections::{BTreeMap, BTreeSet};
+use store::Ended;
+
+/// So many jobs must have failed before it is the cluster's trouble.
+const FAILED: usize = 3;
+/// A node calls at most so many times as late as its time between heartbeats says.
+const LONGEST_JITTER: i64 = 2;
+/// A job that nothing holds is placed within this time.
+const PLACED: Span = Span::from_s(600);
+/// An idle node is seen by several runs within this time.
+const IDLE: Span = Span::from_s(180);
+
+fn count(ended: &[Ended], state: JobState) -> usize {
+    ended.iter().filter(|ended| ended.job.state == state).count()
+}
+
+/// How many of the jobs that ended last failed, and of how many. Rejected ones never ran.
+fn failures(facts: &Facts<'_>) -> (usize, usize) {
+    let failed = count(facts.ended, JobState::Failed);
+    (failed, failed + count(facts.ended, JobState::Complete))
+}
+
+fn newest(facts: &Facts<'_>, state: JobState) -> String {
+    let newest = facts.ended.iter().find(|ended| ended.job.state == state);
+    newest.map(|e| format!("{} {}", one_line(&name_of(&e.job)), when(e.at, facts.now))).unwrap_or_default()
+}
+
+const fn most_fail((failed, all): (usize, usize)) -> bool {
+    failed >= FAILED && failed * 2 > all
+}
+
+pub(super) fn failed(facts: &Facts<'_>) -> Vec<Raised> {
+    let (failed, all) = failures(facts);
+    if failed == 0 {
+        return Vec::new();
+    }
+    let of = if all == super::ENDED { format!("the last {all} jobs") } else { several(all, "job") };
+    let says =
+        format!("{failed} of {of} that ended within an hour failed, the newest: {}", newest(facts, JobState::Failed));
+    let (level, to_do) = if most_fail((failed, all)) {
+        (
+            Level::Wrong,
+            "`nodekeeper job ID` says why: what do they share, a command, an image, a node, a place to read from?",
+        )
+    } else {
+        (Level::Look, "`nodekeeper job ID` says why")
+    };
+    vec![Raised::new("failed", level, says, to_do)]
+}
+
+pub(super) fn failing_count(facts: &Facts<'_>) -> u64 {
+    let (failed, all) = failures(facts);
+    if most_fail((failed, all)) { failed as u64 } else { 0 }
+}
+
+pub(super) fn rejected(facts: &Facts<'_>) -> Vec<Raised> {
+    let rejected = count(facts.ended, JobState::Rejected);
+    if rejected == 0 {
+        return Vec::new();
+    }
+    let says = format!(
+        "{} rejected within an hour, the newest: {}",
+        several(rejected, "job"),
+        newest(facts, JobState::Rejected)
+    );
+    vec![Raised::new("rejected", Level::Look, says, "`nodekeeper job ID` says why")]
+}
+
+pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
+    let heartbeat = &facts.policy.heartbeat;
+    // A large fleet calls less often.
+    let in_use = facts.nodes.iter().filter(|n| n.status().is_some()).count();
+    let every = heartbeat.ttl_s.max((in_use as f64 / heartbeat.max_per_second) as i64).saturating_mul(LONGEST_JITTER);
+    // What a silent node still runs cannot be known, and the node has a sign of its own.
+    let heard = heard(facts);
+    let late = facts.stopping.iter().filter(|alloc| {
+        let within = alloc.kill_timeout + Span::from_s(every.saturating_mul(2).saturating_add(heartbeat.grace_s));
+        heard.contains(&alloc.slot) && facts.now.since(alloc.since) > within
+    });
+    let line = |alloc: &super::Stopping| {
+        let told = rough(facts.now.since(alloc.since));
+        format!(
+            "alloc {} on slot {} was told to stop {told} ago and still runs: see the agent's log on the node; if it does not \
+             end, `nodekeeper drain {}`",
+            alloc.alloc_id, alloc.slot, alloc.slot
+        )
+    };
+    let lines: Vec<_> = late.map(|alloc| (Level::Wrong, line(alloc))).collect();
+    at_most("stopping", lines.into_iter(), "nodekeeper jobs")
+}
+
+/// What nodes cannot remove fills their disks.
+pub(super) fn stuck(facts: &Facts<'_>) -> Vec<Raised> {
+    let line = |handle: &Handle| {
+        let (slot, told) = (handle.node_id.slot(), rough(handle.stuck_for(facts.now)?));
+        Some(format!(
+            "slot {slot} was told to destroy {} {told} ago and still has it: `nodekeeper history {slot}` says why",
+            handle.handle
+        ))
+    };
+    let lines: Vec<_> = facts.stuck.iter().filter_map(line).map(|line| (Level::Wrong, line)).collect();
+    at_most("handle", lines.into_iter(), "nodekeeper handles")
+}
+
+pub(super) fn starting(facts: &Facts<'_>) -> Vec<Raised> {
+    let (heard, within) = (heard(facts), Span::from_s(facts.policy.sweep.creating_s));
+    let waits = |alloc: &&AllocSummary| {
+        alloc.client == ClientStatus::Pending
+            && alloc.desired == Desired::Run
+            && heard.contains(&alloc.slot)
+            && facts.now.since(alloc.placed_at) > within
+    };
+    let line = |alloc: &AllocSummary| {
+        let placed = rough(facts.now.since(alloc.placed_at));
+        format!("alloc {} was placed on slot {} {placed} ago and has not started", alloc.alloc_id, alloc.slot)
+    };
+    let lines: Vec<_> = facts.allocs.iter().filter(waits).map(|alloc| (Level::Look, line(alloc))).collect();
+    at_most("starting", lines.into_iter(), "nodekeeper jobs")
+}
+
+/// The slots of the nodes whose lease lasts.
+fn heard(facts: &Facts<'_>) -> BTreeSet<Slot> {
+    let heard = |node: &&NodeRecord| node.contact().is_some_and(|c| c.lease_expires_at >= facts.now);
+    facts.nodes.iter().filter(heard).map(|node| node.slot).collect()
+}
+
+pub(super) fn unheld(facts: &Facts<'_>) -> Vec<Raised> {
+    let Some(explained) = facts.next.explained() else { return Vec::new() };
+    let idle = |node: &NodeRecord| {
+        let since = node.contact().filter(|c| c.status == NodeStatus::Ready).and_then(|c| c.idle_since_at);
+        node.takes_work() && since.is_some_and(|since| facts.now.since(since) >= IDLE)
+    };
+    if !facts.nodes.iter().any(idle) {
+        return Vec::new();
+    }
+    let held = explained.by_job();
+    let waits = facts.jobs.iter().filter(|job| {
+        job.state == JobState::Queued
+            && !job.demand
+            && !job.follows()
+            && facts.now.since(job.submitted_at) >= PLACED
+            && !held.contains_key(&job.job_id)
+    });
+    let line = |waited: Span, name: String| format!("job {name} waits since {}, and nothing holds it", rough(waited));
+    let lines: Vec<_> = waits.map(|job| (Level::Look, line(facts.now.since(job.submitted_at), name_of(job)))).collect();
+    at_most("unheld", lines.into_iter(), "nodekeeper plan")
+}
+
+pub(super) fn demand(facts: &Facts<'_>) -> Vec<Raised> {
+    let sets = facts.next.explained().map_or(&[][..], |explained| &explained.sets);
+    let level = |set: &SetNote| if set.lacking() > 0 { Level::Look } else { Level::Well };
+    at_most("demand", sets.iter().map(|set| (level(set), set.line())), "nodekeeper plan")
+}
+
+pub(super) fn waiting(facts: &Facts<'_>) -> Vec<Raised> {
+    let waiting = facts.next.explained().map_or(&[][..], |explained| &explained.waiting);
+    at_most("waiting", waiting.iter().map(|waiting: &Waiting| (Level::Look, waiting.line())), "nodekeeper plan")
+}
+
+pub(super) fn idle(facts: &Facts<'_>) -> Vec<Raised> {
+    let Some(explained) = facts.next.explained() else { return Vec::new() };
+    let mut stays: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (node_id, why) in &explained.staying {
+        stays.entry(why.to_string()).or_default().push(node_id.slot().to_string());
+    }
+    let line = |(why, slots): (&String, &Vec<String>)| match slots.as_slice() {
+        [slot] => (Level::Well, format!("slot {slot} stays: {why}")),
+        _ => (Level::Well, format!("slots {} stay: {why}", slots.join(", "))),
+    };
+    at_most("idle", stays.iter().map(line), "nodekeeper plan")
+}

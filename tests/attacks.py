@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Attacks a `nodekeeper local`: a page of another site, a program of another user, an isolated job, one without credentials.
+
+    attacks.py            without a browser; page.py runs it with one
+
+Nothing of the stack may answer them. The same requests of the owner are answered, so that each attack could succeed. Every
+port that the stack listens on must be in `REQUESTS`.
+"""
+
+import contextlib
+import http.server
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import threading
+import urllib.parse
+
+from local_stack import Local, check
+
+LAUNCH = {"Action": "RunInstances", "Version": "2016-11-15", "ImageId": "ami-1", "InstanceType": "m7a.medium", "MinCount": "1",
+          "MaxCount": "1"}
+# By port: requests that a simple form or `fetch` of a page can send. The method, the path, the body, and what the owner's
+# `curl` gets without credentials.
+REQUESTS = {
+    "page": [
+        ("GET", "/api/overview", "", 200),
+        ("GET", "/metrics", "", 200),
+        ("GET", "/", "", 200),
+        ("PUT", "/metadata/i-1/latest/api/token", "", 200),
+        ("POST", "/secrets/", '{"SecretId": "nodekeeper-local-node-key"}', 400),
+    ],
+    "dynamo": [("POST", "/", '{"TableName": "local-jobs"}', 400), ("GET", "/", "", 405)],
+    "ec2": [
+        ("POST", "/", urllib.parse.urlencode(LAUNCH), 401),
+        ("GET", f"/?{urllib.parse.urlencode(LAUNCH)}", "", 401),
+        ("GET", "/_stand-in/faults", "", 200),
+        ("POST", "/_stand-in/faults", '{"boot_failures": 9}', 200),
+        ("GET", "/_stand-in/instances", "", 200),
+    ],
+    "functions": [
+        ("POST", "/2015-03-31/functions/poll-and-scale/invocations", "{}", 403),
+        ("POST", "/lambda-url/heartbeat-ingest/v1/nodes/0-00000000000000000000000000/heartbeat", "{}", 401),
+        ("GET", "/.rt/poll-and-scale/999/2018-06-01/runtime/invocation/next", "", 403),
+    ],
+}
+
+
+def addresses(local):
+    env = local.environment()
+    urls = {"page": local.page, "dynamo": env["AWS_ENDPOINT_URL_DYNAMODB"], "ec2": env["AWS_ENDPOINT_URL_EC2"],
+            "functions": env["AWS_ENDPOINT_URL_LAMBDA"]}
+    return {name: url.rstrip("/") for name, url in urls.items()}
+
+
+def each(local):
+    for name, address in addresses(local).items():
+        for method, path, body, of_owner in REQUESTS[name]:
+            yield method, address + path, body, of_owner
+
+
+def descendants(pid):
+    parents = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def listening(pid):
+    """The ports that a process and its descendants listen on."""
+    sockets = set()
+    for process in descendants(pid):
+        for fd in pathlib.Path(f"/proc/{process}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                sockets.add(os.readlink(fd))
+    lines = [line.split() for table in ("tcp", "tcp6") for line in pathlib.Path("/proc/net", table).read_text().splitlines()[1:]]
+    return {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
+
+
+def every_port_is_attacked(local):
+    ports = {int(address.rpartition(":")[2]) for address in addresses(local).values()}
+    check("every port that the stack listens on is attacked", listening(local.process.pid) == ports,
+          (listening(local.process.pid), ports))
+
+
+def curl(method, url, body, *more):
+    line = ["curl", "-s", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", "-X", method, *more, url]
+    return line + (["-d", body] if body else [])
+
+
+def state(local):
+    """What an attack could change. The owner may read it."""
+    ec2 = f"{addresses(local)['ec2']}/_stand-in"
+    read = lambda what: json.loads(subprocess.run(["curl", "-sf", f"{ec2}/{what}"], capture_output=True, check=True).stdout)
+    return read("faults"), len(read("instances"))
+
+
+def owner_without_credentials(local):
+    for method, url, body, wanted in each(local):
+        code = int(subprocess.run(curl(method, url, body), capture_output=True, text=True, check=False).stdout)
+        check(f"the owner's curl without credentials, {method} {url}: {wanted}", code == wanted, code)
+    ec2 = addresses(local)["ec2"]
+    subprocess.run(["curl", "-sf", "-d", "{}", f"{ec2}/_stand-in/faults"], check=True, capture_output=True)
+    check("nothing was launched without credentials", state(local)[1] == 0, state(local))
+    mode = os.stat(f"{local.dir.name}/stack/env").st_mode & 0o777
+    check("only the owner reads the credentials", mode == 0o600, oct(mode))
+
+
+def names_of_others(local):
+    """DNS rebinding, and a page of another site, by the headers that a browser sends."""
+    for name, header in [("another name", "Host: evil.example"), ("another site", "Origin: https://evil.example"),
+                         ("a sandboxed page", "Origin: null"), ("a picture", "Sec-Fetch-Site: cross-site")]:
+        for method, url, body, _ in each(local):
+            code = subprocess.run(curl(method, url, body, "-H", header), capture_output=True, text=True, check=False).stdout
+            check(f"{name}, {method} {url}: refused", code in ("403", "405", "421"), code)
+
+
+def another_user(local):
+    if os.geteuid() != 0:
+        print("left out: attacks of another user, which need root", flush=True)
+        return
+    for method, url, body, _ in each(local):
+        line = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", *curl(method, url, body)]
+        code = subprocess.run(line, capture_output=True, text=True, check=False).stdout
+        check(f"another user, {method} {url}: no answer", code == "000", code)
+
+
+def isolated_job(local):
+    if "isolated: each runs as a user id of its own" not in pathlib.Path(local.log.name).read_text():
+        print("left out: attacks of an isolated job, which need root", flush=True)
+        return
+    script = "\n".join(shlex.join(curl(method, url, body)) + "; echo" for method, url, body, _ in each(local))
+    # The job also sends a request and closes its socket at once: the kernel then shows root as the socket's user.
+    ec2 = addresses(local)["ec2"].rpartition(":")[2]
+    quick = ("import socket\nfor n in range(200):\n    s = socket.create_connection(('127.0.0.1', %s))\n"
+             "    s.sendall(b'POST /_stand-in/faults HTTP/1.1\\r\\nhost: localhost\\r\\ncontent-length: 20\\r\\n\\r\\n"
+             "{\"boot_failures\": 77}')\n    s.close()\n" % ec2)
+    ran = local.run("run", "--", "sh", "-c", f"{script}\npython3 -c {shlex.quote(quick)}; id -u")
+    *codes, uid = ran.stdout.split()
+    wanted = ["000"] * sum(len(requests) for requests in REQUESTS.values())
+    check(f"a job of user {uid}: no answer", codes == wanted and int(uid) > 1_000_000, (ran.stdout, ran.stderr))
+
+
+ATTACK = """async requests => {
+    const answered = [];
+    for (const [method, url, body] of requests) {
+        for (const mode of ['cors', 'no-cors']) {
+            const init = {method, mode, ...(body ? {body, headers: {'content-type': 'text/plain'}} : {})};
+            try { const answer = await fetch(url, init); if (answer.type !== 'opaque') answered.push([mode, method, url, answer.status]); } catch {}
+        }
+        if (method === 'GET') await new Promise(done => { const i = new Image(); i.onerror = done; i.onload = () => { answered.push(['img', url]); done(); }; i.src = url; });
+    }
+    return answered;
+}"""
+
+
+def foreign_page(local, chromium):
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>evil</title>")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    before = state(local)
+    requests = [[method, url, body] for method, url, body, _ in each(local)]
+    for origin in (f"http://evil.example:{server.server_port}", f"http://127.0.0.1:{server.server_port}"):
+        page = chromium.new_page()
+        codes = []
+        ours = tuple(addresses(local).values())
+        page.on("response", lambda r: r.url.startswith(ours) and codes.append((r.request.method, r.url, r.status)))
+        page.goto(origin)
+        check(f"a page of {origin} reads nothing", (answered := page.evaluate(ATTACK, requests)) == [], answered)
+        through = [seen for seen in codes if seen[2] not in (403, 404, 405, 421)]
+        check(f"a page of {origin} gets through nowhere", codes and not through, through)
+        page.close()
+    for name, address in addresses(local).items():
+        page = chromium.new_page()
+        answer = page.goto(address.replace("127.0.0.1", "evil.example"))
+        check(f"{name} under another name answers 421", answer.status == 421, answer.status)
+        page.close()
+    server.shutdown()
+    check("nothing changed", state(local) == before, (before, state(local)))
+
+
+def all_of(local, chromium=None):
+    local.until("the page answers", "api/overview", lambda answer: "now" in answer)
+    owner_without_credentials(local)
+    names_of_others(local)
+    another_user(local)
+    if chromium:
+        foreign_page(local, chromium)
+    before = state(local)[0]
+    isolated_job(local)
+    every_port_is_attacked(local)
+    check("the faults are as before", state(local)[0] == before, state(local)[0])
+
+
+def main():
+    with Local("--tick-s", "1") as local:
+        all_of(local)
+    print("Nothing answered.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
