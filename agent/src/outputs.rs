@@ -384,6 +384,7 @@ mod tests {
     use super::*;
     use crate::alloc_dir::{AllocTask, ExitRecord};
     use crate::protocol::testing::{alloc_id, node_id, order, task};
+    use model::EndCause;
     use model::wire::AllocOrder;
 
     struct Disk {
@@ -447,7 +448,7 @@ mod tests {
         let dir = disk.alloc(0, "0123456789");
         assert_eq!(disk.read(0, Start::Byte(0)), (0, "0123".into(), Then::More));
         assert_eq!(disk.read(0, Start::Last(3)), (7, "789".into(), Then::More));
-        dir.write_exit_record(&ExitRecord::of(model::EndCause::Exited { code: 0 })).unwrap();
+        dir.write_exit_record(&ExitRecord::of(EndCause::Exited { code: 0 })).unwrap();
         assert_eq!(disk.read(0, Start::Byte(4)), (4, "4567".into(), Then::More));
         assert_eq!(disk.read(0, Start::Byte(8)), (8, "89".into(), Then::End));
         assert_eq!(disk.read(0, Start::Byte(10)), (10, String::new(), Then::End));
@@ -523,10 +524,12 @@ mod tests {
         let dir = disk.alloc_of(0, "zero", node_id(), place(0));
         assert_eq!(disk.waiting(), [(0, 4, false)], "also while its command runs");
         dir.output_files().note(Progress { bytes: 3, end: false }).unwrap();
-        dir.write_exit_record(&ExitRecord::default()).unwrap();
+        dir.write_exit_record(&ExitRecord::of(EndCause::Exited { code: 0 })).unwrap();
         let other: NodeId = "4-01JD0000000000000000000000".parse().unwrap();
         for (n, of, output_s3) in [(5, node_id(), None), (6, other, place(6))] {
-            disk.alloc_of(n, "not ours", of, output_s3).write_exit_record(&ExitRecord::default()).unwrap();
+            disk.alloc_of(n, "not ours", of, output_s3)
+                .write_exit_record(&ExitRecord::of(EndCause::Exited { code: 0 }))
+                .unwrap();
         }
         assert_eq!(disk.waiting(), [(0, 1, true)]);
         // The copy is made, and the directory is there for another moment.

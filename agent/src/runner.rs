@@ -443,7 +443,7 @@ fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
 }
 
 /// The end of an output as text, at most `limit` bytes, and which of it is standard error.
-fn output_tail(files: &OutputFiles, limit: usize) -> io::Result<(String, Switches)> {
+pub fn output_tail(files: &OutputFiles, limit: usize) -> io::Result<(String, Switches)> {
     let size = files.size()?;
     let start = size.saturating_sub(limit as u64);
     let bytes = files.bytes_within(start, size)?;

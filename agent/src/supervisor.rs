@@ -24,8 +24,8 @@ use crate::runner::output_tail;
 use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use model::{EndCause, INPUT_VARIABLE};
 use model::time::Time;
+use model::{EndCause, INPUT_VARIABLE};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -225,7 +225,7 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
     command.args(invocation.args).env_clear().envs(invocation.env);
     command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
     match (command.spawn(), invocation.process) {
-        (Ok(child), process) => Ok((child, process)),
+        (Ok(child), process) => Ok((child, capture, process)),
         (Err(e), Process::Command) => {
             let name = task.order.command.first().map_or("", String::as_str);
             Err(program::why_not(name, env.get("PATH").map(String::as_str), &dir.work(), &e))

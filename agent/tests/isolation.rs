@@ -4,8 +4,8 @@
 //! succeed. So an attack that does not work for another reason is noticed.
 
 use crate::common::{NODE_ID, TIMEOUT, TestNode, alloc_id, is_alive, order};
-use model::ClientStatus;
 use model::wire::AllocOrder;
+use model::{ClientStatus, EndCause};
 use nodekeeper_agent::process_table;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -211,7 +211,7 @@ async fn a_job_opens_its_own_output_again_and_loses_nothing() {
     let end = node.end_of(0).await;
     let mut lines: Vec<&str> = end.log_tail.as_deref().unwrap_or_default().lines().collect();
     lines.sort_unstable();
-    assert_eq!((lines, end.exit_code), (vec!["five", "four", "one", "three", "two"], Some(0)), "{:?}", end.message);
+    assert_eq!((lines, end.cause), (vec!["five", "four", "one", "three", "two"], Some(EndCause::Exited { code: 0 })));
     assert!(!end.tail_switches.is_empty(), "two of them are standard error");
 }
 

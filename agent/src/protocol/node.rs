@@ -256,8 +256,8 @@ impl Node {
     fn judged(&self, id: AllocId, seen: Seen) -> Seen {
         let own = self.durable.allocs.get(&id).and_then(|alloc| alloc.stop.as_ref());
         match (seen, own) {
-            (Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail }), Some(_)) => {
-                Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail })
+            (Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail, tail_switches }), Some(_)) => {
+                Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail, tail_switches })
             }
             (seen, _) => seen,
         }
@@ -315,8 +315,13 @@ impl Node {
 
     fn update(&self, alloc_id: AllocId, tail_limit: usize) -> AllocUpdate {
         let seen = self.seen(alloc_id);
-        let mut update =
-            AllocUpdate { alloc_id, client: seen.client(), cause: None, log_tail: None, tail_switches: Switches::default() };
+        let mut update = AllocUpdate {
+            alloc_id,
+            client: seen.client(),
+            cause: None,
+            log_tail: None,
+            tail_switches: Switches::default(),
+        };
         if let Seen::Ended(end) = seen {
             let mut end = end.clone();
             shorten(&mut end, tail_limit);

@@ -288,7 +288,7 @@ impl Machine {
         let now = self.core.now();
         if self.cannot_start(now, id) || self.protocol.refuses.told().is_some() {
             // The agent waits for a while and gives the alloc up. Here it gives up at once.
-            let ended = Ended { cause: EndCause::NotStarted { why: "the disk is full".into() }, log_tail: None };
+            let ended = ended(EndCause::NotStarted { why: "the disk is full".into() });
             self.disk.started.insert(id, (order.clone(), self.boot));
             self.end(id, ended.clone());
             self.protocol.observe(id, Seen::Ended(ended));
