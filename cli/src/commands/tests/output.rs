@@ -410,14 +410,17 @@ async fn the_streams_of_a_run_stay_apart_and_logs_prints_both_or_one() {
     let world = World::with_policy().await;
     let text = "out 1\nerr 1\nerr 2\nout 2\n";
     let switches = Switches::new(vec![6, 18]);
-    let node = FakeNode { switches: switches.clone(), most: 8, ..FakeNode::new(&world, &(text.to_owned() + &long())) };
+    // More than its row has, and a piece that ends within each stream.
+    let rest = "more\n".repeat(1800);
+    let all = text.to_owned() + &rest;
+    let node = FakeNode { switches: switches.clone(), most: 10, ..FakeNode::new(&world, &all) };
     let (code, out, err) = run_of(&node, &world, async |job, alloc, _| {
         *node.ended.lock().unwrap() = true;
-        end(&world, job, alloc, &(text.to_owned() + &long())).await;
+        end(&world, job, alloc, &all).await;
     })
     .await;
     assert_eq!((code, err.as_str()), (0, "err 1\nerr 2\n"));
-    assert!(out == format!("out 1\nout 2\n{}", long()), "{}", out.len());
+    assert!(out == format!("out 1\nout 2\n{rest}"), "{}", out.len());
     // A short output in its row, and a long one from its node.
     let (world, alloc) = ended(text).await;
     let row = world.store().alloc(alloc.id()).await.unwrap().unwrap();
