@@ -309,7 +309,7 @@ async fn a_process_whose_main_thread_has_ended_is_ended_with_its_alloc() {
     node.running(0).await;
     let supervisor = node.line_of(0, "supervisor").await.parse().unwrap();
     process_table::send(supervisor, nix::sys::signal::Signal::SIGKILL);
-    assert_eq!(node.end_of(0).await.client, ClientStatus::Failed);
+    assert_eq!(node.end_of(0).await.client, ClientStatus::Lost);
     node.until("it ends too", |_| (!is_alive(&pid.to_string())).then_some(())).await;
 }
 
@@ -321,7 +321,7 @@ async fn what_a_job_keeps_in_dev_shm_counts_as_its_memory() {
     node.with(|p| p.order(vec![AllocOrder { memory_mib: 64, ..order(0, fills) }]));
     node.start(&ids.args());
     let message = crate::common::cause(&node.end_of(0).await);
-    assert!(message.starts_with("killed: it ") && message.contains("64 MiB"), "{message}");
+    assert!(message.starts_with("out of memory: it used ") && message.contains("64 MiB"), "{message}");
 }
 
 #[tokio::test]

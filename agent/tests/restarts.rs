@@ -228,10 +228,12 @@ async fn a_node_that_cannot_save_its_orders_is_silent_until_it_can() {
     let mut node = TestNode::new().await;
     node.start(&[]);
     node.beats(2).await;
-    // This has the effect of a full disk: a file cannot replace a directory that is not empty.
-    let state = node.data().join("state.json");
-    std::fs::remove_file(&state).unwrap();
-    std::fs::create_dir_all(state.join("in the way")).unwrap();
+    // This has the effect of a full disk: a file cannot replace a directory that is not empty, and the spare file is away.
+    let in_the_way = ["state.json", "state.spare"].map(|name| node.data().join(name));
+    for file in &in_the_way {
+        std::fs::remove_file(file).unwrap();
+        std::fs::create_dir_all(file.join("in the way")).unwrap();
+    }
     node.with(|p| p.order(vec![order(0, "echo run >> runs; exec sleep 1000")]));
     // One more heartbeat, whose answer cannot be saved, and perhaps one in flight.
     let most = node.with(|p| p.beats.len()) + 2;
@@ -239,8 +241,10 @@ async fn a_node_that_cannot_save_its_orders_is_silent_until_it_can() {
     let tried = |_: &TestNode| std::fs::read_to_string(&log).ok().filter(|l| l.contains("failures=4"));
     node.until("it has tried several times", tried).await;
     assert!(node.with(|p| p.beats.len()) <= most, "it must not look healthy");
-    std::fs::remove_dir(state.join("in the way")).unwrap();
-    std::fs::remove_dir(&state).unwrap();
+    for file in &in_the_way {
+        std::fs::remove_dir(file.join("in the way")).unwrap();
+        std::fs::remove_dir(file).unwrap();
+    }
     node.running(0).await;
     assert_eq!(node.line_of(0, "runs").await, "run");
 }

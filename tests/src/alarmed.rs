@@ -46,7 +46,8 @@ async fn a_node_that_is_wanted_and_not_ready_is_counted_until_it_is_ready() {
     world.submit(job(&["forever"])).await;
     let launches = world.poll().await.unwrap();
     assert_eq!(world.metric(&launches, "NodesNotReady"), Some(1));
-    for _ in 0..24 {
+    // A new instance may not be listed yet.
+    for _ in 0..40 {
         world.step().await;
     }
     let works = world.poll().await.unwrap();

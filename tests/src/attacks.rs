@@ -475,7 +475,7 @@ async fn everything(fleet: &Fleet) -> (BTreeMap<String, Vec<HashMap<String, Attr
 }
 
 #[tokio::test]
-async fn no_attack_of_a_person_succeeds_and_without_the_policies_all_do() {
+async fn nightly_no_attack_of_a_person_succeeds_and_without_the_policies_all_do() {
     let stage = Stage::new().await;
     let account = &stage.fleet.account;
     let before = everything(&stage.fleet).await;

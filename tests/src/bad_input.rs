@@ -44,7 +44,8 @@ async fn a_node_that_has_room_is_told_to_ask_for_work_soon() {
     let record = world.look.node(node.slot()).await.unwrap().unwrap();
     let incarnation = record.contact().unwrap().incarnation.clone();
     let report = async |report_no: u64, client: &str| {
-        let allocs = json!([{"alloc_id": alloc, "client": client}]);
+        let cause = (client == "complete").then(|| json!({"kind": "exited", "code": 0}));
+        let allocs = json!([{"alloc_id": alloc, "client": client, "cause": cause}]);
         let body = json!({"incarnation": incarnation, "report_no": report_no, "as_of": 99, "complete": false, "allocs": allocs});
         let response = world.ingest.handle(&http(&path(node, "allocs"), Some(&token), &body), world.now()).await;
         let (status, body) = answer(&response);

@@ -41,7 +41,7 @@ async fn the_orders_of_a_node_with_many_large_allocs_come_in_parts() {
     let row = raw.get("allocs", &item(&[("alloc_id", s(placed.alloc_id))])).await.unwrap();
     let mut record = raw.get("nodes", &item(&[("slot", n(placed.slot))])).await.unwrap();
     let seq: u64 = record["seq"].as_n().unwrap().parse().unwrap();
-    let copies: Vec<AllocId> = (0..150).map(alloc_id).collect();
+    let copies: Vec<AllocId> = (0..150).map(|n| AllocId { member: 0, ..alloc_id(n) }).collect();
     for (id, number) in copies.iter().zip(1..) {
         let mut copy: Item = row.clone();
         copy.extend(item(&[("alloc_id", s(id)), ("client", s("pending")), ("placed_seq", n(seq + number))]));
@@ -64,7 +64,12 @@ async fn the_orders_of_a_node_with_many_large_allocs_come_in_parts() {
         let answer: HeartbeatAnswer = serde_json::from_value(answer(&response).1).unwrap();
         node.protocol.on_heartbeat(&answer);
         let durable = &node.protocol.durable;
-        assert!(durable.as_of > before && durable.allocs.len() > had, "each answer brings something");
+        assert!(
+            durable.as_of > before && durable.allocs.len() > had,
+            "each answer brings something: {before} {had} {} {} {answer:?}",
+            durable.as_of,
+            durable.allocs.len()
+        );
         assert!(durable.allocs.values().all(|a| !a.dropped && a.order.env["INPUT"] == text));
         assert_eq!(answer.next_heartbeat_s < 1.0, durable.as_of < seq + 150, "the rest comes at once");
         // No report in between says that what is not here yet is lost.

@@ -427,7 +427,7 @@ async fn the_model_answers_as_the_embedded_dynamodb_through_the_sdk() {
 }
 
 #[tokio::test]
-async fn the_model_answers_as_ministack() {
+async fn nightly_the_model_answers_as_ministack() {
     written_out(&Bench::ministack().await).await;
 }
 
@@ -444,13 +444,13 @@ async fn walks_agree_with_the_embedded_dynamodb() {
 }
 
 #[tokio::test]
-async fn walks_agree_with_the_embedded_dynamodb_through_the_sdk() {
+async fn nightly_walks_agree_with_the_embedded_dynamodb_through_the_sdk() {
     for seed in 11..=12 {
         walked(Bench::http().await, seed, 200).await;
     }
 }
 
 #[tokio::test]
-async fn walks_agree_with_ministack() {
+async fn nightly_walks_agree_with_ministack() {
     walked(Bench::ministack().await, 21, 200).await;
 }

@@ -119,7 +119,7 @@ fn times() -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_costs_in_the_documents_are_those_of_the_code() {
+async fn nightly_the_costs_in_the_documents_are_those_of_the_code() {
     let (seen, template) = (measure().await, Template::read());
     let tables = [
         ("each", each(&seen)),

@@ -114,7 +114,7 @@ async fn launched_once(world: &World, case: &str) {
 
 /// Every point of death of the run that launches, with every number of instances that EC2 may launch for a batch of four.
 #[tokio::test]
-async fn a_batch_killed_after_any_write_or_call_is_one_launch() {
+async fn nightly_a_batch_killed_after_any_write_or_call_is_one_launch() {
     for most in 1..=4 {
         let world = batch_of_four(most).await;
         world.poll().await;

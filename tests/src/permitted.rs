@@ -269,7 +269,7 @@ impl Fleet {
 /// are ended by somebody else, and one instance belongs to nobody. All this happens through the four functions with
 /// their roles, and nothing is refused.
 #[tokio::test]
-async fn a_whole_life_needs_only_what_the_roles_allow() {
+async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     let mut fleet = Fleet::new().await;
     let (owner, functions) = (Account::owner(), fleet.functions());
     let orphan = LaunchRequest::render(&fleet.settings, &fleet.policy(), fixtures::node_id(3), 1, &offering(&fleet));
@@ -328,7 +328,7 @@ pub fn offering(fleet: &Fleet) -> model::Offering {
 
 /// A call that only another function makes, or that a condition forbids, is refused.
 #[tokio::test]
-async fn what_a_role_does_not_allow_is_refused() {
+async fn nightly_what_a_role_does_not_allow_is_refused() {
     let fleet = Fleet::new().await;
     let role = |name: &str| fleet.account.role(name);
     let [clean, ingest, sweep] = ["CleanStaleRecordsRole", "HeartbeatIngestRole", "SweepDispatchRole"].map(role);
@@ -407,7 +407,7 @@ fn refused_nothing(fleet: &Fleet) {
 
 /// Each function stops at the first call that its role does not allow, and says so.
 #[tokio::test]
-async fn without_one_permission_a_function_fails() {
+async fn nightly_without_one_permission_a_function_fails() {
     let mut fleet = Fleet::new().await;
     fleet.operate(&Account::owner(), &["submit", "--", "forever"]).await.unwrap();
     let refused = |fleet: &Fleet, result: Result<(), String>, name: &str, call: &str| {
@@ -486,7 +486,7 @@ impl Fleet {
 
 /// The built functions, with the configuration of the SDK and the secret that they have in AWS.
 #[tokio::test]
-async fn the_built_functions_run_with_their_roles() {
+async fn nightly_the_built_functions_run_with_their_roles() {
     let mut fleet = Fleet::new().await;
     let lambda = fleet.lambda().await;
     let invoke = async |function: &str, input: &Value| lambda.invoke(function, input).await.map_err(|e| e.to_string());
@@ -555,7 +555,7 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
 ];
 
 #[tokio::test]
-async fn commands_are_allowed_what_their_policy_says() {
+async fn nightly_commands_are_allowed_what_their_policy_says() {
     let fleet = Fleet::new().await;
     for (policy, line, allowed) in COMMANDS {
         fleet.hold_back().await;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use store::Store;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
+async fn nightly_one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
     let store = Store::new(Arc::new(Embedded::new().unwrap()));
     let slot = Slot::new(0).unwrap();
     let mut record: Option<NodeRecord> = None;

@@ -105,7 +105,7 @@ fn settings(cluster: &model::ids::ClusterName) -> LaunchSettings {
 }
 
 #[tokio::test]
-async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
+async fn nightly_the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     let emulator = Emulator::moto();
     let client = ec2_client(&emulator.url);
     let data = aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-12c6146b").build();
@@ -153,7 +153,7 @@ async fn the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
 /// A whole life by the real function, with moto as EC2: the node is launched and bound, given up after the boot time,
 /// terminated and cleaned.
 #[tokio::test]
-async fn poll_and_scale_passes_with_moto_for_ec2() {
+async fn nightly_poll_and_scale_passes_with_moto_for_ec2() {
     let emulator = Emulator::moto();
     let client = ec2_client(&emulator.url);
     let data = aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-12c6146b").build();

@@ -195,7 +195,7 @@ fn a_kill_counts_when_something_dies() {
 }
 
 #[test]
-fn every_invariant_holds_in_a_large_fleet() {
+fn nightly_every_invariant_holds_in_a_large_fleet() {
     for (seed, batches) in [(1, true), (2, false)] {
         let mut scenario = Scenario::large(seed, 0.5, 1000, 1000);
         if batches {
@@ -207,7 +207,7 @@ fn every_invariant_holds_in_a_large_fleet() {
 
 /// From no node to 1,000: how long it takes and how many calls it needs, under the limits that EC2 publishes.
 #[test]
-fn a_thousand_nodes_are_asked_for_within_seconds() {
+fn nightly_a_thousand_nodes_are_asked_for_within_seconds() {
     for (case, batches, changes, least, most_s, most_calls) in [
         ("one call a node", false, &[][..], 300, 600.0, 1000),
         ("batches", true, &[], 1000, 15.0, 12),
@@ -301,7 +301,7 @@ fn the_summary_names_what_never_happened_and_what_was_only_tried() {
 }
 
 #[test]
-fn b01_the_reference_chaos_at_twice_its_rates_and_ten_times_its_size() {
+fn nightly_b01_the_reference_chaos_at_twice_its_rates_and_ten_times_its_size() {
     let outcome = hold(&Scenario::chaos(1), How::default());
     let count = |what: &str| outcome.happened.counts.get(what).copied().unwrap_or(0);
     assert_eq!(count("a job was submitted"), 2000);

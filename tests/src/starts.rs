@@ -162,32 +162,37 @@ async fn after_a_refusal_the_same_run_tries_what_it_does_not_speak_of() {
     let template = |name: &str| json!({"id": format!("lt-{name}"), "name": name, "versions": [{"version": 1}]});
     let subnet = |name: &str| json!({"subnet_id": name, "zone": format!("zone-{name}")});
     for (code, of, message, calls, expected) in [
-        ("InsufficientInstanceCapacity", json!({"subnet_id": "a"}), "", 2, "spot m7a.large b"),
-        ("InvalidSubnetID.NotFound", json!({"subnet_id": "a"}), "", 2, "spot m7a.large b"),
-        ("InsufficientFreeAddressesInSubnet", json!({"subnet_id": "a"}), "", 2, "spot m7a.large b"),
-        ("MaxSpotInstanceCountExceeded", json!({"market": "spot"}), "", 2, "on_demand m7a.large a"),
-        ("VcpuLimitExceeded", json!({"market": "spot"}), "", 2, "on_demand m7a.large a"),
-        ("InvalidParameterValue", json!({"instance_type": "m7a.large"}), "no such type", 5, "on_demand x8g.large a"),
+        ("InsufficientInstanceCapacity", json!({"subnet_id": "subnet-a"}), "", 2, "spot m7a.large subnet-b"),
+        ("InvalidSubnetID.NotFound", json!({"subnet_id": "subnet-a"}), "", 2, "spot m7a.large subnet-b"),
+        ("InsufficientFreeAddressesInSubnet", json!({"subnet_id": "subnet-a"}), "", 2, "spot m7a.large subnet-b"),
+        ("MaxSpotInstanceCountExceeded", json!({"market": "spot"}), "", 2, "on_demand m7a.large subnet-a"),
+        ("VcpuLimitExceeded", json!({"market": "spot"}), "", 2, "on_demand m7a.large subnet-a"),
+        (
+            "InvalidParameterValue",
+            json!({"instance_type": "m7a.large"}),
+            "no such type",
+            5,
+            "on_demand x8g.large subnet-a",
+        ),
         (
             "InvalidParameterValue",
             json!({"template": "one"}),
             "Invalid IAM Instance Profile name",
             2,
-            "on_demand x8g.large a",
+            "on_demand x8g.large subnet-a",
         ),
-        ("InvalidAMIID.Unavailable", json!({"template": "one"}), "", 2, "on_demand x8g.large a"),
-        ("OfTheFuture", json!({"subnet_id": "a", "market": "spot"}), "", 2, "spot m7a.large b"),
+        ("InvalidAMIID.Unavailable", json!({"template": "one"}), "", 2, "on_demand x8g.large subnet-a"),
+        ("OfTheFuture", json!({"subnet_id": "subnet-a", "market": "spot"}), "", 2, "spot m7a.large subnet-b"),
     ] {
         let mut policy = quick_policy();
         policy["launch"]["template"] = json!("one");
-        policy["launch"]["subnets"] = json!(["a", "b"]);
+        policy["launch"]["subnets"] = json!(["subnet-a", "subnet-b"]);
         let size = |name: &str, of_type: &str, price: f64| json!({"name": name, "instance_type": of_type, "vcpus": 2, "memory_mib": 4096, "price_per_hour": price});
         let mut sizes = [size("spot", "m7a.large", 0.05), size("memory", "x8g.large", 0.2)];
         (sizes[0]["market"], sizes[0]["fallback"]) = (json!("spot"), json!("on_demand"));
         sizes[1]["template"] = json!("two");
         policy["size"] = json!(sizes);
-        let settings =
-            json!({"subnets": [subnet("a"), subnet("b")], "launch_templates": [template("one"), template("two")]});
+        let settings = json!({"subnets": [subnet("subnet-a"), subnet("subnet-b")], "launch_templates": [template("one"), template("two")]});
         let world = World::with(policy, serde_json::from_value(settings).unwrap()).await;
         let mut fail = of.clone();
         (fail["action"], fail["code"], fail["message"]) = (json!("RunInstances"), json!(code), json!(message));

@@ -499,17 +499,17 @@ async fn the_suite_passes_on_the_embedded_dynamodb() {
 }
 
 #[tokio::test]
-async fn the_suite_passes_on_the_embedded_dynamodb_in_process() {
+async fn nightly_the_suite_passes_on_the_embedded_dynamodb_in_process() {
     suite(Place::Embedded).await;
 }
 
 #[tokio::test]
-async fn the_suite_passes_on_the_model() {
+async fn nightly_the_suite_passes_on_the_model() {
     suite(Place::Model).await;
 }
 
 #[tokio::test]
-async fn the_suite_passes_on_ministack() {
+async fn nightly_the_suite_passes_on_ministack() {
     let emulator = Emulator::ministack();
     tables_are_made_once(&emulator.url).await;
     suite(Place::Url(&emulator.url)).await;

@@ -69,9 +69,11 @@ const FIELDS: &[(&str, Form)] = &[
 const STATE: &[&str] = &[
     "all_allocs",
     "allocs",
+    "cause",
     "copies",
     "demand_until_at",
     "done",
+    "exit_code",
     "expires_at",
     "failed_count",
     "finished_at",
@@ -82,6 +84,7 @@ const STATE: &[&str] = &[
     "reason",
     "state",
     "submitted_at",
+    "tries",
     "version",
     "waits_because",
 ];

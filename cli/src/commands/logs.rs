@@ -169,7 +169,7 @@ fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
     let (seen, now): (_, Time) = (&alloc.summary, context.now());
     let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
     writeln!(context.err, "== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)?;
-    if let Some(cause) = &alloc.cause {
+    if let Some(cause) = alloc.cause.as_ref().filter(|cause| cause.exit_code() != Some(0)) {
         writeln!(context.err, "== {}", show::one_line(&cause.to_string()))?;
     }
     Ok(())

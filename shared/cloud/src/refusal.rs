@@ -48,8 +48,8 @@ const BY_MESSAGE: &[(&str, &str, Meaning)] = &[
     ("OptInRequired", "arketplace", Limits(Refused, Template)),
     // The limit of one type, and not of its family.
     ("InstanceLimitExceeded", "for the specified instance type", Limits(Quota, Type)),
-    ("InvalidParameterValue", "nstance profile", Limits(Refused, Template)),
-    ("InvalidParameterValue", "nstanceProfile", Limits(Refused, Template)),
+    ("InvalidParameterValue", "instance profile", Limits(Refused, Template)),
+    ("InvalidParameterValue", "instanceProfile", Limits(Refused, Template)),
     ("InvalidParameterValue", "KMS", Limits(Refused, Template)),
     ("InvalidParameterValue", "snapshot", Limits(Refused, Template)),
     ("InvalidParameterValue", "volume", Limits(Refused, Template)),
@@ -304,7 +304,9 @@ const OF_ONE_INSTANCE: &[&str] = &[
 ];
 
 fn meaning(code: &str, message: &str, status: u16) -> Meaning {
-    let by_message = BY_MESSAGE.iter().find(|(of, part, _)| *of == code && message.contains(part));
+    // EC2 writes the same words with capitals in some messages and without them in others.
+    let said = message.to_ascii_lowercase();
+    let by_message = BY_MESSAGE.iter().find(|(of, part, _)| *of == code && said.contains(&part.to_ascii_lowercase()));
     let by_code = || CODES.iter().find(|(_, codes)| codes.contains(&code)).map(|(meaning, _)| *meaning);
     by_message.map(|(.., meaning)| *meaning).or_else(by_code).unwrap_or(match status {
         401 | 403 => Limits(Refused, Account),

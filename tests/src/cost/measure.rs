@@ -263,7 +263,7 @@ pub fn woken(rate: f64, gap_s: f64) -> (f64, f64) {
 
 /// The same by the real function, on a cluster without nodes: it must be as computed.
 #[tokio::test(start_paused = true)]
-async fn events_start_as_many_runs_as_computed() {
+async fn nightly_events_start_as_many_runs_as_computed() {
     for rate in [0.02, 0.2, 2.0] {
         let mut fleet = Fleet::new(&policy(0, 0), spec("work")).await;
         fleet.pass(10).await;

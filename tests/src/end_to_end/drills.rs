@@ -40,7 +40,7 @@ fn key_versions(local: &Local) -> BTreeMap<String, u64> {
 /// Two nodes work through three rotations: none goes away, none restarts, and no job is lost. A fourth rotation is refused
 /// while a node still uses the key that it would remove.
 #[test]
-fn the_key_is_rotated_three_times_under_working_nodes() {
+fn nightly_the_key_is_rotated_three_times_under_working_nodes() {
     let mut local = Local::start(&["--tick-s", "1"]);
     let (first, first_end) = until_file(&local, "first");
     let nodes: Vec<String> = key_versions(&local).into_keys().collect();
@@ -83,7 +83,7 @@ fn the_key_is_rotated_three_times_under_working_nodes() {
 
 /// The same command against another implementation of Secrets Manager.
 #[test]
-fn a_rotation_is_understood_by_moto() {
+fn nightly_a_rotation_is_understood_by_moto() {
     let moto = Emulator::moto();
     let run = |args: &[&str]| {
         Command::new(super::program("nodekeeper"))
@@ -199,7 +199,7 @@ async fn restore(client: &aws_sdk_dynamodb::Client, backup: &Backup) {
 
 /// The tables go back in time while a job runs: the job goes on where it is, its node stays, and later jobs run.
 #[test]
-fn restored_tables_end_no_work_that_they_know() {
+fn nightly_restored_tables_end_no_work_that_they_know() {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
     let mut local = Local::start(&["--tick-s", "1"]);

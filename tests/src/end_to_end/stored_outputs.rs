@@ -96,7 +96,7 @@ fn the_whole_output_is_in_s3_and_is_read_there() {
 }
 
 #[test]
-fn while_s3_is_away_jobs_end_in_time_and_their_output_comes_later() {
+fn nightly_while_s3_is_away_jobs_end_in_time_and_their_output_comes_later() {
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     let local = start(&url);

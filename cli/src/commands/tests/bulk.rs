@@ -34,7 +34,12 @@ async fn a_file_is_submitted_in_its_order_and_only_once() {
     assert_eq!(queue, first);
     world.now = at(4600);
     let (said, changed) = world.changes(&line).await;
-    assert!(said.err.starts_with("all of it was submitted 1 h ago, so nothing was written"), "{}", said.err);
+    assert!(
+        said.err
+            .starts_with("all of it was submitted 1 h ago, and not all of its jobs have ended, so nothing was written"),
+        "{}",
+        said.err
+    );
     assert_eq!((ids(&said.out), changed), (first.clone(), Vec::new()));
     // Other options make other jobs.
     let other = ids(&world.run(&["submit", "--file", &path]).await.done());
@@ -117,13 +122,13 @@ async fn a_file_whose_jobs_have_all_ended_is_new() {
         world.now = at(1000 + night * 86_400);
         let said = world.run_with(&["submit", "--file", "-"], &lines(3)).await;
         assert_eq!(said.err.contains("1 day ago") || said.err.contains("24 h ago"), night > 0, "{}", said.err);
-        let submitted = ids(&said.done());
-        assert!(submitted.iter().all(|id| all.insert(*id)), "night {night}: {submitted:?}");
+        let submitted = ids(&said.out);
+        assert!(submitted.len() == 3 && submitted.iter().all(|id| all.insert(*id)), "night {night}: {submitted:?}");
         // While one of them goes on, the same file is the same submission.
         for id in &submitted {
             let again = world.run_with(&["submit", "--file", "-"], &lines(3)).await;
             assert!(again.err.contains("not all of its jobs have ended, so nothing was written"), "{}", again.err);
-            assert_eq!(ids(&again.done()), submitted);
+            assert_eq!(ids(&again.out), submitted);
             world.run(&["cancel", &id.to_string()]).await.done();
         }
     }

@@ -92,7 +92,7 @@ async fn a_quota_that_a_job_waits_for_is_wrong_and_has_its_name() {
     let (wrong, note) = (line("limit#quota#family#on_demand#standard"), line("limit#quota#family#spot#standard"));
     let says = format!("{name}, since 1 min ago; next try in 3 min; job {} waits for it: told: raise it", id(1));
     assert!(wrong.starts_with("WRONG  ") && wrong.contains(&says), "{wrong}");
-    assert!(note.starts_with("note   ") && !note.contains("waits"), "{note}");
+    assert!(note.starts_with("look   ") && !note.contains("waits"), "{note}");
 }
 
 #[tokio::test]

@@ -145,7 +145,7 @@ async fn http(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &
     let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = body.len();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: local\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(body).await.unwrap();

@@ -15,8 +15,8 @@ const MARGIN: Span = Span::from_s(300);
 const STARTS_COUNT: Span = Span::from_s(86_400);
 /// For so long, a list of EC2 may lack instances before a person must look.
 const UNLISTED: Span = Span::from_s(900);
-/// Two runs of poll-and-scale are so far apart.
-const TWO_RUNS: Span = Span::from_s(60);
+/// Two runs of poll-and-scale are at least so far apart: a minute, less what the first one took and a late start of it.
+const TWO_RUNS: Span = Span::from_s(45);
 /// An instance ends within this time, mostly.
 const ENDS: Span = Span::from_s(600);
 /// And nearly always within this time.

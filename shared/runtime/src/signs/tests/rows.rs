@@ -360,16 +360,16 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("instances", Wrong),
-        |s| s.polled(1, 1, 60),
-        &["EC2 has listed none of the 1 instance that records name for 1 min", "the console"],
-        (|s| s.polled(1, 1, 59), Well),
+        |s| s.polled(1, 1, 45),
+        &["EC2 has listed none of the 1 instance that records name for 45 s", "the console"],
+        (|s| s.polled(1, 1, 44), Well),
         |s| s.polled(1, 0, 0),
     ),
     row(
         ("instances", Look),
-        |s| s.polled(3, 2, 60),
+        |s| s.polled(3, 2, 45),
         &["EC2 has not listed 2 of the 3 instances"],
-        (|s| s.polled(3, 2, 59), Well),
+        (|s| s.polled(3, 2, 44), Well),
         |s| s.polled(3, 0, 0),
     ),
     row(
