@@ -1133,8 +1133,7 @@ def check_nodes(resources: dict[str, Any], mode: str) -> Iterator[str]:
     fetch = [{"Sid": "Agent", "Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/nodekeeper-agent-*"}]
     allowed = [statement for policy in role.get("Policies", []) for statement in policy["PolicyDocument"]["Statement"]]
     if MODES[mode].get("OutputS3"):
-        store = ["s3:AbortMultipartUpload", "s3:PutObject"]
-        fetch.append({"Sid": "Output", "Effect": "Allow", "Action": store, "Resource": OUTPUT_ARN})
+        fetch.append({"Sid": "Output", "Effect": "Allow", "Action": "s3:PutObject", "Resource": OUTPUT_ARN})
     if set(role) - {"AssumeRolePolicyDocument", "Description", "Policies"} or allowed != fetch:
         yield "NodeRole: must allow nothing but to fetch the agent and to store outputs: a job may get to its credentials"
     yield from check_bucket(resources, bucket)

@@ -23,7 +23,6 @@ use crate::runner::{Runner, RunnerSettings};
 use crate::s3_access::{S3Access, S3Environment};
 use crate::signer::{Signer, region_in};
 use crate::sweep::Sweeper;
-use crate::unsent::Unsent;
 use crate::uploads::Uploads;
 use crate::watch;
 use model::names::is_host;
@@ -100,15 +99,15 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let settings =
         RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program: OWN_PROGRAM.into() };
     let mut runner = Runner::new(settings, &data_dir);
-    let unsent = Unsent::open(&data_dir, file.node_id, args.keep_unsent_mib);
-    let outputs = Outputs::open(&data_dir, args.keep_output_mib, unsent.clone());
+    let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
     let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
     guard::first(&state, &guard).await;
     // Runs one round first, so that the first report lists the allocs that are on the machine.
     reconcile::run_once(&state, &mut runner).await;
-    let uploads = Uploads::start(Arc::clone(&state), unsent, S3Access::new(s3, role, imds.clone(), region, clock));
+    let uploads =
+        Uploads::start(Arc::clone(&state), outputs.clone(), S3Access::new(s3, role, imds.clone(), region, clock));
     let end = tokio::select! {
         () = control::run(&state, &client, &file.heartbeat_url) => EndReason::Gone,
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,

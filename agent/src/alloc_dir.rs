@@ -8,10 +8,9 @@
 //!                   work/       where the command runs
 //!                   tmp/        what the command sees as /tmp
 //!                   passwd      the users that the command sees, and group the groups
-//!                   output      the output of the command
+//!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
 //!                   exit.json   how the alloc ended: created once
-//!                   stored      the whole output is in S3, or there is none to store
 //!                   reserve     disk space for exit.json, while the command runs
 //! ```
 //!
@@ -21,6 +20,7 @@
 
 use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
+use crate::outputs::OutputFiles;
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
@@ -131,18 +131,8 @@ impl AllocDir {
     }
 
     /// The output of the command.
-    pub fn output(&self) -> PathBuf {
-        self.0.join("output")
-    }
-
-    /// Whether the output needs no storing any more.
-    pub fn is_stored(&self) -> bool {
-        self.0.join("stored").exists()
-    }
-
-    /// Writes down that the output needs no storing any more. If the directory was destroyed meanwhile, there is nothing to write.
-    pub fn note_stored(&self) -> io::Result<()> {
-        absent_is_fine(atomic_file::create_once(&self.0.join("stored"), b"").map(drop))
+    pub fn output_files(&self) -> OutputFiles {
+        OutputFiles::at(self.0.clone())
     }
 
     /// Creates the directory with its task, unless the directory exists. A crash leaves the whole directory or none. A
@@ -183,9 +173,8 @@ impl AllocDir {
     /// running command needs. Call this when no process of the user runs. It takes no longer if the job left much behind:
     /// that is removed with the directory.
     pub fn close(&self) -> io::Result<()> {
-        for path in [self.work(), self.0.join("tmp"), self.output()].into_iter().filter(|p| p.exists()) {
-            let mode = if path.is_dir() { 0o700 } else { 0o600 };
-            isolation::give(&path, 0, 0, mode)?;
+        for path in [self.work(), self.0.join("tmp")].into_iter().filter(|p| p.exists()) {
+            isolation::give(&path, 0, 0, 0o700)?;
         }
         isolation::USER_FILES.iter().try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
     }

@@ -78,13 +78,10 @@ pub struct AgentArgs {
     /// How many handles are destroyed at a time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub max_destroys: u16,
-    /// How much output of ended allocs is kept on the node for readers, in MiB. The oldest is removed first.
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
-    pub keep_output_mib: u64,
-    /// How much output that is not stored in S3 yet is kept on the node after the directory of its alloc was destroyed, in
-    /// MiB. The oldest is dropped first.
+    /// How much output is kept on the node after the directory of its alloc was destroyed, for readers and until it is stored
+    /// in S3, in MiB. The oldest that needs no storing goes first.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
-    pub keep_unsent_mib: u64,
+    pub keep_output_mib: u64,
     /// How long to wait for one destroy before going on with the others, in seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
     pub destroy_timeout_s: Duration,

@@ -93,12 +93,6 @@ impl DataDir {
         self.root.join("outputs")
     }
 
-    /// The directory that has the output of ended allocs whose own directories were destroyed before the output was stored
-    /// in S3.
-    pub fn unsent(&self) -> PathBuf {
-        self.root.join("unsent")
-    }
-
     fn state_file(&self) -> PathBuf {
         self.root.join("state.json")
     }

@@ -262,11 +262,10 @@ fn directories(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 mod tests {
     use super::*;
     use crate::protocol::testing::{alloc_id, node_id};
-    use crate::unsent::Unsent;
 
     fn store(root: &Path) -> (DataDir, HandleStore) {
         let data = DataDir::open(root).unwrap();
-        let outputs = Outputs::open(&data, 1, Unsent::open(&data, node_id(), 1));
+        let outputs = Outputs::open(&data, node_id(), 1);
         let store = HandleStore::new(&data, RuntimeKind::default(), outputs);
         (data, store)
     }

@@ -5,7 +5,7 @@
 //! control ─ backoff ─ client  the loop of heartbeats and alloc reports
 //! signer ─ role_keys          signs requests with the instance's role, where the node has no token
 //! output ─ outputs            the loop that sends output to readers
-//! uploads ─ unsent            the loop that stores the output of ended allocs in S3
+//! uploads ─ outputs           the loop that stores output in S3
 //! s3_access ─ role_keys       region and credentials for S3
 //! sweep ─ handles             the loop of handle reports; destroys what an answer names
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
@@ -17,6 +17,7 @@
 //! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
+//! capture ─ outputs           what a command prints, on its way to the disk
 //! memory                      what an alloc uses, where no control group counts it
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
@@ -38,6 +39,7 @@ pub mod alloc_dir;
 pub mod atomic_file;
 pub mod backoff;
 pub mod busy;
+pub mod capture;
 pub mod client;
 pub mod config;
 pub mod control;
@@ -62,6 +64,5 @@ pub mod s3_access;
 pub mod signer;
 pub mod supervisor;
 pub mod sweep;
-pub mod unsent;
 pub mod uploads;
 pub mod watch;

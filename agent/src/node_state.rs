@@ -29,8 +29,8 @@ pub struct NodeState {
     pub allocs_changed: Notify,
     /// Wakes the loop of handle reports: send one soon.
     pub handles_changed: Notify,
-    /// Wakes the loop that stores outputs: an alloc has ended.
-    pub alloc_ended: Notify,
+    /// Wakes the loop that stores outputs: an alloc has ended, or the instance will.
+    pub store_now: Notify,
 }
 
 impl NodeState {
@@ -46,7 +46,7 @@ impl NodeState {
             heartbeat_now: Notify::new(),
             allocs_changed: Notify::new(),
             handles_changed: Notify::new(),
-            alloc_ended: Notify::new(),
+            store_now: Notify::new(),
         }
     }
 

@@ -1,21 +1,41 @@
-//! The output of allocs on this machine: in the directory of the alloc, and kept for readers after that was destroyed.
+//! The outputs on this machine: in the directories of allocs, and kept after these were destroyed.
 //!
-//! Guarantees: what is kept stays below a limit, and the oldest goes first; of an output that is larger than the limit the end
-//! is kept; a symbolic link is never followed; jobs cannot read what is kept.
-//! Does not: survive the machine.
+//! ```text
+//! allocs/{alloc_id}/output    what the command prints: standard output and standard error, as they come
+//!                   switches  where in `output` the stream changes: see `Switches`, each place as 8 bytes
+//!                   stored    how much of it is in S3
+//! outputs/{alloc_id}/…        the same files, after the directory of the alloc was destroyed
+//!                   place     where it is to be stored in S3, until all of it is
+//! ```
+//!
+//! Guarantees: a directory is destroyed only after its output has a second name here, so no restart loses it; what is kept
+//! stays below a limit: first the oldest that is stored or has no place goes, and each that is dropped before it is stored is
+//! in the log; what a reader has asked for a moment ago stays; a symbolic link is never followed; jobs cannot read what is
+//! kept.
+//! Does not: send anything (`output` and `uploads` do), or survive the machine.
 
 use crate::alloc_dir::AllocDir;
-use crate::atomic_file::absent_is_fine;
+use crate::atomic_file::{self, absent_is_fine, sync_dir};
 use crate::data_dir::DataDir;
-use crate::unsent::Unsent;
-use model::ids::AllocId;
-use model::output::Then;
+use model::ids::{AllocId, NodeId};
+use model::output::{FOLLOW_LASTS, MAX_PIECE_SWITCHES, Stream, Switches, Then};
+use model::stored::S3Place;
 use nix::fcntl::OFlag;
+use remove_tree::remove_tree;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The most outputs that are kept.
+const MAX_KEPT: usize = 10_000;
+
+/// How many bytes a switch has on disk.
+const SWITCH_BYTES: u64 = 8;
 
 /// Where a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,132 +53,306 @@ pub struct Part {
     pub offset: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
+    /// Which of them are standard error.
+    pub switches: Switches,
     /// How many bytes the output had when the part was read.
     pub size: u64,
     /// What comes after the part.
     pub then: Then,
 }
 
-/// The output of allocs on this machine.
+/// How much of an output is in S3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// So many bytes from its beginning on.
+    pub bytes: u64,
+    /// Whether S3 knows that this is all.
+    pub end: bool,
+}
+
+/// The files of one output: those in the directory of an alloc, or the kept ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputFiles(PathBuf);
+
+impl OutputFiles {
+    /// The files in this directory.
+    pub const fn at(dir: PathBuf) -> Self {
+        Self(dir)
+    }
+
+    /// What the command prints.
+    pub fn output(&self) -> PathBuf {
+        self.0.join("output")
+    }
+
+    /// Where the stream changes.
+    pub fn switches(&self) -> PathBuf {
+        self.0.join("switches")
+    }
+
+    /// Whether the directory of the files is there.
+    pub fn is_there(&self) -> bool {
+        self.0.exists()
+    }
+
+    fn place(&self) -> PathBuf {
+        self.0.join("place")
+    }
+
+    /// How much is in S3. Without a readable note this is nothing, and it is stored once more.
+    pub fn progress(&self) -> Progress {
+        let note = fs::read(self.0.join("stored")).ok();
+        note.and_then(|note| serde_json::from_slice(&note).ok()).unwrap_or_default()
+    }
+
+    /// Notes how much is in S3.
+    pub fn note(&self, progress: Progress) -> io::Result<()> {
+        absent_is_fine(atomic_file::replace(&self.0.join("stored"), &serde_json::to_vec(&progress)?))
+    }
+
+    /// Where the switch with this number is on disk.
+    pub const fn place_of_switch(no: usize) -> u64 {
+        SWITCH_BYTES.saturating_mul(no as u64)
+    }
+
+    /// How many bytes the output has.
+    pub fn size(&self) -> io::Result<u64> {
+        open_regular(&self.output())?.map_or(Ok(0), |file| file.metadata().map(|m| m.len()))
+    }
+
+    /// These bytes of the output. They must be there.
+    pub fn bytes_within(&self, from: u64, to: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(to.saturating_sub(from)).map_err(io::Error::other)?];
+        match open_regular(&self.output())? {
+            Some(file) => file.read_exact_at(&mut bytes, from).map(|()| bytes),
+            None if bytes.is_empty() => Ok(bytes),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// The switches of these bytes, counted from the first of them. Read them after the bytes.
+    pub fn switches_within(&self, from: u64, to: u64) -> io::Result<Switches> {
+        let Some(file) = open_regular(&self.switches())? else { return Ok(Switches::default()) };
+        let count = usize::try_from(file.metadata()?.len() / SWITCH_BYTES).unwrap_or(usize::MAX);
+        let at = |no: usize| {
+            let mut place = [0; SWITCH_BYTES as usize];
+            file.read_exact_at(&mut place, Self::place_of_switch(no)).map(|()| u64::from_le_bytes(place))
+        };
+        // The number of switches up to the first byte, by halves.
+        let (mut before, mut beyond) = (0, count);
+        while before < beyond {
+            let middle = before.midpoint(beyond);
+            if at(middle)? <= from { before = middle.saturating_add(1) } else { beyond = middle }
+        }
+        let mut switches = Switches::default();
+        switches.note(0, Stream::after(before));
+        for no in before..count {
+            let place = at(no)?;
+            if place >= to {
+                break;
+            }
+            switches.note(place.saturating_sub(from), Stream::after(no.saturating_add(1)));
+        }
+        Ok(switches)
+    }
+}
+
+/// An output that is to be stored in S3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Waiting {
+    pub alloc_id: AllocId,
+    pub place: S3Place,
+    /// How many bytes are not stored yet.
+    pub left: u64,
+    /// Whether its command has ended.
+    pub ended: bool,
+}
+
+/// The outputs on this machine.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     allocs: PathBuf,
     kept: PathBuf,
-    unsent: Unsent,
+    node_id: NodeId,
     /// How many bytes are kept.
     limit: u64,
+    /// When each output was last read for a reader.
+    read_at: Arc<Mutex<BTreeMap<AllocId, Instant>>>,
 }
 
 impl Outputs {
-    /// The output in this data directory. At most `mib` MiB of ended allocs are kept for readers; what `unsent` keeps comes on
-    /// top of that.
-    pub fn open(data: &DataDir, mib: u64, unsent: Unsent) -> Self {
-        let outputs = Self { allocs: data.allocs(), kept: data.outputs(), unsent, limit: mib.saturating_mul(1 << 20) };
-        // The files have the user ids of jobs. Only the agent may reach them.
+    /// The outputs in this data directory of this node. At most `mib` MiB of destroyed directories are kept.
+    pub fn open(data: &DataDir, node_id: NodeId, mib: u64) -> Self {
+        let limit = mib.saturating_mul(1 << 20);
+        let outputs = Self { allocs: data.allocs(), kept: data.outputs(), node_id, limit, read_at: Arc::default() };
+        // Only the agent may reach the files.
         if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&outputs.kept) {
             tracing::warn!(%error, path = %outputs.kept.display(), "no output of ended allocs can be kept");
         }
         outputs
     }
 
-    /// Reads at most `most` bytes. `is_known` says whether the alloc is to run here: it may have no output yet.
-    pub fn read(&self, id: AllocId, from: Start, most: u64, is_known: bool) -> io::Result<Part> {
+    /// Where the output of an alloc is now. What [`Outputs::keep`] takes from its directory has its new name before it loses
+    /// the old one.
+    pub fn files(&self, id: AllocId) -> OutputFiles {
+        let kept = self.kept.join(id.to_string());
+        if kept.exists() { OutputFiles(kept) } else { OutputFiles(AllocDir::of(&self.allocs, id).path().to_owned()) }
+    }
+
+    /// Whether the command of the alloc will print no more.
+    fn has_ended(&self, id: AllocId) -> io::Result<bool> {
         let dir = AllocDir::of(&self.allocs, id);
+        Ok(self.kept.join(id.to_string()).exists() || (dir.path().exists() && dir.exit_record()?.is_some()))
+    }
+
+    /// Reads at most `most` bytes for a reader. `is_known` says whether the alloc is to run here: it may have no output yet.
+    pub fn read(&self, id: AllocId, from: Start, most: u64, is_known: bool) -> io::Result<Part> {
+        let mut read_at = self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
+        read_at.retain(|_, at| is_recent(*at));
+        read_at.insert(id, Instant::now());
+        drop(read_at);
         // Looked up before the size: what an ended alloc has written is all there is.
-        let ended = dir.path().exists() && dir.exit_record()?.is_some();
-        if let Some(file) = open_regular(&dir.output())? {
-            return part(file, 0, from, most, ended);
+        let ended = self.has_ended(id)?;
+        let files = self.files(id);
+        if open_regular(&files.output())?.is_some() {
+            return part(&files, from, most, ended);
         }
-        if let Some(file) = open_regular(&self.unsent.path(id))? {
-            return part(file, 0, from, most, true);
-        }
-        if let Some((start, path)) = self.kept_file(id)?
-            && let Some(file) = open_regular(&path)?
-        {
-            return part(file, start, from, most, true);
-        }
-        let then = match (ended, is_known || dir.path().exists()) {
+        let then = match (ended, is_known || AllocDir::of(&self.allocs, id).path().exists()) {
             (true, _) => Then::End,
             (false, true) => Then::More,
             (false, false) => Then::Missing,
         };
         let offset = if let Start::Byte(byte) = from { byte } else { 0 };
-        Ok(Part { offset, bytes: Vec::new(), size: offset, then })
+        Ok(Part { offset, bytes: Vec::new(), switches: Switches::default(), size: offset, then })
     }
 
-    /// Keeps the output of an alloc whose directory is about to be destroyed: for readers, and until it is stored. If that
-    /// fails, the output is lost.
-    pub fn keep(&self, id: AllocId, dir: &AllocDir) {
-        if let Err(error) = self.unsent.keep(id, dir) {
-            tracing::warn!(alloc_id = %id, %error, "the output of an ended alloc will not be stored");
+    /// Every output that is to be stored and is not stored whole.
+    pub fn waiting(&self) -> io::Result<Vec<Waiting>> {
+        let mut waiting = BTreeMap::new();
+        let kept = allocs_in(&self.kept)?;
+        for alloc_id in allocs_in(&self.allocs)? {
+            let dir = AllocDir::of(&self.allocs, alloc_id);
+            let ended = matches!(dir.exit_record(), Ok(Some(_)));
+            waiting.extend(self.place_of(&dir).map(|place| (alloc_id, (place, ended))));
         }
-        if let Err(error) = self.try_keep(id, &dir.output()) {
+        for alloc_id in kept {
+            let place = fs::read_to_string(OutputFiles(self.kept.join(alloc_id.to_string())).place()).ok();
+            match place.and_then(|text| text.parse().ok()) {
+                Some(place) => _ = waiting.insert(alloc_id, (place, true)),
+                None => _ = waiting.remove(&alloc_id),
+            }
+        }
+        let each = waiting.into_iter().map(|(alloc_id, (place, ended))| {
+            let files = self.files(alloc_id);
+            let left = files.size().unwrap_or(0).saturating_sub(files.progress().bytes);
+            Waiting { alloc_id, place, left, ended }
+        });
+        Ok(each.collect())
+    }
+
+    /// Notes that the output of this alloc needs no storing any more.
+    pub fn settled(&self, id: AllocId, progress: Progress) -> io::Result<()> {
+        let files = self.files(id);
+        files.note(progress)?;
+        absent_is_fine(fs::remove_file(files.place()))
+    }
+
+    /// Where the output in the directory is to be stored; `None` if it needs no storing, or not by this node.
+    fn place_of(&self, dir: &AllocDir) -> Option<S3Place> {
+        if dir.output_files().progress().end {
+            return None;
+        }
+        let task = dir.task().ok()?.filter(|task| task.node_id == self.node_id)?;
+        task.order.output_s3
+    }
+
+    /// Keeps the output of an alloc whose directory is about to be destroyed: for readers, and until it is stored. Also that
+    /// of an alloc that ended with the machine. If that fails, the output is lost.
+    pub fn keep(&self, id: AllocId, dir: &AllocDir) {
+        if let Err(error) = self.try_keep(id, dir) {
             tracing::warn!(alloc_id = %id, %error, "the output of an ended alloc is not kept");
         }
     }
 
-    fn try_keep(&self, id: AllocId, output: &Path) -> io::Result<()> {
-        let Some(mut file) = open_regular(output)? else { return Ok(()) };
-        let size = file.metadata()?.len();
-        if size == 0 || self.limit == 0 {
+    /// The files are linked and not copied, so this needs no space.
+    fn try_keep(&self, id: AllocId, dir: &AllocDir) -> io::Result<()> {
+        let (place, files) = (self.place_of(dir), dir.output_files());
+        let Some(output) = open_regular(&files.output())? else { return Ok(()) };
+        if output.metadata()?.len() == 0 && place.is_none() {
             return Ok(());
         }
-        let start = size.saturating_sub(self.limit);
-        let kept = self.kept.join(format!("{id}@{start}"));
-        if start == 0 {
-            fs::rename(output, &kept)?;
-        } else {
-            file.seek(SeekFrom::Start(start))?;
-            let mut end = File::options().write(true).create(true).truncate(true).mode(0o600).open(&kept)?;
-            io::copy(&mut file.take(self.limit), &mut end)?;
+        let kept = self.kept.join(id.to_string());
+        if kept.exists() {
+            return Ok(());
         }
+        let new = OutputFiles(self.kept.join(format!(".new-{id}")));
+        remove_tree(&new.0)?;
+        DirBuilder::new().mode(0o700).create(&new.0)?;
+        fs::hard_link(files.output(), new.output())?;
+        if open_regular(&files.switches())?.is_some() {
+            fs::hard_link(files.switches(), new.switches())?;
+        }
+        if let Some(place) = place {
+            new.note(files.progress())?;
+            atomic_file::replace(&new.place(), place.to_string().as_bytes())?;
+        }
+        fs::rename(&new.0, &kept)?;
+        sync_dir(&self.kept)?;
         self.prune()
     }
 
-    /// Removes the oldest output until the rest is below the limit.
+    /// Removes outputs until the rest is below the limit: first those that need no storing, and the oldest of them first.
     fn prune(&self) -> io::Result<()> {
-        let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
-        for entry in fs::read_dir(&self.kept)? {
-            match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
-                Ok((path, metadata)) => files.push((metadata.modified()?, metadata.len(), path)),
-                // Several directories are destroyed at a time: another one has removed this file.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+        let mut outputs: Vec<(bool, SystemTime, u64, AllocId)> = Vec::new();
+        for id in allocs_in(&self.kept)? {
+            let files = OutputFiles(self.kept.join(id.to_string()));
+            // Several directories are destroyed at a time: another one may have removed this output.
+            if let Ok(output) = fs::symlink_metadata(files.output()) {
+                let switches = fs::symlink_metadata(files.switches()).map_or(0, |m| m.len());
+                outputs.push((files.place().exists(), output.modified()?, output.len().saturating_add(switches), id));
             }
         }
-        files.sort();
-        let mut left: u64 = files.iter().map(|(_, size, _)| size).sum();
-        for (_, size, path) in files {
-            if left <= self.limit {
+        outputs.sort();
+        let read_at = self.read_at.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (mut bytes, mut count) = (outputs.iter().map(|(_, _, size, _)| size).sum::<u64>(), outputs.len());
+        for (is_unsent, _, size, id) in outputs {
+            if bytes <= self.limit && count <= MAX_KEPT {
                 return Ok(());
             }
-            absent_is_fine(fs::remove_file(path))?;
-            left = left.saturating_sub(size);
+            if read_at.get(&id).is_some_and(|at| is_recent(*at)) {
+                continue;
+            }
+            if is_unsent {
+                tracing::warn!(alloc_id = %id, bytes = size, "too much output waits to be stored (--keep-output-mib): it is dropped");
+            }
+            remove_tree(&self.kept.join(id.to_string()))?;
+            (bytes, count) = (bytes.saturating_sub(size), count.saturating_sub(1));
         }
         Ok(())
     }
+}
 
-    /// The kept output of an alloc, and where it begins in the whole output.
-    fn kept_file(&self, id: AllocId) -> io::Result<Option<(u64, PathBuf)>> {
-        let entries = match fs::read_dir(&self.kept) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            entries => entries?,
-        };
-        let of = id.to_string();
-        for entry in entries {
-            let entry = entry?;
-            let name = entry.file_name();
-            let start = name.to_str().and_then(|name| name.split_once('@')).filter(|(id, _)| *id == of);
-            if let Some(start) = start.and_then(|(_, start)| start.parse().ok()) {
-                return Ok(Some((start, entry.path())));
-            }
-        }
-        Ok(None)
+/// Whether the reader who asked then may still be there.
+fn is_recent(at: Instant) -> bool {
+    at.elapsed() < Duration::from_millis(u64::try_from(FOLLOW_LASTS.as_ms()).unwrap_or(0))
+}
+
+/// The names in a directory that are ids of allocs.
+fn allocs_in(dir: &Path) -> io::Result<Vec<AllocId>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut ids = Vec::new();
+    for entry in entries {
+        ids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<AllocId>().ok()));
     }
+    Ok(ids)
 }
 
 /// Opens a regular file; `None` if there is none. A symbolic link is an error.
-pub(crate) fn open_regular(path: &Path) -> io::Result<Option<File>> {
+fn open_regular(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     match File::options().read(true).custom_flags(flags.bits()).open(path) {
         Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
@@ -167,26 +361,31 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Reads a part of a file that holds the output from byte `start` on.
-fn part(mut file: File, start: u64, from: Start, most: u64, ended: bool) -> io::Result<Part> {
-    let size = start.saturating_add(file.metadata()?.len());
+/// Reads a part of an output, which ends where the switches would be too many.
+fn part(files: &OutputFiles, from: Start, most: u64, ended: bool) -> io::Result<Part> {
+    let size = files.size()?;
     let offset = match from {
-        Start::Byte(byte) => byte.max(start),
-        Start::Last(bytes) => size.saturating_sub(bytes).max(start),
+        Start::Byte(byte) => byte,
+        Start::Last(bytes) => size.saturating_sub(bytes),
     };
-    file.seek(SeekFrom::Start(offset.saturating_sub(start)))?;
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes)?;
+    let to = size.min(offset.saturating_add(most)).max(offset);
+    let mut bytes = files.bytes_within(offset, to)?;
+    let mut switches = files.switches_within(offset, to)?;
+    if let Some(cut) = switches.limit(MAX_PIECE_SWITCHES) {
+        bytes.truncate(usize::try_from(cut).unwrap_or(usize::MAX));
+    }
     let read_to = offset.saturating_add(bytes.len() as u64);
     let then = if ended && read_to >= size { Then::End } else { Then::More };
-    Ok(Part { offset, bytes, size, then })
+    Ok(Part { offset, bytes, switches, size, then })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc_dir::ExitRecord;
-    use crate::protocol::testing::{alloc_id, node_id};
+    use crate::alloc_dir::{AllocTask, ExitRecord};
+    use crate::protocol::testing::{alloc_id, node_id, order, task};
+    use model::EndCause;
+    use model::wire::AllocOrder;
 
     struct Disk {
         root: tempfile::TempDir,
@@ -197,14 +396,19 @@ mod tests {
         fn new(limit: u64) -> Self {
             let root = tempfile::tempdir().unwrap();
             let data = DataDir::open(root.path()).unwrap();
-            let unsent = Unsent::open(&data, node_id(), 1);
-            Self { outputs: Outputs { limit, ..Outputs::open(&data, 1, unsent) }, root }
+            Self { outputs: Outputs { limit, ..Outputs::open(&data, node_id(), 1) }, root }
         }
 
+        /// An alloc of this node that is stored nowhere.
         fn alloc(&self, n: u32, output: &str) -> AllocDir {
+            self.alloc_of(n, output, node_id(), None)
+        }
+
+        fn alloc_of(&self, n: u32, output: &str, node_id: NodeId, output_s3: Option<S3Place>) -> AllocDir {
             let dir = AllocDir::of(&self.root.path().join("allocs"), alloc_id(n));
-            fs::create_dir(dir.path()).unwrap();
-            fs::write(dir.output(), output).unwrap();
+            let task = AllocTask { node_id, ..task(AllocOrder { output_s3, ..order(n, 1) }) };
+            dir.create(&task).unwrap();
+            fs::write(dir.output_files().output(), output).unwrap();
             dir
         }
 
@@ -212,6 +416,30 @@ mod tests {
             let part = self.outputs.read(alloc_id(n), from, 4, false).unwrap();
             (part.offset, String::from_utf8(part.bytes).unwrap(), part.then)
         }
+
+        /// Destroys the directory, whose output was last written so many seconds after the others' first one.
+        fn destroy(&self, n: u32, dir: &AllocDir) {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::from(n) + 1);
+            let output = dir.output_files().output();
+            File::options().append(true).open(output).unwrap().set_modified(at).unwrap();
+            self.outputs.keep(alloc_id(n), dir);
+            remove_tree(dir.path()).unwrap();
+        }
+
+        /// The outputs that are kept.
+        fn kept(&self) -> Vec<u32> {
+            let mut kept: Vec<u32> = allocs_in(&self.outputs.kept).unwrap().iter().map(|id| id.copy).collect();
+            kept.sort_unstable();
+            kept
+        }
+
+        fn waiting(&self) -> Vec<(u32, u64, bool)> {
+            self.outputs.waiting().unwrap().iter().map(|w| (w.alloc_id.copy, w.left, w.ended)).collect()
+        }
+    }
+
+    fn place(n: u32) -> Option<S3Place> {
+        Some(format!("s3://logs/c/{n}").parse().unwrap())
     }
 
     #[test]
@@ -220,7 +448,7 @@ mod tests {
         let dir = disk.alloc(0, "0123456789");
         assert_eq!(disk.read(0, Start::Byte(0)), (0, "0123".into(), Then::More));
         assert_eq!(disk.read(0, Start::Last(3)), (7, "789".into(), Then::More));
-        dir.write_exit_record(&ExitRecord::of(model::EndCause::Exited { code: 0 })).unwrap();
+        dir.write_exit_record(&ExitRecord::of(EndCause::Exited { code: 0 })).unwrap();
         assert_eq!(disk.read(0, Start::Byte(4)), (4, "4567".into(), Then::More));
         assert_eq!(disk.read(0, Start::Byte(8)), (8, "89".into(), Then::End));
         assert_eq!(disk.read(0, Start::Byte(10)), (10, String::new(), Then::End));
@@ -230,34 +458,111 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_newest_output_is_kept_after_the_directory_is_gone() {
-        let disk = Disk::new(8);
-        for (n, output) in [(0, "old"), (1, "0123456789"), (2, "new")] {
-            let dir = disk.alloc(n, output);
-            let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(n) + 1);
-            File::options().append(true).open(dir.output()).unwrap().set_modified(at).unwrap();
-            disk.outputs.keep(alloc_id(n), &dir);
-            remove_tree::remove_tree(dir.path()).unwrap();
-            if n == 1 {
-                assert_eq!(disk.read(1, Start::Byte(0)), (2, "2345".into(), Then::More));
-                assert_eq!(disk.read(1, Start::Byte(6)), (6, "6789".into(), Then::End));
-                let kept = disk.outputs.kept_file(alloc_id(1)).unwrap().unwrap().1;
-                File::options().append(true).open(kept).unwrap().set_modified(at).unwrap();
+    fn each_part_says_which_bytes_are_standard_error_also_after_the_directory_is_gone() {
+        let disk = Disk::new(1000);
+        let dir = disk.alloc(0, "oeeooeooo");
+        let places: Vec<u8> = [1u64, 3, 5, 6].into_iter().flat_map(u64::to_le_bytes).collect();
+        // The last switch is being written.
+        fs::write(dir.output_files().switches(), [&places[..], &[9, 0]].concat()).unwrap();
+        for is_kept in [false, true] {
+            if is_kept {
+                disk.destroy(0, &dir);
+            }
+            for (from, expected) in [(0, vec![1, 3]), (1, vec![0, 2]), (2, vec![0, 1, 3]), (4, vec![1, 2])] {
+                let part = disk.outputs.read(alloc_id(0), Start::Byte(from), 4, false).unwrap();
+                assert_eq!(part.switches, Switches::new(expected), "from {from}");
+                for (stream, text) in part.switches.split(&part.bytes) {
+                    let expected = if stream == Stream::Err { b'e' } else { b'o' };
+                    assert!(text.iter().all(|byte| *byte == expected), "from {from}: {text:?}");
+                }
             }
         }
-        assert_eq!(disk.read(0, Start::Byte(0)).2, Then::Missing, "the oldest goes first");
-        assert_eq!(disk.read(1, Start::Byte(0)).2, Then::Missing);
-        assert_eq!(disk.read(2, Start::Byte(0)), (0, "new".into(), Then::End));
+    }
+
+    #[test]
+    fn a_part_has_no_more_switches_than_fit_into_a_piece() {
+        let disk = Disk::new(100);
+        let bytes = 3 * MAX_PIECE_SWITCHES as u64;
+        let dir = disk.alloc(0, &"x".repeat(bytes as usize));
+        let places: Vec<u8> = (1..bytes).flat_map(u64::to_le_bytes).collect();
+        fs::write(dir.output_files().switches(), places).unwrap();
+        let (mut at, mut parts) = (0, 0);
+        while at < bytes {
+            let part = disk.outputs.read(alloc_id(0), Start::Byte(at), bytes, false).unwrap();
+            assert!(part.switches.len() <= MAX_PIECE_SWITCHES && part.offset == at);
+            at += part.bytes.len() as u64;
+            parts += 1;
+        }
+        assert_eq!(parts, 3, "each has as many as fit, also those that begin with standard error");
+    }
+
+    #[test]
+    fn the_oldest_goes_first_and_what_is_not_stored_or_is_being_read_goes_last() {
+        let disk = Disk::new(8);
+        for n in [0, 1] {
+            disk.destroy(n, &disk.alloc(n, "0123"));
+        }
+        assert_eq!(disk.read(1, Start::Byte(2)), (2, "23".into(), Then::End), "it is read after its directory is gone");
+        disk.destroy(2, &disk.alloc_of(2, "0123", node_id(), place(2)));
+        assert_eq!(disk.kept(), [1, 2], "the oldest goes first");
+        disk.destroy(3, &disk.alloc(3, "0123"));
+        assert_eq!(disk.kept(), [1, 2], "one is being read, and one is not stored");
+        disk.outputs.read_at.lock().unwrap().clear();
+        disk.destroy(4, &disk.alloc_of(4, "0123", node_id(), place(4)));
+        assert_eq!(disk.kept(), [2, 4]);
+        disk.destroy(5, &disk.alloc_of(5, "0123", node_id(), place(5)));
+        assert_eq!(disk.kept(), [4, 5], "the oldest that waits is dropped last");
+        assert_eq!(disk.read(2, Start::Byte(0)).2, Then::Missing);
+        let nothing = Disk::new(0);
+        nothing.destroy(0, &nothing.alloc(0, "0123"));
+        assert_eq!(nothing.kept(), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn an_output_waits_until_it_is_stored_whole_also_without_its_directory() {
+        let disk = Disk::new(100);
+        let dir = disk.alloc_of(0, "zero", node_id(), place(0));
+        assert_eq!(disk.waiting(), [(0, 4, false)], "also while its command runs");
+        dir.output_files().note(Progress { bytes: 3, end: false }).unwrap();
+        dir.write_exit_record(&ExitRecord::of(EndCause::Exited { code: 0 })).unwrap();
+        let other: NodeId = "4-01JD0000000000000000000000".parse().unwrap();
+        for (n, of, output_s3) in [(5, node_id(), None), (6, other, place(6))] {
+            disk.alloc_of(n, "not ours", of, output_s3)
+                .write_exit_record(&ExitRecord::of(EndCause::Exited { code: 0 }))
+                .unwrap();
+        }
+        assert_eq!(disk.waiting(), [(0, 1, true)]);
+        // The copy is made, and the directory is there for another moment.
+        disk.outputs.keep(alloc_id(0), &dir);
+        assert_eq!(disk.waiting(), [(0, 1, true)]);
+        disk.destroy(0, &dir);
+        assert_eq!(disk.waiting(), [(0, 1, true)]);
+        assert_eq!(disk.outputs.waiting().unwrap()[0].place, place(0).unwrap());
+        disk.outputs.settled(alloc_id(0), Progress { bytes: 4, end: true }).unwrap();
+        assert_eq!(disk.waiting(), []);
+        assert_eq!(disk.read(0, Start::Byte(0)).1, "zero", "readers still find it");
+    }
+
+    #[test]
+    fn what_ended_with_the_machine_is_stored_too_and_what_is_stored_is_not() {
+        let disk = Disk::new(100);
+        disk.destroy(1, &disk.alloc_of(1, "cut off", node_id(), place(1)));
+        assert_eq!(disk.waiting(), [(1, 7, true)]);
+        let stored = disk.alloc_of(2, "stored", node_id(), place(2));
+        disk.outputs.settled(alloc_id(2), Progress { bytes: 6, end: true }).unwrap();
+        assert_eq!(disk.waiting(), [(1, 7, true)]);
+        disk.destroy(2, &stored);
+        assert_eq!(disk.waiting(), [(1, 7, true)]);
     }
 
     #[test]
     fn a_link_in_the_place_of_the_output_is_not_followed() {
         let disk = Disk::new(100);
         let dir = disk.alloc(0, "");
-        fs::remove_file(dir.output()).unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", dir.output()).unwrap();
+        fs::remove_file(dir.output_files().output()).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.output_files().output()).unwrap();
         assert!(disk.outputs.read(alloc_id(0), Start::Byte(0), 4, false).is_err());
         disk.outputs.keep(alloc_id(0), &dir);
-        assert_eq!(fs::read_dir(&disk.outputs.kept).unwrap().count(), 0);
+        assert_eq!(disk.kept(), Vec::<u32>::new());
     }
 }

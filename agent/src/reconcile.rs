@@ -66,7 +66,7 @@ fn apply(state: &NodeState, id: AllocId, seen: Seen) {
     if ended {
         tracing::info!(alloc_id = %id, "the alloc ended");
         state.handles_changed.notify_one();
-        state.alloc_ended.notify_one();
+        state.store_now.notify_one();
     }
 }
 

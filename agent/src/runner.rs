@@ -11,16 +11,18 @@ use crate::atomic_file;
 use crate::data_dir::DataDir;
 use crate::fitness::{Fitness, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
+use crate::outputs::OutputFiles;
 use crate::process_table;
 use crate::protocol::{Ended, Seen, tail};
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
+use model::output::Switches;
 use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
 use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -435,23 +437,28 @@ fn is_lack_of_room(error: &io::Error) -> bool {
 }
 
 fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
-    let log_tail = output_tail(&dir.output(), MAX_LOG_TAIL_BYTES).ok().filter(|t| !t.is_empty());
-    Seen::Ended(Ended { cause: exit.cause, log_tail })
+    let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
+    let log_tail = Some(log_tail).filter(|t| !t.is_empty());
+    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches })
 }
 
-/// The end of a file as text: at most `limit` bytes.
-pub fn output_tail(path: &Path, limit: usize) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let len = file.metadata()?.len();
-    let start = len.saturating_sub(limit as u64);
-    file.seek(SeekFrom::Start(start))?;
-    let mut bytes = Vec::with_capacity(limit);
-    file.take(limit as u64).read_to_end(&mut bytes)?;
+/// The end of an output as text, at most `limit` bytes, and which of it is standard error.
+pub fn output_tail(files: &OutputFiles, limit: usize) -> io::Result<(String, Switches)> {
+    let size = files.size()?;
+    let start = size.saturating_sub(limit as u64);
+    let bytes = files.bytes_within(start, size)?;
     // The start may be inside a character: leave out its remaining bytes, three at most.
     let cut = bytes.iter().take(3).take_while(|b| start > 0 && (0x80..0xC0).contains(*b)).count();
-    // Each invalid byte becomes a replacement character of three bytes, so cut again.
-    let text = String::from_utf8_lossy(bytes.get(cut..).unwrap_or_default());
-    Ok(tail(&text, limit).to_owned())
+    let switches = files.switches_within(start.saturating_add(cut as u64), size)?;
+    let (mut text, mut of_text) = (String::new(), Switches::default());
+    for (stream, part) in switches.split(bytes.get(cut..).unwrap_or_default()) {
+        of_text.note(text.len() as u64, stream);
+        text.push_str(&String::from_utf8_lossy(part));
+    }
+    // Each invalid byte became a replacement character of three bytes, so cut again.
+    let kept = tail(&text, limit);
+    let switches = of_text.part(text.len().saturating_sub(kept.len()) as u64, 0);
+    Ok((kept.to_owned(), switches))
 }
 
 #[cfg(test)]
@@ -550,13 +557,19 @@ mod tests {
     #[test]
     fn the_end_of_the_output_is_short_and_valid_text() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("output");
-        fs::write(&path, "é".repeat(10_000)).unwrap();
-        assert_eq!(output_tail(&path, 101).unwrap(), "é".repeat(50));
-        fs::write(&path, b"\xFF".repeat(10_000)).unwrap();
-        let text = output_tail(&path, MAX_LOG_TAIL_BYTES).unwrap();
+        let files = OutputFiles::at(dir.path().to_owned());
+        let tail = |output: &[u8], limit| {
+            fs::write(files.output(), output).unwrap();
+            output_tail(&files, limit).unwrap()
+        };
+        assert_eq!(tail("é".repeat(10_000).as_bytes(), 101), ("é".repeat(50), Switches::default()));
+        let (text, _) = tail(&b"\xFF".repeat(10_000), MAX_LOG_TAIL_BYTES);
         assert!(text.len() <= MAX_LOG_TAIL_BYTES && text.len() > MAX_LOG_TAIL_BYTES - 3);
-        fs::write(&path, "short\n").unwrap();
-        assert_eq!(output_tail(&path, 100).unwrap(), "short\n");
+        assert_eq!(tail(b"short\n", 100), ("short\n".to_owned(), Switches::default()));
+        // Standard error from the third byte on, and standard output again from the fifth: a replacement character is longer.
+        fs::write(files.switches(), [2u64, 4].map(u64::to_le_bytes).concat()).unwrap();
+        let text = "a\u{fffd}\u{fffd}bcd".to_owned();
+        assert_eq!(tail(b"a\xff\xffbcd", 100), (text, Switches::new(vec![4, 8])));
+        assert_eq!(tail(b"a\xff\xffbcd", 3), ("bcd".to_owned(), Switches::new(vec![0, 1])));
     }
 }

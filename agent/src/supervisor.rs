@@ -1,7 +1,7 @@
 //! The supervisor of one alloc: a process of its own, which survives the agent.
 //!
 //! Flow: leave the agent's session, claim the alloc, start the command in a process group of its own, wait, kill
-//! what is left, take the files away from the job's user, write the exit record.
+//! what is left, write the rest of the output, take the files away from the job's user, write the exit record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
 //! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; the cause of the end says which of these it was, whatever the command did; what
@@ -14,6 +14,7 @@
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
 use crate::atomic_file::Spare;
+use crate::capture::{Capture, Printers};
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::memory;
@@ -21,14 +22,16 @@ use crate::process_table;
 use crate::program;
 use crate::runner::output_tail;
 use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
-use model::EndCause;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
+use model::{EndCause, INPUT_VARIABLE};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -80,7 +83,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     }
     let reserve = dir.reserve();
     let started_at = (context.clock)();
-    let mut exit = ExitRecord::of(work(&task, &dir, context, &mut term).await);
+    let (mut cause, capture) = work(&task, &dir, context, &mut term).await;
     kill_descendants(own_pid).await;
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
@@ -88,29 +91,39 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         reap_adopted_children(own_pid, 0);
         close(&dir).await;
     }
-    exit.started_at = Some(started_at);
-    exit.finished_at = Some((context.clock)());
+    if let Some(mut capture) = capture
+        && let Some(why) = capture.finish().await
+        && matches!(cause, EndCause::Exited { .. })
+    {
+        // Whoever reads the output of a command that ended by itself takes it for whole.
+        cause = EndCause::Lost { why };
+    }
+    let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some((context.clock)()) };
     write_exit_record(&dir, &exit, &reserve).await
 }
 
-/// Runs the command of the alloc to its end. The alloc of a demand has none.
+/// Runs the command of the alloc to its end. The alloc of a demand has none. The rest of its output is still to be written.
 async fn work(
     task: &AllocTask,
     dir: &AllocDir,
     context: &SupervisorContext,
     term: &mut tokio::signal::unix::Signal,
-) -> EndCause {
+) -> (EndCause, Option<Capture>) {
     if task.order.command.is_empty() {
-        return hold(dir, term).await;
+        return (hold(dir, term).await, None);
     }
     match start_command(task, dir, context) {
-        Ok((child, process)) => {
-            let cause = supervise(task, dir, child, term).await;
+        Ok((child, mut capture, process)) => {
+            let cause = supervise(task, dir, child, &capture, term).await;
+            if matches!(process, Process::Client) {
+                // What the client said is judged.
+                capture.finish().await;
+            }
             let cause = judge(task, dir, cause, process).await;
             remove_container(task).await;
-            cause
+            (cause, Some(capture))
         }
-        Err(cause) => cause,
+        Err(cause) => (cause, None),
     }
 }
 
@@ -122,7 +135,7 @@ async fn judge(task: &AllocTask, dir: &AllocDir, cause: EndCause, process: Proce
         Process::Helper(verdict) => verdict.read(),
         Process::Client if code == 0 => None,
         Process::Client => {
-            let said = output_tail(&dir.output(), SAID_BYTES).unwrap_or_default();
+            let said = output_tail(&dir.output_files(), SAID_BYTES).unwrap_or_default().0;
             task.runtime.judge(&task.order, code, &said).await
         }
     };
@@ -181,21 +194,27 @@ async fn remove_container(task: &AllocTask) {
     }
 }
 
+/// A command that was started, what it prints, and what its process is.
+type Started = (Child, Capture, Process);
+
 /// Starts the command. If that fails, returns why.
-fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<(Child, Process), EndCause> {
+fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Started, EndCause> {
     let cannot = |what: &str, e: &io::Error| EndCause::NotStarted { why: format!("cannot {what}: {e}") };
     let user = user(task).map_err(|e| cannot("find out who runs the command", &e))?;
     prepare(task, dir, user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
     let sandbox = sandbox(task, dir).map_err(|e| cannot("prepare the limits", &e))?;
-    let out = open_output(dir, user.as_ref()).map_err(|e| cannot("open the output file", &e))?;
-    let err = out.try_clone().map_err(|e| cannot("open the output file", &e))?;
-    let env = environment(task, &context.env, user.as_ref(), &dir.work());
+    let captured = Capture::start(&dir.output_files(), user.as_ref());
+    let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
+    let mut env = environment(task, &context.env, user.as_ref(), &dir.work());
+    let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
+    let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
     let invocation = task.runtime.invocation(&CommandSpec {
         node_id: task.node_id,
         order: &task.order,
         work_dir: &dir.work(),
         caches: &task.caches,
         env: &env,
+        input: input.as_deref(),
         user: user.as_ref(),
         sandbox: sandbox.as_ref(),
         agent_env: &context.env,
@@ -206,7 +225,7 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
     command.args(invocation.args).env_clear().envs(invocation.env);
     command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
     match (command.spawn(), invocation.process) {
-        (Ok(child), process) => Ok((child, process)),
+        (Ok(child), process) => Ok((child, capture, process)),
         (Err(e), Process::Command) => {
             let name = task.order.command.first().map_or("", String::as_str);
             Err(program::why_not(name, env.get("PATH").map(String::as_str), &dir.work(), &e))
@@ -261,15 +280,6 @@ fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
     Ok(Some(Sandbox { mounts, cgroup, max_tasks }))
 }
 
-/// Opens the output file, and gives it to the job's user: a command that opens `/dev/stderr` opens this file again.
-fn open_output(dir: &AllocDir, user: Option<&JobUser>) -> io::Result<File> {
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.output())?;
-    if let Some(user) = user {
-        std::os::unix::fs::fchown(&file, Some(user.uid), Some(user.gid))?;
-    }
-    Ok(file)
-}
-
 /// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
 /// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
 pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment {
@@ -298,6 +308,7 @@ async fn supervise(
     task: &AllocTask,
     dir: &AllocDir,
     mut child: Child,
+    capture: &Capture,
     term: &mut tokio::signal::unix::Signal,
 ) -> EndCause {
     let order = &task.order;
@@ -326,7 +337,7 @@ async fn supervise(
             }
             _ = check.tick() => {
                 reap_adopted_children(own_pid, group);
-                if let Some(over) = over_memory_limit(task, own_pid) {
+                if let Some(over) = over_memory_limit(task, own_pid).or_else(|| lost_output(capture)) {
                     reason.get_or_insert(over);
                     kill_all(task, own_pid, group);
                 }
@@ -342,6 +353,11 @@ async fn supervise(
         }
     };
     cause(status, reason, task)
+}
+
+/// The node could not write what the command prints.
+fn lost_output(capture: &Capture) -> Option<EndCause> {
+    capture.given_up().map(|why| EndCause::Lost { why })
 }
 
 /// Whether the kernel killed a process of the alloc for the memory limit of its control group.

@@ -1,17 +1,22 @@
-//! The loop that stores the output of ended allocs in S3.
+//! The loop that stores output in S3, piece by piece.
 //!
 //! Guarantees: the report of an end and the heartbeats never wait for an upload; an output that cannot be stored now is tried
-//! again, also by the next agent, until it is stored or dropped (see `unsent`); small outputs come first, so that one large
-//! output does not delay the others; an output that S3 refuses keeps no other one back; one part of one output is in memory at a time.
-//! Does not: store the output of a command that still runs. What the command prints after its end is not waited for.
+//! again, also by the next agent, until it is stored or dropped (see `outputs`); what a running command has printed is stored
+//! within about [`LOOK_AGAIN`], and more often once EC2 has announced the end of the instance; small outputs come first, so
+//! that one large output does not delay the others; an output that S3 refuses keeps no other one back; one piece of one output
+//! is in memory at a time.
+//! Does not: take back what is stored, or store what the command prints after its end.
 
 use crate::backoff::{self, History};
 use crate::node_state::NodeState;
+use crate::outputs::{Outputs, Progress, Waiting};
 use crate::s3_access::S3Access;
-use crate::unsent::{Unsent, Waiting};
 use model::chance::Chance;
 use model::ids::AllocId;
+use model::output::Switches;
+use model::stored::{BOTH, END, MORE, OUT, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
 use s3::S3Error;
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
@@ -21,7 +26,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 /// When the disk is looked at again although no alloc has ended.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// The same when EC2 has announced that it takes the instance away.
+const LOOK_AGAIN_SOON: Duration = Duration::from_secs(2);
+
+/// The most pieces of one output of a running command in one round: the others come too.
+const PIECES: u32 = 16;
 
 /// The loop as its owner sees it.
 #[derive(Debug)]
@@ -32,9 +43,9 @@ pub struct Uploads {
 
 impl Uploads {
     /// Starts the loop.
-    pub fn start(state: Arc<NodeState>, unsent: Unsent, access: S3Access) -> Self {
+    pub fn start(state: Arc<NodeState>, outputs: Outputs, access: S3Access) -> Self {
         let (ending, told) = watch::channel(false);
-        let uploader = Uploader { unsent, access, settled: BTreeSet::new(), refused: BTreeSet::new() };
+        let uploader = Uploader { outputs, access, stored: BTreeMap::new(), refused: BTreeSet::new() };
         Self { task: tokio::spawn(uploader.run(state, told)), ending }
     }
 
@@ -50,10 +61,10 @@ impl Uploads {
 }
 
 struct Uploader {
-    unsent: Unsent,
+    outputs: Outputs,
     access: S3Access,
-    /// The outputs that this process has stored. The disk may not say so, because a full disk takes no note.
-    settled: BTreeSet<AllocId>,
+    /// How much this process has stored. The disk may not say so, because a full disk takes no note.
+    stored: BTreeMap<AllocId, Progress>,
     /// The outputs that S3 refused in the last round. The others come first.
     refused: BTreeSet<AllocId>,
 }
@@ -66,7 +77,7 @@ impl Uploader {
             let wait = match self.round().await {
                 Ok(()) => {
                     failures = 0;
-                    LOOK_AGAIN
+                    if state.read(|node| node.interrupt_at.is_some()) { LOOK_AGAIN_SOON } else { LOOK_AGAIN }
                 }
                 Err(Unfinished { left, error }) => {
                     failures = failures.saturating_add(1);
@@ -83,22 +94,21 @@ impl Uploader {
             }
             tokio::select! {
                 () = sleep(wait) => {}
-                () = state.alloc_ended.notified(), if failures == 0 => {}
+                () = state.store_now.notified(), if failures == 0 => {}
                 changed = ending.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    /// Stores what waits now. If S3 does not answer or there are no credentials, the rest for the same bucket waits for the
+    /// Stores what there is now. If S3 does not answer or there are no credentials, the rest for the same bucket waits for the
     /// next round. A refusal counts for one output only: the role may write at other places of the bucket.
     async fn round(&mut self) -> Result<(), Unfinished> {
-        let unsent = self.unsent.clone();
-        let waiting = blocking(move || unsent.waiting()).await;
+        let outputs = self.outputs.clone();
+        let waiting = blocking(move || outputs.waiting()).await;
         let mut waiting = waiting.map_err(|error| Unfinished { left: 0, error: S3Error::File(error.to_string()) })?;
-        self.settled.retain(|id| waiting.iter().any(|w| w.alloc_id == *id));
-        waiting.retain(|w| !self.settled.contains(&w.alloc_id));
+        self.stored.retain(|id, _| waiting.iter().any(|w| w.alloc_id == *id));
         let refused = std::mem::take(&mut self.refused);
-        waiting.sort_by_key(|w| (refused.contains(&w.alloc_id), w.size));
+        waiting.sort_by_key(|w| (refused.contains(&w.alloc_id), w.left));
         let (mut closed, mut left, mut failed) = (BTreeSet::new(), 0, None);
         for output in waiting {
             let bucket = output.place.bucket().to_owned();
@@ -106,61 +116,104 @@ impl Uploader {
                 left += 1;
                 continue;
             }
-            match self.store(&output).await {
-                Ok(()) => self.settle(output.alloc_id).await,
-                Err(error) => {
-                    left += 1;
-                    match error {
-                        S3Error::Failed(_) | S3Error::NoKeys(_) => _ = closed.insert(bucket),
-                        _ => _ = self.refused.insert(output.alloc_id),
-                    }
-                    failed = Some(error);
+            if let Err(error) = self.store(&output).await {
+                left += 1;
+                match error {
+                    S3Error::Failed(_) | S3Error::NoKeys(_) => _ = closed.insert(bucket),
+                    _ => _ = self.refused.insert(output.alloc_id),
                 }
+                failed = Some(error);
             }
         }
         failed.map_or(Ok(()), |error| Err(Unfinished { left, error }))
     }
 
-    /// Stores one output. What cannot be stored at all counts as stored.
-    async fn store(&self, output: &Waiting) -> Result<(), S3Error> {
-        let Waiting { alloc_id, place, path, .. } = output;
-        let (unsent, waiting) = (self.unsent.clone(), output.clone());
-        let opened = blocking(move || match unsent.open_output(&waiting)? {
-            Some(file) => Ok(Some((file.metadata()?.len(), file))),
-            None => Ok(None),
-        });
-        let (size, file) = match opened.await {
-            Ok(Some(opened)) => opened,
-            // There is nothing to store.
-            Ok(None) => return Ok(()),
-            Err(error) if error.raw_os_error() == Some(nix::libc::ELOOP) => {
-                tracing::warn!(%alloc_id, "the output is a symbolic link: it is not stored");
+    /// Stores what an output has more than S3 has.
+    async fn store(&mut self, output: &Waiting) -> Result<(), S3Error> {
+        let (id, began) = (output.alloc_id, Instant::now());
+        let mut pieces = 0;
+        while output.ended || pieces < PIECES {
+            let (outputs, known, ended) = (self.outputs.clone(), self.stored.get(&id).copied(), output.ended);
+            let Some(piece) = blocking(move || next_piece(&outputs, id, known, ended)).await.map_err(file)? else {
                 return Ok(());
+            };
+            let progress = piece.progress;
+            self.put(output, piece).await?;
+            pieces = pieces.saturating_add(1);
+            self.stored.insert(id, progress);
+            let outputs = self.outputs.clone();
+            let noted = blocking(move || match progress.end {
+                true => outputs.settled(id, progress),
+                false => outputs.files(id).note(progress),
+            });
+            if let Err(error) = noted.await {
+                tracing::warn!(alloc_id = %id, %error, "the disk does not say how much of an output is stored");
             }
-            Err(error) => return Err(S3Error::File(format!("{}: {error}", path.display()))),
-        };
-        let began = Instant::now();
-        self.access.s3().await?.store(place, &Arc::new(file), size).await?;
-        tracing::info!(%alloc_id, bytes = size, ms = began.elapsed().as_millis(), %place, "the output is stored");
+            if progress.end {
+                let (bytes, ms) = (progress.bytes, began.elapsed().as_millis());
+                tracing::info!(alloc_id = %id, bytes, ms, place = %output.place, "the output is stored");
+            }
+        }
         Ok(())
     }
 
-    async fn settle(&mut self, id: AllocId) {
-        let unsent = self.unsent.clone();
-        match blocking(move || unsent.settled(id)).await {
-            Ok(()) => {}
-            Err(error) => {
-                tracing::warn!(alloc_id = %id, %error, "the disk does not say that an output is stored");
-                self.settled.insert(id);
-            }
+    /// Stores one piece: first its switches, so that nobody takes it for all standard output.
+    async fn put(&self, output: &Waiting, piece: NextPiece) -> Result<(), S3Error> {
+        let NextPiece { no, bytes, switches, progress } = piece;
+        let s3 = self.access.s3().await?;
+        if !switches.is_empty() {
+            let list = serde_json::to_vec(&switches).map_err(|e| S3Error::File(e.to_string()))?;
+            s3.put(&output.place.switches(no), list, &[]).await?;
         }
+        let then = (THEN_HEADER, if progress.end { END } else { MORE });
+        let streams = (STREAMS_HEADER, if switches.is_empty() { OUT } else { BOTH });
+        s3.put(&output.place.piece(no), bytes, &[then, streams]).await
     }
+}
+
+/// A piece that is to be stored, and how much S3 has with it.
+struct NextPiece {
+    no: u64,
+    bytes: Vec<u8>,
+    switches: Switches,
+    progress: Progress,
+}
+
+/// Reads the piece that comes next: from the beginning of the piece that S3 has in part, or not at all. `None` if S3 has all
+/// there is.
+fn next_piece(outputs: &Outputs, id: AllocId, known: Option<Progress>, ended: bool) -> io::Result<Option<NextPiece>> {
+    let files = outputs.files(id);
+    let stored = known.unwrap_or_else(|| files.progress());
+    let size = match files.size() {
+        // What cannot be read as a file is not an output: S3 is told that there is none.
+        Err(error) if error.raw_os_error() == Some(nix::libc::ELOOP) => 0,
+        size => size?,
+    };
+    // It was dropped meanwhile. An output that is not there because its command was never started is an empty one.
+    let is_gone = !files.is_there() || size < stored.bytes;
+    if is_gone || stored.end || (stored.bytes == size && !ended) {
+        return Ok(None);
+    }
+    let no = stored.bytes / PIECE_BYTES;
+    let from = no.saturating_mul(PIECE_BYTES);
+    let to = size.min(from.saturating_add(PIECE_BYTES));
+    let progress = Progress { bytes: to, end: ended && to == size };
+    let (bytes, switches) = match size {
+        0 => (Vec::new(), Switches::default()),
+        _ => (files.bytes_within(from, to)?, files.switches_within(from, to)?),
+    };
+    Ok(Some(NextPiece { no, bytes, switches, progress }))
 }
 
 /// A round that left something.
 struct Unfinished {
     left: usize,
     error: S3Error,
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it is used as a function")]
+fn file(error: io::Error) -> S3Error {
+    S3Error::File(error.to_string())
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {

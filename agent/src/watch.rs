@@ -20,6 +20,8 @@ pub async fn interruption(state: &NodeState, imds: Option<Imds>) {
             tracing::warn!(interrupt_at = %at, "EC2 will interrupt this instance");
             if state.update_or_log(|n| n.interrupt_at = Some(at)).is_some() {
                 state.heartbeat_now.notify_one();
+                // What its jobs have printed must not end with it.
+                state.store_now.notify_one();
             }
         }
         sleep(imds::POLL_INTERVAL).await;

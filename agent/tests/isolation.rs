@@ -4,8 +4,8 @@
 //! succeed. So an attack that does not work for another reason is noticed.
 
 use crate::common::{NODE_ID, TIMEOUT, TestNode, alloc_id, is_alive, order};
-use model::ClientStatus;
 use model::wire::AllocOrder;
+use model::{ClientStatus, EndCause};
 use nodekeeper_agent::process_table;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -166,7 +166,7 @@ async fn a_job_has_a_user_id_and_no_other_rights() {
     needs_root!();
     let (mut node, ids) = (TestNode::new().await, ids());
     let script = "id -u; id -G; id -un; umask; pwd; echo $HOME; ls -A; grep -e NoNewPrivs -e ^Cap /proc/self/status; \
-                  cat /proc/self/oom_score_adj; echo to stderr >> /dev/stderr; echo to tmp > /tmp/x && cat /tmp/x; \
+                  cat /proc/self/oom_score_adj; echo to tmp > /tmp/x && cat /tmp/x; \
                   ls /proc | grep -c '^[0-9]'";
     node.with(|p| p.order(vec![order(0, script)]));
     node.start(&ids.args());
@@ -190,13 +190,29 @@ async fn a_job_has_a_user_id_and_no_other_rights() {
         "CapAmb: 0000000000000000",
         "NoNewPrivs: 1",
         "500",
-        "to stderr",
         "to tmp",
     ];
     for (line, want) in lines.iter().zip(want) {
         assert!(line.starts_with(want), "{want} in {output}");
     }
     assert_eq!(lines.len(), want.len(), "{output}");
+}
+
+/// Its pipes belong to the supervisor, who runs as another user.
+#[tokio::test]
+async fn a_job_opens_its_own_output_again_and_loses_nothing() {
+    needs_root!();
+    let (mut node, ids) = (TestNode::new().await, ids());
+    let script = "echo one; echo two > /dev/stderr; echo three > /dev/stdout; echo four > /proc/self/fd/2; cat";
+    let order = order(0, script);
+    let env = [("NODEKEEPER_STDIN".to_owned(), "Zml2ZQo=".to_owned())].into();
+    node.with(|p| p.order(vec![model::wire::AllocOrder { env, ..order }]));
+    node.start(&ids.args());
+    let end = node.end_of(0).await;
+    let mut lines: Vec<&str> = end.log_tail.as_deref().unwrap_or_default().lines().collect();
+    lines.sort_unstable();
+    assert_eq!((lines, end.cause), (vec!["five", "four", "one", "three", "two"], Some(EndCause::Exited { code: 0 })));
+    assert!(!end.tail_switches.is_empty(), "two of them are standard error");
 }
 
 #[tokio::test]

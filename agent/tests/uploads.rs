@@ -3,11 +3,11 @@
 use crate::common::{TestNode, alloc_id, order};
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{HeaderMap, Method, StatusCode};
-use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::put;
 use model::ClientStatus;
+use model::stored::{BOTH, END, MORE, OUT, STREAMS_HEADER, THEN_HEADER};
 use model::wire::AllocOrder;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -18,16 +18,16 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Default)]
 struct Bucket(Arc<Mutex<Inside>>);
 
+/// The body of an object, and the metadata `then` and `streams`.
+type Object = (Vec<u8>, String, String);
+
 #[derive(Default)]
 struct Inside {
-    objects: BTreeMap<String, Vec<u8>>,
-    /// The parts of each upload that was begun and not ended.
-    uploads: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
+    objects: BTreeMap<String, Object>,
+    /// The keys of all calls.
     calls: Vec<String>,
-    /// So many parts are refused for a passing reason.
+    /// So many calls are refused for a passing reason.
     busy: u32,
-    /// So many uploads get an answer to their end that breaks off before the result.
-    unsaid: u32,
     /// What may not be stored.
     denied: Option<String>,
 }
@@ -37,7 +37,7 @@ impl Bucket {
     async fn serve(&self, at: SocketAddr) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind(at).await.unwrap();
         let at = listener.local_addr().unwrap();
-        let router = Router::new().route("/logs/{*key}", any(call)).with_state(self.clone());
+        let router = Router::new().route("/logs/{*key}", put(call)).with_state(self.clone());
         tokio::spawn(async move { axum::serve(listener, router.layer(DefaultBodyLimit::disable())).await });
         at
     }
@@ -46,66 +46,43 @@ impl Bucket {
         look(&mut self.0.lock().unwrap())
     }
 
-    fn object(&self, copy: u32) -> Option<Vec<u8>> {
-        self.with(|s3| s3.objects.get(&key(copy)).cloned())
+    /// The pieces that are stored of an output.
+    fn pieces(&self, copy: u32) -> Vec<Object> {
+        let piece = |no: u32| self.with(|s3| s3.objects.get(&format!("{}/{no:06}.log", key(copy))).cloned());
+        (0..).map_while(piece).collect()
+    }
+
+    /// What is stored of an output.
+    fn beginning(&self, copy: u32) -> Vec<u8> {
+        self.pieces(copy).into_iter().flat_map(|(bytes, ..)| bytes).collect()
+    }
+
+    /// An output that is stored whole.
+    fn whole(&self, copy: u32) -> Option<Vec<u8>> {
+        let is_whole = self.pieces(copy).last().is_some_and(|(_, then, _)| then == END);
+        is_whole.then(|| self.beginning(copy))
     }
 }
 
-async fn call(
-    State(bucket): State<Bucket>,
-    Path(key): Path<String>,
-    Query(query): Query<BTreeMap<String, String>>,
-    method: Method,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    let signed = headers["authorization"].to_str().unwrap();
+async fn call(State(bucket): State<Bucket>, Path(key): Path<String>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let of = |name: &str| headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
+    let signed = of("authorization");
     assert!(signed.contains("Credential=AKIDTEST/") && signed.contains("/eu-west-1/s3/aws4_request"), "{signed}");
     let mut s3 = bucket.0.lock().unwrap();
-    let names: Vec<&str> = query.keys().map(String::as_str).collect();
-    s3.calls.push(format!("{method} {}", names.join("&")));
-    let upload = query.get("uploadId").cloned();
-    if s3.denied.as_ref() == Some(&key) {
-        return StatusCode::FORBIDDEN.into_response();
+    s3.calls.push(key.clone());
+    if s3.denied.as_ref().is_some_and(|denied| key.starts_with(denied)) {
+        return StatusCode::FORBIDDEN;
     }
-    match (method.as_str(), names.as_slice()) {
-        ("PUT", []) => _ = s3.objects.insert(key, body.to_vec()),
-        ("POST", ["uploads"]) => {
-            // As in AWS, an id may have characters that a URL must not have.
-            let id = format!("a+/={}", s3.uploads.len());
-            s3.uploads.insert(id.clone(), BTreeMap::new());
-            return format!("<R><UploadId>{id}</UploadId></R>").into_response();
-        }
-        ("PUT", ["partNumber", "uploadId"]) => {
-            if s3.busy > 0 {
-                s3.busy -= 1;
-                return StatusCode::SERVICE_UNAVAILABLE.into_response();
-            }
-            let no = query["partNumber"].parse().unwrap();
-            s3.uploads.get_mut(&upload.unwrap()).unwrap().insert(no, body.to_vec());
-            return [("etag", format!("\"{no}\""))].into_response();
-        }
-        ("POST", ["uploadId"]) => {
-            let parts = s3.uploads.remove(&upload.unwrap()).unwrap();
-            let (first, last) = (parts.first_key_value().unwrap().0, parts.last_key_value().unwrap().0);
-            assert_eq!((*first, *last as usize), (1, parts.len()), "no part is missing");
-            let named = String::from_utf8_lossy(&body).matches("<PartNumber>").count();
-            assert_eq!(named, parts.len());
-            if s3.unsaid > 0 {
-                s3.unsaid -= 1;
-                return "   ".into_response();
-            }
-            s3.objects.insert(key, parts.into_values().flatten().collect());
-            return "<R><ETag>x</ETag></R>".into_response();
-        }
-        ("DELETE", ["uploadId"]) => _ = s3.uploads.remove(&upload.unwrap()),
-        other => panic!("unexpected: {other:?}"),
+    if s3.busy > 0 {
+        s3.busy -= 1;
+        return StatusCode::SERVICE_UNAVAILABLE;
     }
-    StatusCode::OK.into_response()
+    s3.objects.insert(key, (body.to_vec(), of(THEN_HEADER), of(STREAMS_HEADER)));
+    StatusCode::OK
 }
 
 fn key(copy: u32) -> String {
-    format!("test/{copy}.log")
+    format!("test/0-{copy}")
 }
 
 fn stored(copy: u32, script: &str) -> AllocOrder {
@@ -138,40 +115,60 @@ fn numbers(to: u32) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_output_of_many_parts_is_stored_whole_and_once() {
+async fn an_output_is_stored_whole_and_once_with_its_streams() {
     let bucket = Bucket::default();
     let mut node = node(bucket.serve(any_port()).await).await;
     bucket.with(|s3| s3.busy = 2);
-    node.with(|p| p.order(vec![stored(0, "seq 1 2500000"), stored(1, "echo small"), order(2, "echo nowhere")]));
+    let both = "echo small; sleep 0.3; echo wrong >&2; sleep 0.3; echo end";
+    node.with(|p| p.order(vec![stored(0, "seq 1 2500000"), stored(1, both), order(2, "echo nowhere")]));
     node.start(&[]);
-    node.until("the large output is stored", |_| bucket.object(0)).await;
-    assert!(bucket.object(0).unwrap() == numbers(2_500_000), "{}", bucket.object(0).unwrap().len());
-    assert_eq!(bucket.object(1).unwrap(), b"small\n");
+    node.until("the large output is stored", |_| bucket.whole(0)).await;
+    assert!(bucket.whole(0).unwrap() == numbers(2_500_000), "{}", bucket.whole(0).unwrap().len());
+    // 19 MB are three pieces.
+    let of = |copy| bucket.pieces(copy).into_iter().map(|(_, then, streams)| (then, streams)).collect::<Vec<_>>();
+    let piece = |then: &str, streams: &str| (then.to_owned(), streams.to_owned());
+    assert_eq!(of(0), [piece(MORE, OUT), piece(MORE, OUT), piece(END, OUT)]);
+    assert_eq!(bucket.whole(1).unwrap(), b"small\nwrong\nend\n");
+    assert_eq!(of(1), [piece(END, BOTH)]);
+    let switches = bucket.with(|s3| s3.objects[&format!("{}/000000.switches", key(1))].0.clone());
+    assert_eq!(switches, b"[6,12]");
     node.end_of(2).await;
-    node.until("the disk says so", |w| w.alloc_dir(0).join("stored").exists().then_some(())).await;
-    assert_eq!(bucket.with(|s3| (s3.objects.len(), s3.uploads.len())), (2, 0));
-    // 19 MB are three parts of 8 MiB, and two of them were refused first.
-    let calls = bucket.with(|s3| std::mem::take(&mut s3.calls));
-    assert_eq!(calls.iter().filter(|call| *call == "PUT partNumber&uploadId").count(), 3 + 2, "{calls:?}");
-    assert_eq!(calls.iter().filter(|call| *call == "POST uploads").count(), 1, "the upload went on: {calls:?}");
+    node.until("the disk says so", |w| {
+        let note = std::fs::read_to_string(w.alloc_dir(0).join("stored")).ok()?;
+        note.contains("true").then_some(())
+    })
+    .await;
     // Another agent does not store it again.
+    bucket.with(|s3| s3.calls.clear());
     node.kill_agent();
     node.with(|p| p.order(vec![stored(3, "echo later")]));
     node.start(&[]);
-    node.until("a later output is stored", |_| bucket.object(3)).await;
-    assert_eq!(bucket.with(|s3| s3.calls.clone()), ["PUT "]);
+    node.until("a later output is stored", |_| bucket.whole(3)).await;
+    assert_eq!(bucket.with(|s3| s3.calls.clone()), [format!("{}/000000.log", key(3))]);
 }
 
+/// The end of the instance is announced while the command runs: see `interruption` in the agent's tests of the metadata.
 #[tokio::test]
-async fn an_upload_whose_end_is_not_said_is_made_again() {
+async fn what_a_running_command_has_printed_is_stored_before_it_ends_and_the_rest_after() {
     let bucket = Bucket::default();
     let mut node = node(bucket.serve(any_port()).await).await;
-    bucket.with(|s3| s3.unsaid = 1);
-    node.with(|p| p.order(vec![stored(0, "seq 1 1500000")]));
+    let script = "seq 1 1500000; touch printed; until [ -e go ]; do sleep 0.05; done; echo end";
+    node.with(|p| p.order(vec![stored(0, script)]));
     node.start(&[]);
-    node.until("the output is stored", |_| bucket.object(0)).await;
-    assert!(bucket.object(0).unwrap() == numbers(1_500_000));
-    assert_eq!(bucket.with(|s3| s3.calls.iter().filter(|call| *call == "POST uploads").count()), 2);
+    node.until("it has printed", |w| w.alloc_dir(0).join("work/printed").exists().then_some(())).await;
+    // An end of another alloc makes the loop look at once.
+    node.with(|p| p.order(vec![stored(0, script), stored(1, "true")]));
+    node.until("what there is is stored", |_| (bucket.beginning(0) == numbers(1_500_000)).then_some(())).await;
+    assert_eq!(bucket.whole(0), None, "more may come");
+    // A new agent goes on with the last piece, and does not store the first one again.
+    node.kill_agent();
+    bucket.with(|s3| s3.calls.clear());
+    std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
+    node.start(&[]);
+    let whole = node.until("the rest is stored", |_| bucket.whole(0)).await;
+    assert!(whole == [numbers(1_500_000), b"end\n".to_vec()].concat(), "{}", whole.len());
+    let first = format!("{}/000000.log", key(0));
+    assert!(bucket.with(|s3| !s3.calls.contains(&first)));
 }
 
 #[tokio::test]
@@ -181,9 +178,9 @@ async fn an_output_that_s3_refuses_keeps_no_other_one_back() {
     bucket.with(|s3| s3.denied = Some(key(0)));
     node.with(|p| p.order(vec![stored(0, "true"), stored(1, "echo larger")]));
     node.start(&[]);
-    node.until("the other output is stored", |_| bucket.object(1)).await;
+    node.until("the other output is stored", |_| bucket.whole(1)).await;
     bucket.with(|s3| s3.denied = None);
-    node.until("it is stored when it may be", |_| bucket.object(0)).await;
+    node.until("it is stored when it may be", |_| bucket.whole(0)).await;
 }
 
 #[tokio::test]
@@ -199,17 +196,15 @@ async fn while_s3_is_away_ends_are_reported_and_the_next_agent_stores_what_has_n
     node.until("it is destroyed", |w| (!w.alloc_dir(0).exists()).then_some(())).await;
     node.beats(3).await;
     node.kill_agent();
-    let unsent = node.data().join("unsent");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&unsent).unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o700, "jobs cannot read it");
     let bucket = Bucket::default();
     bucket.serve(at).await;
     node.start(&[]);
-    node.until("it is stored", |_| bucket.object(0)).await;
-    assert!(bucket.object(0).unwrap() == numbers(1_500_000));
-    // The large one has two parts. It does not keep the small one waiting.
-    assert_eq!(bucket.with(|s3| s3.calls[..2].to_vec()), ["PUT ", "POST uploads"]);
-    node.until("nothing is left", |_| std::fs::read_dir(&unsent).unwrap().next().is_none().then_some(())).await;
+    node.until("it is stored", |_| bucket.whole(0)).await;
+    assert!(bucket.whole(0).unwrap() == numbers(1_500_000));
+    // The large one has two pieces. It does not keep the small one waiting.
+    assert_eq!(bucket.with(|s3| s3.calls[0].clone()), format!("{}/000000.log", key(1)));
+    let place = node.data().join("outputs").join(alloc_id(0).to_string()).join("place");
+    node.until("it waits no more", |_| (!place.exists()).then_some(())).await;
 }
 
 #[tokio::test]
@@ -221,7 +216,7 @@ async fn a_node_that_is_gone_stores_what_its_jobs_printed_before_it_powers_off()
     node.until("it has printed", |w| w.alloc_dir(0).join("work/printed").exists().then_some(())).await;
     node.with(|p| p.refuse = Some((410, json!({"error": "gone", "message": "the life of this node is over"}))));
     assert_eq!(node.agent_exit_code().await, Some(0));
-    assert_eq!(bucket.object(0).as_deref(), Some(&b"before\n"[..]));
+    assert_eq!(bucket.whole(0).as_deref(), Some(&b"before\n"[..]));
 }
 
 #[tokio::test]

@@ -123,10 +123,12 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
             Ok(Outcome::Done)
         }
         What::Operate(command) => {
+            let screen = |is_terminal: bool| if is_terminal { Screen::Terminal } else { Screen::Pipe };
             let mut context = Context {
                 connect: Box::new(move || Box::pin(connect(given.clone()))),
                 clock,
-                screen: if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Pipe },
+                screen: screen(io::stdout().is_terminal()),
+                err_screen: screen(io::stderr().is_terminal()),
                 colours: colours(color),
                 input: &mut io::BufReader::new(io::stdin()),
                 out: &mut io::stdout(),

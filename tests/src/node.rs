@@ -185,7 +185,8 @@ impl Node {
     }
 
     pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
-        let ended = Ended { cause: model::EndCause::Exited { code: exit_code }, log_tail: Some("the end\n".into()) };
+        let cause = model::EndCause::Exited { code: exit_code };
+        let ended = Ended { cause, log_tail: Some("the end\n".into()), tail_switches: Default::default() };
         self.protocol.observe(order.alloc_id, Seen::Ended(ended));
     }
 }

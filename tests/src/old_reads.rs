@@ -101,7 +101,13 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let before = look.job(original.job_id).await.unwrap().unwrap();
     let keep = Retention::of(&world.policy);
     steps::place(look, &before, &[(0, other)], Some(&unknown), |_| None, keep, now).await.unwrap();
-    let update = AllocUpdate { alloc_id: original, client: ClientStatus::Running, cause: None, log_tail: None };
+    let update = AllocUpdate {
+        alloc_id: original,
+        client: ClientStatus::Running,
+        cause: None,
+        log_tail: None,
+        tail_switches: Default::default(),
+    };
     let replaced = look.alloc(original).await.unwrap().unwrap();
     let ReportOutcome::Changed(back) = replaced.reported(&update, node, now) else {
         panic!("{replaced:?} is not back")

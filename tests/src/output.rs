@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::JobSpec;
 use model::ids::{AllocId, NodeId};
-use model::output::{FOLLOW_LASTS, Follow, MAX_FOLLOW_ID_BYTES, MAX_PIECE_BYTES};
+use model::output::{FOLLOW_LASTS, Follow, MAX_FOLLOW_ID_BYTES, MAX_PIECE_BYTES, MAX_PIECE_SWITCHES};
 use model::time::{Span, Time};
 use serde_json::{Value, json};
 
@@ -148,6 +148,7 @@ async fn a_bad_piece_is_refused_and_nothing_is_written() {
     for body in [
         but("data", json!("no base64!")),
         but("data", json!(BASE64_STANDARD.encode(vec![7; MAX_PIECE_BYTES + 1]))),
+        but("switches", json!((0..=MAX_PIECE_SWITCHES).collect::<Vec<_>>())),
         but("no", json!(-1)),
         but("then", json!("perhaps")),
         but("size", Value::Null),
@@ -163,8 +164,11 @@ async fn a_bad_piece_is_refused_and_nothing_is_written() {
     assert_eq!(world.look.piece("f1", 0).await.unwrap(), None);
     assert_eq!(world.look.node(own.node.slot()).await.unwrap(), before);
     // The largest piece that is allowed fits into a row.
-    let largest = piece(0, 0, &vec![7; MAX_PIECE_BYTES], "more");
-    assert!(world.piece(own, "f1", own.alloc, largest).await.0);
+    let mut largest = piece(0, 0, &vec![7; MAX_PIECE_BYTES], "more").unwrap();
+    largest["switches"] = json!((1..=MAX_PIECE_SWITCHES).map(|n| MAX_PIECE_BYTES - n).rev().collect::<Vec<_>>());
+    assert!(world.piece(own, "f1", own.alloc, Some(largest)).await.0);
+    let stored = world.look.piece("f1", 0).await.unwrap().unwrap();
+    assert_eq!(stored.switches.len(), MAX_PIECE_SWITCHES);
 }
 
 #[tokio::test]

@@ -28,6 +28,7 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
         }),
         clock: Arc::new(move || now),
         screen: Screen::Pipe,
+        err_screen: Screen::Pipe,
         colours: false,
         input: &mut std::io::empty(),
         out: &mut out,
@@ -65,7 +66,8 @@ impl World {
     fn end_process(&mut self, alloc: AllocId, exit_code: i32) {
         for node in self.nodes.values_mut() {
             if node.protocol.unfinished().contains(&alloc) {
-                let ended = Ended { cause: model::EndCause::Exited { code: exit_code }, log_tail: None };
+                let cause = model::EndCause::Exited { code: exit_code };
+                let ended = Ended { cause, log_tail: None, tail_switches: Default::default() };
                 node.protocol.observe(alloc, Seen::Ended(ended));
             }
         }

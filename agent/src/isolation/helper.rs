@@ -39,6 +39,8 @@ pub struct JobStart {
     pub command: Vec<String>,
     /// The whole environment of the command.
     pub env: BTreeMap<String, String>,
+    /// The standard input of the command, if it has one.
+    pub input: Option<Vec<u8>>,
     /// The user id.
     pub uid: u32,
     /// The group id.
@@ -134,7 +136,12 @@ fn begin(stdin: &File) -> EndCause {
     if let Err(e) = restrict(&start) {
         return EndCause::NotStarted { why: e.to_string() };
     }
-    let error = Command::new(name).args(args).env_clear().envs(&start.env).stdin(Stdio::null()).exec();
+    // Made by the job's user, who may open /dev/stdin again.
+    let input = match start.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes) {
+        Ok(input) => input,
+        Err(e) => return EndCause::NotStarted { why: format!("cannot pass on the standard input: {e}") },
+    };
+    let error = Command::new(name).args(args).env_clear().envs(&start.env).stdin(input).exec();
     program::why_not(name, start.env.get("PATH").map(String::as_str), Path::new("."), &error)
 }
 

@@ -8,10 +8,11 @@ use crate::protocol::durable::{Durable, LocalAlloc};
 use crate::protocol::handles::{HandleRound, SettledHandles};
 use crate::protocol::orders::{self, Applied, OrderList};
 use model::ids::AllocId;
+use model::output::Switches;
 use model::time::Time;
 use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
-    HeartbeatAnswer, MAX_LOG_TAIL_BYTES, ReportedHandle,
+    HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, ReportedHandle,
 };
 use model::{ClientStatus, EndCause};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,8 @@ pub struct Ended {
     pub cause: EndCause,
     /// The last part of its output.
     pub log_tail: Option<String>,
+    /// Which bytes of `log_tail` are standard error.
+    pub tail_switches: Switches,
 }
 
 /// Why a node takes no work.
@@ -253,8 +256,8 @@ impl Node {
     fn judged(&self, id: AllocId, seen: Seen) -> Seen {
         let own = self.durable.allocs.get(&id).and_then(|alloc| alloc.stop.as_ref());
         match (seen, own) {
-            (Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail }), Some(_)) => {
-                Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail })
+            (Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail, tail_switches }), Some(_)) => {
+                Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail, tail_switches })
             }
             (seen, _) => seen,
         }
@@ -312,9 +315,20 @@ impl Node {
 
     fn update(&self, alloc_id: AllocId, tail_limit: usize) -> AllocUpdate {
         let seen = self.seen(alloc_id);
-        let end = if let Seen::Ended(end) = seen { Some(end.clone()) } else { None };
-        let (cause, log_tail) = end.map_or((None, None), |end| (Some(end.cause.clipped()), end.log_tail));
-        AllocUpdate { alloc_id, client: seen.client(), cause, log_tail: log_tail.map(|t| shortened(t, tail_limit)) }
+        let mut update = AllocUpdate {
+            alloc_id,
+            client: seen.client(),
+            cause: None,
+            log_tail: None,
+            tail_switches: Switches::default(),
+        };
+        if let Seen::Ended(end) = seen {
+            let mut end = end.clone();
+            shorten(&mut end, tail_limit);
+            (update.cause, update.log_tail, update.tail_switches) =
+                (Some(end.cause.clipped()), end.log_tail, end.tail_switches);
+        }
+        update
     }
 
     fn delivered_status(&self, id: AllocId) -> ClientStatus {
@@ -420,9 +434,18 @@ impl Node {
     }
 }
 
-/// The text, or its end with a mark if the text is longer than `limit` bytes.
-fn shortened(text: String, limit: usize) -> String {
-    if text.len() <= limit { text } else { format!("{CUT}{}", tail(&text, limit.saturating_sub(CUT.len_utf8()))) }
+/// Makes a `log_tail` that is longer than `limit` bytes, or has too many switches, its own end, with a mark before it.
+fn shorten(end: &mut Ended, limit: usize) {
+    let Some(text) = end.log_tail.as_deref() else { return };
+    let begin = end.tail_switches.begin_of_last(MAX_TAIL_SWITCHES);
+    if text.len() <= limit && begin == 0 {
+        return;
+    }
+    let last = usize::try_from(begin).ok().and_then(|begin| text.get(begin..)).unwrap_or(text);
+    let kept = tail(last, limit.saturating_sub(CUT.len_utf8()));
+    let cut = text.len().saturating_sub(kept.len());
+    end.tail_switches = end.tail_switches.part(cut as u64, CUT.len_utf8() as u64);
+    end.log_tail = Some(format!("{CUT}{kept}"));
 }
 
 /// The end of `text`, in whole characters: at most `limit` bytes.

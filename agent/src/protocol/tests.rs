@@ -44,7 +44,8 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
 }
 
 fn ended(code: i32) -> Seen {
-    Seen::Ended(Ended { cause: EndCause::Exited { code }, log_tail: Some("the end\n".into()) })
+    let cause = EndCause::Exited { code };
+    Seen::Ended(Ended { cause, log_tail: Some("the end\n".into()), tail_switches: Default::default() })
 }
 
 /// A registered node with alloc 0 ordered at seq 5, whose complete report is delivered.
@@ -242,7 +243,8 @@ fn many_long_log_tails_fit_in_one_body() {
     node.on_heartbeat(&answer(1, Some((0..400).map(|n| order(n, 1)).collect())));
     for n in 0..400 {
         let log_tail = Some("\u{1}".repeat(MAX_LOG_TAIL_BYTES));
-        node.observe(alloc_id(n), Seen::Ended(Ended { cause: EndCause::Exited { code: 1 }, log_tail }));
+        let cause = EndCause::Exited { code: 1 };
+        node.observe(alloc_id(n), Seen::Ended(Ended { cause, log_tail, tail_switches: Default::default() }));
     }
     let report = node.report().unwrap();
     let body = serde_json::to_vec(&report).unwrap();

@@ -72,6 +72,10 @@ impl Runtime for DockerRuntime {
         if !is_image_reference(image) {
             return Err(LaunchError::InvalidImage(image.to_owned()));
         }
+        // Docker reads the variables from its standard input.
+        if spec.input.is_some() {
+            return Err(LaunchError::NoInput);
+        }
         let variables = Variables::new(spec.env)?;
         let args = self.run_args(spec, image, &variables);
         let mut env = spec.agent_env.clone();
@@ -319,6 +323,7 @@ mod tests {
             work_dir: Path::new("/a/work"),
             caches: &caches,
             env,
+            input: None,
             user: Some(&user),
             sandbox: Some(&sandbox),
             agent_env: &agent_env,

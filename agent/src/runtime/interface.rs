@@ -39,6 +39,8 @@ pub struct CommandSpec<'a> {
     pub caches: &'a [(String, PathBuf)],
     /// The environment of the command.
     pub env: &'a Environment,
+    /// The standard input of the command, if it has one.
+    pub input: Option<&'a [u8]>,
     /// The user who runs the command; the agent's own user if absent.
     pub user: Option<&'a JobUser>,
     /// What else restricts the command; `None` unless its alloc has a user id of its own.
@@ -95,6 +97,9 @@ pub enum LaunchError {
     /// The environment cannot be handed to the process that becomes the job's user.
     #[error("cannot pass on the environment: {0}")]
     PassEnvironment(#[source] io::Error),
+    /// Containers get no standard input.
+    #[error("the job has a standard input, and this node runs containers, which get none: pass it by a file or a URL")]
+    NoInput,
     /// A variable cannot be handed to a container.
     #[error(
         "cannot pass on the variable {0}: docker takes values of several lines only from its own environment, where \
@@ -113,6 +118,7 @@ impl From<LaunchError> for EndCause {
             | LaunchError::NoImage
             | LaunchError::NoContainers(_)
             | LaunchError::InvalidImage(_)
+            | LaunchError::NoInput
             | LaunchError::Variable(_) => Self::Rejected { why },
         }
     }

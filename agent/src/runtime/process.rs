@@ -5,7 +5,7 @@
 //! Does not: choose the user, or the restrictions.
 
 use crate::isolation::JobUser;
-use crate::isolation::helper::{JobStart, start_as};
+use crate::isolation::helper::{JobStart, as_stdin_bytes, start_as};
 use crate::process_table;
 use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Process, Runtime, StopRequest};
 use nix::sys::signal::Signal;
@@ -48,12 +48,13 @@ impl Runtime for ProcessRuntime {
         let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
         let Some(user) = spec.user else {
             let (program, args) = (PathBuf::from(program), args.to_vec());
-            let (env, stdin) = (spec.env.clone(), Stdio::null());
-            return Ok(Invocation { program, args, env, stdin, process: Process::Command });
+            let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(LaunchError::PassEnvironment)?;
+            return Ok(Invocation { program, args, env: spec.env.clone(), stdin, process: Process::Command });
         };
         let start = JobStart {
             command: command.clone(),
             env: spec.env.clone(),
+            input: spec.input.map(<[u8]>::to_vec),
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),
@@ -88,6 +89,7 @@ mod tests {
             work_dir: Path::new("/a/work"),
             caches: &[],
             env: &env,
+            input: None,
             user,
             sandbox: None,
             agent_env: &agent_env,

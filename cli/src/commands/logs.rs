@@ -1,16 +1,19 @@
 //! `logs`: the output of a job or an alloc, whole or its end, also while it comes.
 //!
-//! Guarantees: the output alone goes to standard output, and everything about it to standard error.
+//! Guarantees: the output alone goes to standard output, and everything about it to standard error; the exit code says whether a
+//! part of it is missing.
 //! Does not: keep output. A node keeps it for a while, S3 if the policy says so, and the table of allocs keeps the last 8 KiB.
 
 use super::find::{Finder, Work, short, short_alloc};
 use super::follow::{Followed, Tells, last_allocs};
 use super::job::no_job;
-use super::output_stream::{OutputStream, POLL, Until};
+use super::output_printer::Route;
+use super::output_stream::{MISSING, OutputStream, POLL, Until};
 use super::show::{self, when};
 use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::ids::AllocId;
+use model::output::{Stream, Switches};
 use model::stored::S3Place;
 use model::time::Time;
 use model::{Alloc, ClientStatus, EndCause, Job};
@@ -19,6 +22,9 @@ use std::collections::BTreeSet;
 
 /// `logs`
 #[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Exit codes: 0 all of the output was printed, 74 a part of it is missing, 1 and 2 as everywhere."
+)]
 pub struct LogsArgs {
     /// The id of a job or of one alloc, a part of it, or the job's name
     #[arg(value_name = "JOB")]
@@ -26,6 +32,12 @@ pub struct LogsArgs {
     /// Go on until the job ends
     #[arg(long, short, conflicts_with = "json")]
     follow: bool,
+    /// Only what the command printed on standard output
+    #[arg(long, conflicts_with_all = ["json", "stderr"])]
+    stdout: bool,
+    /// Only what the command printed on standard error
+    #[arg(long, conflicts_with = "json")]
+    stderr: bool,
     /// Only so many lines at the end of what there is now
     #[arg(long, short = 'n', value_name = "LINES", conflicts_with = "json")]
     tail: Option<usize>,
@@ -51,8 +63,20 @@ struct Log<'a> {
     message: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     log_tail: Option<&'a str>,
+    #[serde(skip_serializing_if = "Switches::is_empty")]
+    tail_switches: &'a Switches,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_s3: Option<&'a S3Place>,
+}
+
+impl LogsArgs {
+    const fn route(&self) -> Route {
+        match (self.stdout, self.stderr) {
+            (true, _) => Route::Only(Stream::Out),
+            (_, true) => Route::Only(Stream::Err),
+            _ => Route::Together,
+        }
+    }
 }
 
 pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
@@ -74,7 +98,7 @@ pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     }
     if args.follow {
         let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
-        return follow(context, &cluster, job, allocs, args.tail, member).await;
+        return follow(context, &cluster, job, allocs, args, member).await;
     }
     if allocs.is_empty() {
         writeln!(context.err, "nothing has run yet: `nodekeeper job {}` says why", show::one_line(&args.id))?;
@@ -90,15 +114,20 @@ pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     if let (Some(member), true) = (args.member, shown.is_empty() && all > 0) {
         anyhow::bail!("no alloc of the job has the member {member}: `nodekeeper job {job_id}` lists them");
     }
+    let mut outcome = Outcome::Done;
     for alloc in shown {
         head(context, &alloc)?;
         let others = job_allocs_except(&cluster, &job, alloc.id()).await?;
-        let mut stream = OutputStream::new(&cluster, alloc.id().member, Until::Now, others).of_lines(args.tail);
+        let member = alloc.id().member;
+        let mut stream = OutputStream::new(&cluster, member, Until::Now, others, args.route()).of_lines(args.tail);
         while !stream.look(context, &job).await? {
             tokio::time::sleep(POLL).await;
         }
+        if !stream.is_whole() {
+            outcome = Outcome::Code(MISSING);
+        }
     }
-    Ok(Outcome::Done)
+    Ok(outcome)
 }
 
 /// Every alloc of the job but this one.
@@ -112,7 +141,7 @@ async fn follow(
     cluster: &Cluster,
     job: Job,
     allocs: Vec<Alloc>,
-    lines: Option<usize>,
+    args: &LogsArgs,
     member: u32,
 ) -> anyhow::Result<Outcome> {
     let newest = last_allocs(allocs.clone()).find(|alloc| alloc.id().member == member);
@@ -120,7 +149,7 @@ async fn follow(
     if let Some(newest) = &newest {
         head(context, newest)?;
     }
-    let mut stream = OutputStream::new(cluster, member, Until::End, earlier).of_lines(lines);
+    let mut stream = OutputStream::new(cluster, member, Until::End, earlier, args.route()).of_lines(args.tail);
     let mut followed = Followed::new(cluster, vec![job], Tells::Progress);
     loop {
         let ended = followed.look(context).await?;
@@ -129,7 +158,7 @@ async fn follow(
             let state = job.summary.state;
             let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
             writeln!(context.err, "job {} {state}{reason}", short(job.summary.job_id))?;
-            return Ok(Outcome::Done);
+            return Ok(if stream.is_whole() { Outcome::Done } else { Outcome::Code(MISSING) });
         }
         tokio::time::sleep(POLL).await;
     }
@@ -154,6 +183,7 @@ fn log(alloc: &Alloc) -> Log<'_> {
         cause: alloc.cause.as_ref(),
         message: alloc.cause.as_ref().map(ToString::to_string),
         log_tail: alloc.log_tail.as_deref(),
+        tail_switches: &alloc.tail_switches,
         output_s3: alloc.output_s3.as_ref(),
     }
 }

@@ -21,6 +21,7 @@ mod followed;
 mod handles;
 mod history;
 mod init;
+mod input;
 mod job;
 mod job_file;
 mod job_line;
@@ -30,6 +31,7 @@ mod logs;
 mod next;
 mod nodes;
 mod operate;
+mod output_printer;
 mod output_reader;
 mod output_stream;
 mod plan;
@@ -100,6 +102,8 @@ pub struct Context<'a> {
     pub input: &'a mut (dyn BufRead + Send),
     /// Whether standard output is a terminal.
     pub screen: Screen,
+    /// Whether standard error is a terminal.
+    pub err_screen: Screen,
     /// Whether standard output gets colours.
     pub colours: bool,
     /// Standard output: the result of the command.

@@ -3,12 +3,14 @@
 //! Flow: the reader writes a follow on the record of the node, the node sends pieces, and the reader finds them in the table
 //! `output`: see [`model::output`].
 //!
-//! Guarantees: gives every byte once and in order; renews the follow while it reads, and takes it off the record at the end;
+//! Guarantees: gives every byte once and in order, and nothing behind a gap; renews the follow while it reads, and takes it off
+//! the record at the end, so that its node stays until then;
 //! a reader that is killed costs nothing after [`FOLLOW_LASTS`].
 //! Does not: wait for ever for a node that does not answer, once the alloc has ended.
 
 use super::operate::retried;
-use super::output_stream::{Printer, Until, has_whole, last_lines, lines_bytes};
+use super::output_printer::{Printer, Route, Text};
+use super::output_stream::{Until, lines_bytes, whole};
 use super::{Cluster, Context};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -58,8 +60,8 @@ pub(super) struct Reader {
     /// When the node was last seen to do something: a piece came, or a first heartbeat.
     heard_at: Option<Time>,
     looks: u32,
-    /// The bytes of the last lines until all of them are here, and how many lines are wanted.
-    held: Option<(usize, Vec<u8>)>,
+    /// The last lines until all of them are here, and how many are wanted.
+    held: Option<(usize, Text)>,
 }
 
 impl Reader {
@@ -68,6 +70,7 @@ impl Reader {
         cluster: &Cluster,
         alloc: &Alloc,
         lines: Option<usize>,
+        route: Route,
         until: Until,
         now: Time,
     ) -> anyhow::Result<Self> {
@@ -75,7 +78,9 @@ impl Reader {
         let follow_id = Chance::real().ulid(now).to_string();
         // Shows whether the table can be read, before the node sends anything.
         cluster.store.piece(&follow_id, 0).await?;
-        let follow = Follow { follow_id, alloc_id, last_bytes: lines.map(lines_bytes), until_at: now + FOLLOW_LASTS };
+        // Where the last lines of one stream begin is not known before all is read.
+        let last_bytes = lines.filter(|_| !matches!(route, Route::Only(_))).map(lines_bytes);
+        let follow = Follow { follow_id, alloc_id, last_bytes, until_at: now + FOLLOW_LASTS };
         let may_wait = until == Until::End && !alloc.summary.client.is_final();
         let record = write(cluster, alloc, &follow, may_wait, now).await?;
         let pinged_at = record.contact().map(|contact| contact.last_ping_at);
@@ -90,13 +95,13 @@ impl Reader {
             first_size: 0,
             heard_at: None,
             looks: 0,
-            held: lines.map(|lines| (lines, Vec::new())),
+            held: lines.map(|lines| (lines, Text::default())),
         })
     }
 
-    /// Where the next byte would be in the output. 0 if nothing has come.
-    pub(super) const fn offset(&self) -> u64 {
-        self.offset
+    /// Where the next byte would be in the output; `None` if nothing has come.
+    pub(super) fn printed_to(&self) -> Option<u64> {
+        (self.offset > 0).then_some(self.offset)
     }
 
     /// Prints what has come.
@@ -108,11 +113,14 @@ impl Reader {
         until: Until,
         quiet: bool,
     ) -> anyhow::Result<Look> {
+        self.renew(cluster, until, context.now()).await;
         let mut pieces = PIECES;
         while pieces > 0 {
             let Some(piece) = cluster.store.piece(&self.follow.follow_id, self.next).await? else { break };
             pieces -= 1;
-            self.take(context, printer, &piece)?;
+            if let Some(gap) = self.take(context, printer, &piece)? {
+                return Ok(Look::Cut(gap));
+            }
             let reached = self.offset >= self.first_size;
             if reached || piece.then != Then::More {
                 self.let_go(context, printer)?;
@@ -142,43 +150,70 @@ impl Reader {
         Ok(looked)
     }
 
-    /// Takes the next piece.
-    fn take(&mut self, context: &mut Context<'_>, printer: &mut Printer, piece: &Piece) -> anyhow::Result<()> {
-        let data = BASE64_STANDARD.decode(&piece.data).unwrap_or_default();
+    /// Takes the next piece. Returns why it cannot be printed behind what came before.
+    fn take(
+        &mut self,
+        context: &mut Context<'_>,
+        printer: &mut Printer,
+        piece: &Piece,
+    ) -> anyhow::Result<Option<String>> {
+        let Ok(data) = BASE64_STANDARD.decode(&piece.data) else {
+            return Ok(Some("the next piece of it cannot be read".to_owned()));
+        };
+        let begins_anywhere = self.next == 0 && self.follow.last_bytes.is_some();
+        if piece.offset != self.offset && !begins_anywhere {
+            return Ok(Some(format!("its node sends it from byte {} on", piece.offset)));
+        }
         if self.next == 0 {
             self.first_size = piece.size;
-            if self.follow.last_bytes.is_none() && piece.offset > 0 {
-                writeln!(context.err, "the first {} bytes of the output are not kept", piece.offset)?;
-            }
-        } else if piece.offset != self.offset {
-            writeln!(context.err, "{} bytes of the output are missing here", piece.offset.abs_diff(self.offset))?;
         }
         self.offset = piece.offset.saturating_add(data.len() as u64);
         self.next = self.next.saturating_add(1);
         self.heard_at = Some(context.now());
-        self.give(context, printer, &data)
+        self.give(context, printer, &Text::new(&data, piece.switches.clone())).map(|()| None)
     }
 
-    /// Prints bytes, or holds them until all of the last lines are here.
-    fn give(&mut self, context: &mut Context<'_>, printer: &mut Printer, bytes: &[u8]) -> anyhow::Result<()> {
+    /// Prints a text, or holds it until all of the last lines are here.
+    fn give(&mut self, context: &mut Context<'_>, printer: &mut Printer, text: &Text) -> anyhow::Result<()> {
         match &mut self.held {
-            Some((_, held)) => {
-                held.extend_from_slice(bytes);
+            Some((lines, held)) => {
+                held.add(printer.route, text);
+                *held = held.last_lines(*lines);
                 Ok(())
             }
-            None => printer.print(context, bytes),
+            None => printer.print(context, text),
         }
     }
 
     /// Prints the last lines of what was held.
     fn let_go(&mut self, context: &mut Context<'_>, printer: &mut Printer) -> anyhow::Result<()> {
         match self.held.take() {
-            Some((lines, held)) => printer.print(context, last_lines(&held, lines)),
+            Some((_, held)) => printer.print(context, &held),
             None => Ok(()),
         }
     }
 
-    /// Looks at the alloc and at its node: whether more can come. Renews the follow.
+    /// Renews the follow in time, also while there is more to print than comes.
+    async fn renew(&mut self, cluster: &Cluster, until: Until, now: Time) {
+        let left = self.follow.until_at.since(now);
+        if left >= RENEW_BEFORE && left <= FOLLOW_LASTS {
+            return;
+        }
+        let renewed = Follow { until_at: now + FOLLOW_LASTS, ..self.follow.clone() };
+        let written = async {
+            let Some(alloc) = cluster.store.alloc(self.alloc_id).await? else { return Ok(false) };
+            let may_wait = until == Until::End && !alloc.summary.client.is_final();
+            write(cluster, &alloc, &renewed, may_wait, now).await.map(|_| true)
+        };
+        match written.await {
+            Ok(true) => self.follow = renewed,
+            Ok(false) => {}
+            // The next look tries again, or finds that the node is no more.
+            Err(error) => tracing::debug!(%error, "the follow was not renewed"),
+        }
+    }
+
+    /// Looks at the alloc and at its node: whether more can come.
     async fn beside(
         &mut self,
         cluster: &Cluster,
@@ -191,11 +226,9 @@ impl Reader {
             return Ok(Look::Cut("the alloc is not stored any more".to_owned()));
         };
         let is_final = alloc.summary.client.is_final();
-        if is_final && has_whole(&alloc) {
+        if let Some(whole) = whole(&alloc) {
             // The rest stands in the row.
-            let text = alloc.log_tail.as_deref().unwrap_or_default().as_bytes();
-            let from = usize::try_from(self.offset).unwrap_or(usize::MAX);
-            return self.give(context, printer, text.get(from..).unwrap_or_default()).map(|()| Look::Done);
+            return self.give(context, printer, &whole.from(self.offset)).map(|()| Look::Done);
         }
         let may_wait = until == Until::End && !is_final;
         let record = cluster.store.node(self.node_id.slot()).await?;
@@ -210,15 +243,6 @@ impl Reader {
             let last = self.heard_at.unwrap_or(self.opened_at + hears);
             if now.since(last) > ANSWERS_WITHIN {
                 return Ok(Look::Cut(format!("node {node} does not answer")));
-            }
-        }
-        let left = self.follow.until_at.since(now);
-        if left < RENEW_BEFORE || left > FOLLOW_LASTS {
-            let renewed = Follow { until_at: now + FOLLOW_LASTS, ..self.follow.clone() };
-            match write(cluster, &alloc, &renewed, may_wait, now).await {
-                Ok(_) => self.follow = renewed,
-                // The next look tries again, or finds that the node is no more.
-                Err(error) => tracing::debug!(%error, "the follow was not renewed"),
             }
         }
         Ok(Look::More)

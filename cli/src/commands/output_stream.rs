@@ -1,13 +1,13 @@
 //! Printing the output of a job, while it runs and after it ended.
 //!
-//! Guarantees: prints the output of each alloc in the order of its bytes, and says on standard error what is missing and why;
-//! one failed read does not end it; on a terminal nothing in the output is obeyed, elsewhere each byte is printed as it is.
-//! Does not: wait for a node that cannot answer any more, or for an output that is not stored yet. Then the end of the output
-//! is printed that the node has reported.
+//! Guarantees: prints the output of each alloc in the order of its bytes, and nothing of it behind a gap; says on standard error
+//! what is missing and why, and [`OutputStream::is_whole`] says that something is; one failed read does not end it.
+//! Does not: wait for a node that cannot answer any more, or for an output that is not stored yet.
 
+use super::output_printer::{Printer, Route, Text};
 use super::output_reader::{Look, Reader};
-use super::stored_output::{self, Stored};
-use super::{Cluster, Context, Screen, show};
+use super::stored_output::{self, Found};
+use super::{Cluster, Context, show};
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::MAX_LOG_TAIL_BYTES;
@@ -20,6 +20,8 @@ use store::{DbError, WriteError};
 pub(super) const POLL: Duration = Duration::from_millis(500);
 /// The stream ends after this many failed looks in a row.
 const FAILED_LOOKS: u32 = 5;
+/// The exit code if a part of the output is missing: EX_IOERR of sysexits.h.
+pub(super) const MISSING: u8 = 74;
 /// How many bytes are read for each line that is wanted. If lines are longer, fewer lines are printed.
 const BYTES_A_LINE: u64 = 400;
 /// The most bytes that are read for a number of lines.
@@ -50,15 +52,23 @@ pub(super) struct OutputStream<'a> {
     done: BTreeSet<AllocId>,
     /// The alloc whose node could not be asked, and when it is asked again.
     unasked: Option<(AllocId, Time)>,
-    /// Why the last output was not read from the place where it should be stored.
-    not_stored: Option<String>,
+    /// What was found where the last output should be stored.
+    found: Option<Found>,
+    /// Whether something that was to be printed was not.
+    misses: bool,
     printer: Printer,
     failed_looks: u32,
 }
 
 impl<'a> OutputStream<'a> {
     /// The output of a member's allocs, except these.
-    pub(super) fn new(cluster: &'a Cluster, member: u32, until: Until, except: BTreeSet<AllocId>) -> Self {
+    pub(super) fn new(
+        cluster: &'a Cluster,
+        member: u32,
+        until: Until,
+        except: BTreeSet<AllocId>,
+        route: Route,
+    ) -> Self {
         Self {
             cluster,
             member,
@@ -68,8 +78,9 @@ impl<'a> OutputStream<'a> {
             reader: None,
             done: except,
             unasked: None,
-            not_stored: None,
-            printer: Printer::default(),
+            found: None,
+            misses: false,
+            printer: Printer::new(route),
             failed_looks: 0,
         }
     }
@@ -86,6 +97,11 @@ impl<'a> OutputStream<'a> {
     pub(super) const fn quiet(mut self, quiet: bool) -> Self {
         self.quiet = quiet;
         self
+    }
+
+    /// Whether all was printed that was to be printed.
+    pub(super) const fn is_whole(&self) -> bool {
+        !self.misses
     }
 
     /// Prints what is new. Returns whether there is nothing more to print now: no alloc of the member is left.
@@ -116,7 +132,7 @@ impl<'a> OutputStream<'a> {
                 Look::More => return Ok(false),
                 Look::Done => self.printer.end(context)?,
                 Look::Cut(why) => {
-                    let (id, offset) = (reader.alloc_id, reader.offset());
+                    let (id, offset) = (reader.alloc_id, reader.printed_to());
                     self.without_node(context, id, offset, &why).await?;
                 }
             }
@@ -132,29 +148,32 @@ impl<'a> OutputStream<'a> {
         for alloc in allocs {
             let (id, now) = (alloc.id(), context.now());
             let is_final = alloc.summary.client.is_final();
-            if is_final && has_whole(&alloc) {
-                let text = alloc.log_tail.as_deref().unwrap_or_default().as_bytes();
-                self.printer.print(context, self.lines.map_or(text, |lines| last_lines(text, lines)))?;
+            if let Some(whole) = whole(&alloc) {
+                self.print_lines(context, whole)?;
                 self.printer.end(context)?;
                 self.done.insert(id);
                 continue;
             }
-            if self.stored(context, &alloc, 0).await? {
+            self.find(&alloc).await;
+            if matches!(self.found, Some(Found::All(_))) && self.print_stored(context, &alloc, 0).await? {
                 self.done.insert(id);
                 continue;
             }
             if self.unasked.is_some_and(|(unasked, again_at)| unasked == id && now < again_at && !is_final) {
                 return Ok(Opened::Waits);
             }
-            match Reader::open(self.cluster, &alloc, self.lines, self.until, now).await {
+            match Reader::open(self.cluster, &alloc, self.lines, self.printer.route, self.until, now).await {
                 Ok(reader) => {
                     self.reader = Some(reader);
                     return Ok(Opened::Reader);
                 }
                 Err(why) if is_final || self.until == Until::Now => {
-                    writeln!(context.err, "the node cannot be asked for the output of {id}: {}", said(&why))?;
-                    self.say_why_not_stored(context)?;
-                    tail(context, &alloc)?;
+                    if matches!(self.found, Some(Found::Beginning(_))) {
+                        self.print_stored(context, &alloc, 0).await?;
+                    } else {
+                        writeln!(context.err, "the node cannot be asked for the output of {id}: {}", said(&why))?;
+                        self.print_tail(context, &alloc)?;
+                    }
                     self.done.insert(id);
                 }
                 // Its end is printed when it has ended, unless its node can be asked before.
@@ -170,53 +189,117 @@ impl<'a> OutputStream<'a> {
         Ok(Opened::Nothing)
     }
 
-    /// Prints what is stored of the output of an ended alloc, from this byte on. Returns whether nothing is left to do.
-    async fn stored(&mut self, context: &mut Context<'_>, alloc: &Alloc, from: u64) -> anyhow::Result<bool> {
-        self.not_stored = None;
-        let Some(place) = alloc.output_s3.as_ref().filter(|_| alloc.summary.client.is_final()) else {
+    /// Looks for the output of an ended alloc where it is to be stored.
+    async fn find(&mut self, alloc: &Alloc) {
+        let place = alloc.output_s3.as_ref().filter(|_| alloc.summary.client.is_final());
+        self.found = match place {
+            Some(place) => Some(stored_output::find(self.cluster, place).await),
+            None => None,
+        };
+    }
+
+    /// Prints what is stored of the output of an ended alloc, from this byte on. Returns whether something is there.
+    async fn print_stored(&mut self, context: &mut Context<'_>, alloc: &Alloc, from: u64) -> anyhow::Result<bool> {
+        let (Some(place), Some(Found::All(size) | Found::Beginning(size))) = (&alloc.output_s3, &self.found) else {
             return Ok(false);
         };
+        let is_all = matches!(self.found, Some(Found::All(_)));
         // The last lines of what the node had were printed before.
         let lines = self.lines.filter(|_| from == 0);
-        match stored_output::print(self.cluster, context, &mut self.printer, place, from, lines).await? {
-            Stored::Printed => self.printer.end(context)?,
-            Stored::Cut(at, why) => {
-                self.printer.end(context)?;
-                writeln!(context.err, "the output of {} after byte {at} is missing: {why}", alloc.id())?;
+        let (at, why) = match lines {
+            Some(lines) => {
+                let route = self.printer.route;
+                let (last, cut) = stored_output::last_lines(self.cluster, place, *size, route, lines).await;
+                if cut.is_none() {
+                    self.printer.print(context, &last)?;
+                }
+                (*size, cut)
             }
-            Stored::Not(why) => {
-                self.not_stored = Some(why);
-                return Ok(false);
-            }
+            None => stored_output::print(self.cluster, context, &mut self.printer, place, from..*size).await?,
+        };
+        self.printer.end(context)?;
+        let why = why.or_else(|| {
+            (!is_all).then(|| "its node stored it up to there before it ended or while the command ran".to_owned())
+        });
+        if let Some(why) = why {
+            self.misses = true;
+            writeln!(context.err, "the output of {} after byte {at} is missing: {why}", alloc.id())?;
         }
         Ok(true)
     }
 
-    /// Prints the rest of an output that its node does not send: what is stored, or else the end that the row has.
+    /// Prints the rest of an output that its node does not send, if it is stored.
     async fn without_node(
         &mut self,
         context: &mut Context<'_>,
         id: AllocId,
-        offset: u64,
+        offset: Option<u64>,
         why: &str,
     ) -> anyhow::Result<()> {
         let alloc = self.cluster.store.alloc(id).await?;
-        if let Some(alloc) = &alloc
-            && self.stored(context, alloc, offset).await?
-        {
-            return Ok(());
+        if let Some(alloc) = &alloc {
+            self.find(alloc).await;
+            if self.print_stored(context, alloc, offset.unwrap_or(0)).await? {
+                return Ok(());
+            }
         }
         self.printer.end(context)?;
-        writeln!(context.err, "output of {id} is missing: {why}")?;
+        let after = offset.map(|at| format!(" after byte {at}")).unwrap_or_default();
+        writeln!(context.err, "the output of {id}{after} is missing: {why}")?;
+        match alloc {
+            Some(alloc) if offset.is_none() => self.print_tail(context, &alloc),
+            _ => {
+                self.misses = true;
+                self.say_why_not_stored(context)
+            }
+        }
+    }
+
+    /// What is to be printed of a whole output.
+    fn print_lines(&mut self, context: &mut Context<'_>, whole: Text) -> anyhow::Result<()> {
+        let mut text = Text::default();
+        text.add(self.printer.route, &whole);
+        let text = self.lines.map_or(text.clone(), |lines| text.last_lines(lines));
+        self.printer.print(context, &text)
+    }
+
+    /// Prints the end of an output of which nothing was printed, as the row of the alloc has it. Who follows an output gets it
+    /// from its beginning on, and never only its end.
+    fn print_tail(&mut self, context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
         self.say_why_not_stored(context)?;
-        alloc.map_or(Ok(()), |alloc| tail(context, &alloc))
+        let (id, node) = (alloc.id(), alloc.summary.node_id);
+        let Some(tail) = &alloc.log_tail else {
+            self.misses = true;
+            let why = match alloc.summary.client.is_final() {
+                true => "reported no output",
+                false => "reports the end when it has ended",
+            };
+            return Ok(writeln!(context.err, "node {node} {why}")?);
+        };
+        if self.until == Until::End {
+            self.misses = true;
+            return Ok(writeln!(context.err, "`nodekeeper logs {id}` prints the last {} bytes of it", tail.len())?);
+        }
+        let mut text = Text::default();
+        text.add(self.printer.route, &Text::new(tail.as_bytes(), alloc.tail_switches.clone()));
+        // The first line is a part of one.
+        self.misses |= self.lines.is_none_or(|lines| text.lines() <= lines);
+        let text = self.lines.map_or(text.clone(), |lines| text.last_lines(lines));
+        writeln!(context.err, "the last {} bytes of the output of {id}, as node {node} reported them:", tail.len())?;
+        self.printer.print(context, &text)
     }
 
     fn say_why_not_stored(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
-        match self.not_stored.take() {
-            Some(why) => Ok(writeln!(context.err, "{why}")?),
-            None => Ok(()),
+        match self.found.take() {
+            Some(Found::Nothing(why)) => Ok(writeln!(context.err, "{why}")?),
+            _ => Ok(()),
         }
+    }
+
+    /// Ends the reading before all was printed.
+    pub(super) async fn leave(&mut self, now: Time) {
+        self.misses = true;
+        self.close(now).await;
     }
 
     /// Ends the reading of the present alloc.
@@ -260,120 +343,35 @@ fn said(error: &anyhow::Error) -> String {
     }
 }
 
-/// Whether the row of an ended alloc has its whole output.
-pub(super) fn has_whole(alloc: &Alloc) -> bool {
-    match &alloc.log_tail {
-        None => alloc.summary.client != ClientStatus::Lost,
-        // A longer output is cut at a character, which has at most four bytes. A tail that is cut shorter says so. What is
-        // no text has replacement characters.
-        Some(tail) => {
-            tail.len() < MAX_LOG_TAIL_BYTES - 4 && !tail.starts_with(model::wire::CUT) && !tail.contains('\u{fffd}')
-        }
-    }
+/// The whole output of an ended alloc, if its row has it.
+pub(super) fn whole(alloc: &Alloc) -> Option<Text> {
+    let client = alloc.summary.client;
+    let is_whole = client.is_final()
+        && match &alloc.log_tail {
+            None => client != ClientStatus::Lost,
+            // A longer output is cut at a character, which has at most four bytes. A tail that is cut shorter says so. What is
+            // no text has replacement characters.
+            Some(tail) => {
+                tail.len() < MAX_LOG_TAIL_BYTES - 4 && !tail.starts_with(model::wire::CUT) && !tail.contains('\u{fffd}')
+            }
+        };
+    let tail = alloc.log_tail.as_deref().unwrap_or_default();
+    is_whole.then(|| Text::new(tail.as_bytes(), alloc.tail_switches.clone()))
 }
 
-/// Prints the end of an alloc's output as its row has it.
+/// Prints the end of an alloc's output as its row has it: of a job of several members.
 pub(super) fn tail(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
     let (id, node) = (alloc.id(), alloc.summary.node_id);
     let Some(text) = &alloc.log_tail else {
-        let why =
-            if alloc.summary.client.is_final() { "reported no output" } else { "reports the end when it has ended" };
-        return Ok(writeln!(context.err, "node {node} {why}")?);
+        return Ok(writeln!(context.err, "node {node} reported no output")?);
     };
-    if !has_whole(alloc) {
+    if whole(alloc).is_none() {
         writeln!(context.err, "the last {} bytes of the output of {id}, as node {node} reported them:", text.len())?;
     }
-    write!(context.out, "{}", show::output(text, context.screen))?;
-    Ok(context.out.flush()?)
+    Printer::new(Route::Apart).print(context, &Text::new(text.as_bytes(), alloc.tail_switches.clone()))
 }
 
 /// How many bytes at the end of an output are read for so many lines.
 pub(super) fn lines_bytes(lines: usize) -> u64 {
     (lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES)
-}
-
-/// The last lines of a text.
-pub(super) fn last_lines(text: &[u8], lines: usize) -> &[u8] {
-    let body = text.strip_suffix(b"\n").unwrap_or(text);
-    let ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
-    let from = match lines.checked_sub(1) {
-        None => text.len(),
-        Some(before) => ends.map(|(at, _)| at + 1).nth(before).unwrap_or(0),
-    };
-    text.get(from..).unwrap_or_default()
-}
-
-/// Prints bytes: on a terminal as text in which nothing is obeyed, elsewhere unchanged.
-#[derive(Debug, Default)]
-pub(super) struct Printer {
-    /// The beginning of a character whose rest has not come.
-    part: Vec<u8>,
-}
-
-impl Printer {
-    pub(super) fn print(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> anyhow::Result<()> {
-        if context.screen == Screen::Pipe {
-            context.out.write_all(bytes)?;
-        } else {
-            self.part.extend_from_slice(bytes);
-            let text = String::from_utf8_lossy(&self.part).into_owned();
-            // Up to three bytes at the end may be the beginning of a character.
-            let begun = (1..=3).find(|n| begins_character(&self.part, *n)).unwrap_or(0);
-            let whole = if begun > 0 { text.strip_suffix('\u{fffd}').unwrap_or(&text) } else { &text };
-            write!(context.out, "{}", show::output(whole, context.screen))?;
-            self.part.drain(..self.part.len().saturating_sub(begun));
-        }
-        Ok(context.out.flush()?)
-    }
-
-    /// Prints what is left of a character that will not get its rest.
-    pub(super) fn end(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
-        let rest = String::from_utf8_lossy(&std::mem::take(&mut self.part)).into_owned();
-        write!(context.out, "{rest}")?;
-        Ok(context.out.flush()?)
-    }
-}
-
-/// Whether the last `n` bytes are the beginning of a character, and not a whole one.
-fn begins_character(bytes: &[u8], n: usize) -> bool {
-    let end = bytes.len().checked_sub(n).and_then(|at| bytes.get(at..)).unwrap_or_default();
-    !end.is_empty() && std::str::from_utf8(end).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_lines_of_a_text() {
-        let last = |lines| last_lines(b"one\ntwo\nthree\n", lines);
-        let expected: [&[u8]; 5] = [b"", b"three\n", b"two\nthree\n", b"one\ntwo\nthree\n", b"one\ntwo\nthree\n"];
-        assert_eq!([0, 1, 2, 3, 9].map(last), expected);
-        let short: [&[u8]; 4] = [b"b", b"", b"\n", b"\xff\n"];
-        let of = [last_lines(b"a\nb", 1), last_lines(b"", 3), last_lines(b"\n", 1), last_lines(b"a\n\xff\n", 1)];
-        assert_eq!(of, short);
-    }
-
-    #[test]
-    fn a_character_that_comes_in_two_pieces_is_printed_whole() {
-        let print = |screen, pieces: &[&[u8]]| {
-            let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), &b""[..]);
-            let mut context = Context {
-                screen,
-                colours: false,
-                connect: Box::new(|| Box::pin(async { anyhow::bail!("not connected") })),
-                clock: std::sync::Arc::new(|| Time::from_ms(0)),
-                input: &mut input,
-                out: &mut out,
-                err: &mut err,
-            };
-            let mut printer = Printer::default();
-            pieces.iter().for_each(|piece| printer.print(&mut context, piece).unwrap());
-            printer.end(&mut context).unwrap();
-            out
-        };
-        let euro: [&[u8]; 4] = [b"a\xe2", b"\x82", b"\xac\xff", b"\x1b\xe2"];
-        assert_eq!(String::from_utf8(print(Screen::Terminal, &euro)).unwrap(), "a€\u{fffd}\\x1b\u{fffd}");
-        assert_eq!(print(Screen::Pipe, &euro), b"a\xe2\x82\xac\xff\x1b\xe2");
-    }
 }

@@ -1,15 +1,17 @@
 //! `run`: submits one job, prints its output as it comes, and ends as the job's command did.
 //!
 //! Guarantees: the exit code is that of the job's command if it has one; the job is cancelled only if the person says so;
-//! what the job printed goes to standard output, and everything else to standard error.
+//! what the job printed on standard output goes to standard output, and what it printed on standard error to standard error,
+//! where this command says how the job goes; a part of the output that is missing is an error.
 //! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
 
 use super::find::{Finder, short};
 use super::follow::{Followed, Tells, last_allocs};
 use super::operate::{BY_OPERATOR, retention, retried};
-use super::output_stream::{OutputStream, POLL, Until, tail};
+use super::output_printer::Route;
+use super::output_stream::{MISSING, OutputStream, POLL, Until, tail};
 use super::submit::JobOptions;
-use super::{Cluster, Context, Outcome, Usage, followed, show};
+use super::{Cluster, Context, Outcome, Usage, followed, input, show};
 use clap::Args;
 use model::chance::Chance;
 use model::ids::JobId;
@@ -26,14 +28,18 @@ const INTERRUPTED: u8 = 130;
 /// `run`
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit codes: that of the command; 124 if it ran longer than its time limit; 137 if it was out of memory; \
-                        126 or 127 if its program cannot be run or is not found; 125 if the job ended without one \
-                        (rejected, lost); 130 if it was cancelled or left; 141 if its reader closed the pipe: the job goes \
-                        on; 1 and 2 also if it was not submitted."
+    after_help = "Exit codes: that of the command; 74 if it succeeded and a part of its output is missing; 124 if it ran \
+                        longer than its time limit; 137 if it was out of memory; 126 or 127 if its program cannot be run or \
+                        is not found; 125 if the job ended without one (rejected, lost); 130 if it was cancelled or left; 141 \
+                        if its reader closed the pipe: the job goes on; 1 and 2 also if it was not submitted."
 )]
 pub struct RunArgs {
     #[command(flatten)]
     job: JobOptions,
+    /// Read standard input to its end, 12 KiB at most, and give it to the command. Without this the command has none, and an
+    /// input that has something to read is an error
+    #[arg(long, short = 'i')]
+    stdin: bool,
     /// Do not say how the job goes
     #[arg(long, short)]
     quiet: bool,
@@ -83,6 +89,9 @@ fn read_lines(hear: UnboundedSender<Heard>) {
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Outcome> {
+    if !args.stdin {
+        input::refuse_unread()?;
+    }
     let heard = listen()?;
     run_with(context, args, heard).await
 }
@@ -96,6 +105,9 @@ pub(super) async fn run_with(
     let now = context.now();
     let id = JobId::new(Chance::real().ulid(now));
     let mut spec = args.job.spec(&args.command, false);
+    if args.stdin {
+        input::pass_on(context, &mut spec)?;
+    }
     // A mistake is told before anything is read.
     Job::submit(id, spec.clone(), now).map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
@@ -107,7 +119,7 @@ pub(super) async fn run_with(
         writeln!(context.err, "job {} is submitted ({id})", short(id))?;
     }
     let tells = if args.quiet { Tells::Nothing } else { Tells::Progress };
-    let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new()).quiet(args.quiet);
+    let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new(), Route::Apart).quiet(args.quiet);
     let mut followed = Followed::new(&cluster, vec![job], tells);
     match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
@@ -127,11 +139,14 @@ pub(super) async fn run_with(
     while job.summary.nodes == 1 && !stream.look(context, job).await? {
         let pause = tokio::time::timeout(POLL, heard.recv()).await;
         if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
-            stream.close(context.now()).await;
+            stream.leave(context.now()).await;
             break;
         }
     }
-    ended(context, &cluster, job, args.quiet).await
+    match ended(context, &cluster, job, args.quiet).await? {
+        Outcome::Done if !stream.is_whole() => Ok(Outcome::Code(MISSING)),
+        outcome => Ok(outcome),
+    }
 }
 
 /// Waits for the end of the job. `false` if the person leaves it.

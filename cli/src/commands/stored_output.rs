@@ -1,96 +1,149 @@
-//! Reading an output from S3, where its node stored it.
+//! Reading an output from S3, where its node stores it in pieces: see `model::stored`.
 //!
-//! Guarantees: the bytes come in order and once, also over several connections; at most the end that is wanted is in memory.
+//! Guarantees: the bytes come in order and once; one piece is in memory at a time; what is printed is a beginning of the output
+//! without a gap.
 //! Does not: wait for an output that is not stored yet.
 
-use super::output_stream::{Printer, last_lines, lines_bytes};
+use super::output_printer::{Printer, Route, Text};
+use super::output_stream::lines_bytes;
 use super::{Cluster, Context};
-use model::stored::S3Place;
-use s3::{From, Object, S3Error};
+use model::output::Switches;
+use model::stored::{BOTH, END, PIECE_BYTES, S3Place};
+use s3::{Head, S3Error};
+use std::ops::Range;
 use std::time::Duration;
 
-/// How often a broken connection is replaced.
+/// How often a call is made again, if S3 gives no usable answer or the connection breaks.
 const AGAIN: u32 = 3;
 /// The wait before that.
 const WAIT: Duration = Duration::from_secs(1);
+/// The most bytes of the list of switches of a piece: each has at most eight digits and a comma.
+const LIST_BYTES: u64 = 9 * PIECE_BYTES + 2;
 
-/// How the reading went.
+/// What is stored of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stored {
-    /// All of it was printed.
-    Printed,
-    /// Nothing was printed, for this reason.
-    Not(String),
-    /// The rest after this byte was not printed, for this reason.
-    Cut(u64, String),
+pub(super) enum Found {
+    /// All of it: so many bytes.
+    All(u64),
+    /// Only so many bytes from its beginning on, as far as S3 says.
+    Beginning(u64),
+    /// Nothing, or it is not known, for this reason.
+    Nothing(String),
 }
 
-/// Prints the output at this place from this byte on, or only its last lines.
+/// Finds out how much is stored at this place, in few calls.
+pub(super) async fn find(cluster: &Cluster, place: &S3Place) -> Found {
+    match last_piece(cluster, place).await {
+        Ok((no, head)) => {
+            let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
+            if head.then.as_deref() == Some(END) { Found::All(size) } else { Found::Beginning(size) }
+        }
+        Err(error) => Found::Nothing(said(&error, place)),
+    }
+}
+
+/// The number of the last piece, and what it says of itself.
+async fn last_piece(cluster: &Cluster, place: &S3Place) -> Result<(u64, Head), S3Error> {
+    let mut last: (u64, Head) = (0, again(async || cluster.outputs.head(&place.piece(0)).await).await?);
+    let (mut step, mut absent): (u64, Option<u64>) = (1, None);
+    while last.1.bytes == PIECE_BYTES && last.1.then.as_deref() != Some(END) {
+        let no = match absent {
+            None => last.0.saturating_add(step),
+            Some(absent) => last.0.midpoint(absent),
+        };
+        if no == last.0 {
+            break;
+        }
+        match again(async || cluster.outputs.head(&place.piece(no)).await).await {
+            Ok(head) => {
+                last = (no, head);
+                step = step.saturating_mul(2);
+            }
+            // The first piece could be read, so this one is not there. Who may not list the bucket is not told so.
+            Err(S3Error::Absent | S3Error::Denied(_)) => absent = Some(no),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(last)
+}
+
+/// Prints these bytes of what is stored. Returns up to which byte, and why not all if it is not all.
 pub(super) async fn print(
     cluster: &Cluster,
     context: &mut Context<'_>,
     printer: &mut Printer,
     place: &S3Place,
-    from: u64,
-    lines: Option<usize>,
-) -> anyhow::Result<Stored> {
-    let begin = lines.map_or(From::Byte(from), |lines| From::Last(lines_bytes(lines)));
-    let mut again = AGAIN;
-    let mut object = match open(cluster, place, begin, &mut again).await {
-        Ok(object) => object,
-        Err(error) => return Ok(Stored::Not(said(&error, place))),
-    };
-    if let Some(lines) = lines {
-        let end = match whole(&mut object).await {
-            Ok(end) => end,
-            Err(error) => return Ok(Stored::Not(said(&error, place))),
-        };
-        return printer.print(context, last_lines(&end, lines)).map(|()| Stored::Printed);
-    }
-    let mut at = object.offset;
-    loop {
-        match object.chunk().await {
-            Ok(None) => return Ok(Stored::Printed),
-            Ok(Some(bytes)) => {
-                at = at.saturating_add(bytes.len() as u64);
-                printer.print(context, &bytes)?;
-            }
-            Err(error) if again == 0 => return Ok(Stored::Cut(at, said(&error, place))),
-            Err(_) => {
-                again -= 1;
-                tokio::time::sleep(WAIT).await;
-                match open(cluster, place, From::Byte(at), &mut again).await {
-                    Ok(rest) => object = rest,
-                    Err(error) => return Ok(Stored::Cut(at, said(&error, place))),
-                }
-            }
+    range: Range<u64>,
+) -> anyhow::Result<(u64, Option<String>)> {
+    let mut at = range.start;
+    while at < range.end {
+        match piece(cluster, place, at / PIECE_BYTES, range.end).await {
+            Ok(text) => printer.print(context, &text.from(at % PIECE_BYTES))?,
+            Err(error) => return Ok((at, Some(said(&error, place)))),
         }
+        at = (at / PIECE_BYTES).saturating_add(1).saturating_mul(PIECE_BYTES);
     }
+    Ok((range.end.max(range.start), None))
 }
 
-/// Opens an object. A call without an answer is made again, as often as `again` allows.
-async fn open(cluster: &Cluster, place: &S3Place, from: From, again: &mut u32) -> Result<Object, S3Error> {
+/// The last lines of what is stored. The text is not all if the second value says why.
+pub(super) async fn last_lines(
+    cluster: &Cluster,
+    place: &S3Place,
+    size: u64,
+    route: Route,
+    lines: usize,
+) -> (Text, Option<String>) {
+    // Where the last lines of one stream begin is not known before all is read.
+    let first = match route {
+        Route::Only(_) => 0,
+        Route::Apart | Route::Together => size.saturating_sub(lines_bytes(lines)) / PIECE_BYTES,
+    };
+    let mut last = Text::default();
+    for no in first..size.div_ceil(PIECE_BYTES) {
+        match piece(cluster, place, no, size).await {
+            Ok(text) => last.add(route, &text),
+            Err(error) => return (last, Some(said(&error, place))),
+        }
+        last = last.last_lines(lines);
+    }
+    (last, None)
+}
+
+/// One piece of an output of which this many bytes are known to be stored.
+async fn piece(cluster: &Cluster, place: &S3Place, no: u64, size: u64) -> Result<Text, S3Error> {
+    let (s3, object) = (&cluster.outputs, place.piece(no));
+    let (head, mut bytes) = again(async || s3.get(&object, PIECE_BYTES).await).await?;
+    let want = size.saturating_sub(no.saturating_mul(PIECE_BYTES)).min(PIECE_BYTES);
+    if (bytes.len() as u64) < want {
+        return Err(S3Error::Failed(format!("{object} has become smaller")));
+    }
+    // It may have grown.
+    bytes.truncate(usize::try_from(want).unwrap_or(usize::MAX));
+    let mut switches = Switches::default();
+    if head.streams.as_deref() == Some(BOTH) {
+        let (_, list) = again(async || s3.get(&place.switches(no), LIST_BYTES).await).await?;
+        switches = serde_json::from_slice(&list).map_err(|e| S3Error::Failed(format!("its switches: {e}")))?;
+    }
+    Ok(Text::new(&bytes, switches))
+}
+
+/// Makes a call again while there is no usable answer.
+async fn again<T>(call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, S3Error> {
+    let mut left = AGAIN;
     loop {
-        match cluster.outputs.open(place, from).await {
-            Err(S3Error::Failed(_)) if *again > 0 => *again -= 1,
-            opened => return opened,
+        match call().await {
+            Err(S3Error::Failed(_)) if left > 0 => left -= 1,
+            done => return done,
         }
         tokio::time::sleep(WAIT).await;
     }
 }
 
-async fn whole(object: &mut Object) -> Result<Vec<u8>, S3Error> {
-    let mut all = Vec::new();
-    while let Some(bytes) = object.chunk().await? {
-        all.extend_from_slice(&bytes);
-    }
-    Ok(all)
-}
-
 /// Why an object is not read, for people.
 fn said(error: &S3Error, place: &S3Place) -> String {
     match error {
-        S3Error::Absent => format!("{place} is not there: its node stores it after the end, and has not done so yet"),
+        S3Error::Absent => format!("{place} is not there: its node has not stored it yet"),
         // S3 gives this answer for an object that is not there, if the caller may not list the bucket.
         S3Error::Denied(why) => format!(
             "{place} is not there yet, or your permissions do not allow it (s3:GetObject on it, and s3:ListBucket to tell \

@@ -9,7 +9,7 @@ use super::bulk;
 use super::find::Finder;
 use super::follow::{Followed, Tells};
 use super::operate::retention;
-use super::{Cluster, Context, Outcome, Usage, followed, job_file, show};
+use super::{Cluster, Context, Outcome, Usage, followed, input, job_file, show};
 use clap::{ArgAction, Args};
 use model::array::Array;
 use model::chance::Chance;
@@ -111,6 +111,9 @@ pub struct SubmitArgs {
     /// --timeout is over (counted from now on)
     #[arg(long)]
     pub(super) demand: bool,
+    /// Read standard input to its end, 12 KiB at most, and give it to the command of each job. Without this it is not read
+    #[arg(long, short = 'i', conflicts_with_all = ["file", "demand"])]
+    stdin: bool,
     /// Submit a file once more that was submitted before
     #[arg(long, requires = "file")]
     pub(super) again: bool,
@@ -126,12 +129,11 @@ pub struct SubmitArgs {
 }
 
 impl SubmitArgs {
-    /// The jobs and their numbers. Several jobs have their number and how many there are in their environment.
-    fn specs(&self) -> Vec<(u32, JobSpec)> {
-        let spec = self.job.spec(&self.command, self.demand);
+    /// The jobs like this one, and their numbers. Several jobs have their number and how many there are in their environment.
+    fn specs(&self, spec: &JobSpec) -> Vec<(u32, JobSpec)> {
         let indexes = match &self.array {
             Some(array) => array.indexes.clone(),
-            None if self.count == 1 => return vec![(0, spec)],
+            None if self.count == 1 => return vec![(0, spec.clone())],
             None => (0..self.count).collect(),
         };
         let count = indexes.len();
@@ -195,11 +197,15 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     if let Some(file) = &args.file {
         return job_file::run(context, args, file).await;
     }
+    let mut spec = args.job.spec(&args.command, args.demand);
+    if args.stdin {
+        input::pass_on(context, &mut spec)?;
+    }
     let now = context.now();
     let token = Chance::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
     let jobs = |after: &BTreeMap<JobId, AfterEnd>| -> Result<Vec<Job>, Usage> {
-        let specs = args.specs().into_iter().map(|(n, spec)| (n, JobSpec { after: after.clone(), ..spec }));
+        let specs = args.specs(&spec).into_iter().map(|(n, spec)| (n, JobSpec { after: after.clone(), ..spec }));
         let jobs = specs.map(|(n, spec)| Job::submit(array.job(n), spec, now));
         jobs.collect::<Result<_, _>>().map_err(|e| Usage(e.to_string()))
     };

@@ -254,6 +254,7 @@ impl World {
         let mut context = Context {
             screen: self.screen,
             colours: false,
+            err_screen: Screen::Pipe,
             connect: Box::new(move || {
                 let cluster = cluster.clone();
                 Box::pin(async move { Ok(cluster) })

@@ -8,7 +8,7 @@ use crate::{Ingest, internal};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::ids::{AllocId, NodeId};
-use model::output::{Follow, MAX_FOLLOW_ID_BYTES, MAX_PIECE_BYTES, PIECE_KEPT, Piece, Then};
+use model::output::{Follow, MAX_FOLLOW_ID_BYTES, MAX_PIECE_BYTES, MAX_PIECE_SWITCHES, PIECE_KEPT, Piece, Then};
 use model::time::Time;
 use model::wire::{ErrorCode, NextPiece, OutputAnswer, OutputPiece, OutputReport, WantedOutput};
 use model::{Life, NodeRecord};
@@ -99,11 +99,16 @@ fn row(report: &OutputReport, piece: &OutputPiece, now: Time) -> Result<Piece, R
     if data.len() > MAX_PIECE_BYTES {
         return Err(bad(format!("a piece has at most {MAX_PIECE_BYTES} bytes, and this one has {}", data.len())));
     }
+    if piece.switches.len() > MAX_PIECE_SWITCHES {
+        let switches = piece.switches.len();
+        return Err(bad(format!("a piece has at most {MAX_PIECE_SWITCHES} switches, and this one has {switches}")));
+    }
     Ok(Piece {
         follow_id: report.follow_id.clone(),
         no: piece.no,
         offset: piece.offset,
         data: piece.data.clone(),
+        switches: piece.switches.clone(),
         bytes: u64::try_from(data.len()).unwrap_or(u64::MAX),
         size: piece.size,
         then: piece.then,

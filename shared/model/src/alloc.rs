@@ -10,11 +10,12 @@ use crate::end_cause::{EndCause, Ending, clip};
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
 use crate::node::{NodeRecord, Version};
+use crate::output::Switches;
 use crate::spec::{Work, default_priority, one};
 use crate::stored::S3Place;
 use crate::summary::AllocSummary;
 use crate::time::{Span, Time};
-use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES};
+use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES};
 use crate::words::{ClientStatus, Desired};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,7 @@ pub struct Alloc {
     /// The priority of the job.
     #[serde(default = "default_priority")]
     pub priority: u32,
-    /// Where its node stores the whole output after the end; `None`: nowhere. It does not change with the policy.
+    /// Where its node stores the whole output; `None`: nowhere. It does not change with the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
     /// Why the alloc ended.
@@ -48,6 +49,9 @@ pub struct Alloc {
     /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
+    /// Which bytes of `log_tail` are standard error.
+    #[serde(default, skip_serializing_if = "Switches::is_empty")]
+    pub tail_switches: Switches,
     /// What happened to the alloc, oldest first. For people: no decision uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<HistoryEntry>,
@@ -122,6 +126,7 @@ impl Alloc {
             cause: None,
             exit_code: None,
             log_tail: None,
+            tail_switches: Switches::default(),
             history: Vec::new(),
             finished_at: None,
             expires_at: None,
@@ -158,10 +163,10 @@ impl Alloc {
         }
         match update.client {
             ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => match &update.cause {
-                Some(cause) if cause.client() == update.client => ReportOutcome::Ends(Ending {
-                    cause: cause.clone().clipped(),
-                    log_tail: update.log_tail.as_deref().map(|t| clip_front(t, MAX_LOG_TAIL_BYTES).to_owned()),
-                }),
+                Some(cause) if cause.client() == update.client => {
+                    let (log_tail, tail_switches) = tail_of(update);
+                    ReportOutcome::Ends(Ending { cause: cause.clone().clipped(), log_tail, tail_switches })
+                }
                 _ => ReportOutcome::Refused(format!("the report has no cause for which an alloc is {}", update.client)),
             },
             ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
@@ -193,6 +198,7 @@ impl Alloc {
         new.cause = Some(ending.cause.clone());
         new.exit_code = ending.cause.exit_code();
         new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
+        new.tail_switches = ending.tail_switches.clone();
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
         new.note(now, "client", ending.client().as_str(), &ending.cause.to_string());
@@ -265,6 +271,16 @@ impl Alloc {
     }
 }
 
+/// The last part of the output in a report, and which of it is standard error.
+fn tail_of(update: &AllocUpdate) -> (Option<String>, Switches) {
+    let tail = update.log_tail.as_deref();
+    let clipped = tail.map(|t| clip_front(t, MAX_LOG_TAIL_BYTES));
+    let cut = tail.map_or(0, str::len).saturating_sub(clipped.map_or(0, str::len));
+    let is_small = update.tail_switches.len() <= MAX_TAIL_SWITCHES;
+    let switches = if is_small { update.tail_switches.part(cut as u64, 0) } else { Switches::default() };
+    (clipped.map(str::to_owned), switches)
+}
+
 /// At most `max` bytes from the end of `s`, on a character boundary.
 fn clip_front(s: &str, max: usize) -> &str {
     let mut start = s.len().saturating_sub(max);
@@ -289,7 +305,8 @@ mod tests {
     }
 
     fn says(client: ClientStatus) -> AllocUpdate {
-        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause: None, log_tail: None }
+        let (cause, log_tail, tail_switches) = (None, None, Switches::default());
+        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause, log_tail, tail_switches }
     }
 
     #[test]

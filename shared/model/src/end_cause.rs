@@ -4,6 +4,7 @@
 //! every list, page and document alike; a cause says by itself whether the alloc is complete, failed or lost.
 //! Does not: say what follows for the job (`job` does).
 
+use crate::output::Switches;
 use crate::words::ClientStatus;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -193,12 +194,14 @@ pub struct Ending {
     pub cause: EndCause,
     /// The last part of the output of the process.
     pub log_tail: Option<String>,
+    /// Which bytes of `log_tail` are standard error.
+    pub tail_switches: Switches,
 }
 
 impl Ending {
     /// An end for this cause, without output.
     pub const fn new(cause: EndCause) -> Self {
-        Self { cause, log_tail: None }
+        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()) }
     }
 
     /// The command ended with this exit code.

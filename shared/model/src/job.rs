@@ -396,7 +396,7 @@ mod tests {
     fn the_reason_of_an_end_names_its_cause_and_the_last_line_of_the_output() {
         let (job, allocs) = placed(1, 0, 1);
         let end = |cause, output: &str| {
-            let ending = Ending { cause, log_tail: Some(output.to_owned()) };
+            let ending = Ending { log_tail: Some(output.to_owned()), ..Ending::new(cause) };
             let job = job.after_end(&allocs[0], &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
             (job.summary.state, job.reason.clone().unwrap_or_default(), job.cause().and_then(EndCause::exit_code))
         };

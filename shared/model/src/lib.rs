@@ -74,7 +74,8 @@ pub use node::{
     MAX_REASON_BYTES, NewLife, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
 };
 pub use spec::{
-    BadJob, FailurePolicy, JobSpec, MAX_COMMAND_BYTES, MAX_NODES, MAX_PRIORITY, MAX_TRANSACTION_ITEMS, Work,
+    BadJob, FailurePolicy, INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES, MAX_NODES, MAX_PRIORITY, MAX_TRANSACTION_ITEMS,
+    Work,
 };
 pub use summary::{AllocSummary, JobSummary, counts_for};
 pub use tries::{JobTimes, Tries};

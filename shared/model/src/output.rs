@@ -5,6 +5,8 @@
 //!
 //! Guarantees: a follow ends by itself if its reader does not renew it; the pieces of a follow have consecutive numbers
 //! without a gap, and each begins where the one before ends.
+//! Standard output and standard error are one sequence of bytes, in the order in which they came, and [`Switches`] say which
+//! byte is of which.
 //! Does not: keep output for long. A piece is deleted about an hour after it was written.
 
 use crate::ids::AllocId;
@@ -22,6 +24,9 @@ pub const MAX_FOLLOW_ID_BYTES: usize = 64;
 
 /// How long a follow lasts unless its reader renews it.
 pub const FOLLOW_LASTS: Span = Span::from_s(90);
+
+/// The most switches between standard output and standard error in one piece. They are in the same row.
+pub const MAX_PIECE_SWITCHES: usize = 2_000;
 
 /// How long a piece is kept.
 pub const PIECE_KEPT: Span = Span::from_s(3600);
@@ -52,6 +57,9 @@ pub struct Piece {
     /// The bytes of the piece in base64, at most [`MAX_PIECE_BYTES`] of them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub data: String,
+    /// Which bytes are standard error.
+    #[serde(default, skip_serializing_if = "Switches::is_empty")]
+    pub switches: Switches,
     /// How many bytes the piece has.
     pub bytes: u64,
     /// How many bytes the output had when the piece was read.
@@ -72,4 +80,125 @@ pub enum Then {
     End,
     /// Nothing: the node does not have this output, or not any more.
     Missing,
+}
+
+/// Where a command prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+impl Stream {
+    /// The stream after this many switches.
+    pub const fn after(switches: usize) -> Self {
+        if switches.is_multiple_of(2) { Self::Out } else { Self::Err }
+    }
+}
+
+/// Which bytes of a text are of which stream: the places, in bytes from its beginning, at which the stream changes. The text
+/// begins with standard output, so `[0]` is all standard error. Without a switch all is standard output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Switches(Vec<u64>);
+
+impl Switches {
+    /// The switches at these places, in order.
+    pub const fn new(at: Vec<u64>) -> Self {
+        Self(at)
+    }
+
+    /// Whether all is standard output.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many switches there are.
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Notes that the byte at this place is of this stream. Places only grow.
+    pub fn note(&mut self, at: u64, stream: Stream) {
+        if Stream::after(self.0.len()) != stream {
+            self.0.push(at);
+        }
+    }
+
+    /// Which stream the byte at this place is of.
+    pub fn stream_at(&self, at: u64) -> Stream {
+        Stream::after(self.0.partition_point(|switch| *switch <= at))
+    }
+
+    /// The switches of the part of the text that begins at byte `from`, and comes after `before` other bytes of standard
+    /// output.
+    #[must_use]
+    pub fn part(&self, from: u64, before: u64) -> Self {
+        let mut part = Self::default();
+        part.note(before, self.stream_at(from));
+        for (n, at) in self.0.iter().enumerate().filter(|(_, at)| **at > from) {
+            part.note(at.saturating_sub(from).saturating_add(before), Stream::after(n.saturating_add(1)));
+        }
+        part
+    }
+
+    /// Keeps only so many switches. Returns where the text must end for that; `None` if it need not.
+    pub fn limit(&mut self, most: usize) -> Option<u64> {
+        let end = self.0.get(most).copied();
+        self.0.truncate(most);
+        end
+    }
+
+    /// From which byte on the text has at most so many switches.
+    pub fn begin_of_last(&self, most: usize) -> u64 {
+        // One more may be needed at the beginning.
+        let dropped = (self.0.len() > most).then(|| self.0.len().saturating_sub(most));
+        dropped.and_then(|dropped| self.0.get(dropped)).copied().unwrap_or(0)
+    }
+
+    /// The bytes of the text in parts of one stream each. Places outside of the text, or out of order, change nothing else.
+    pub fn split<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = (Stream, &'a [u8])> + 'a {
+        let mut from = 0;
+        let ends = self.0.iter().copied().chain([u64::MAX]).enumerate();
+        ends.filter_map(move |(n, end)| {
+            let end = usize::try_from(end).unwrap_or(usize::MAX).clamp(from, text.len().max(from));
+            let part = text.get(from..end).unwrap_or_default();
+            from = end;
+            (!part.is_empty()).then_some((Stream::after(n), part))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(at: &[u64], text: &str) -> Vec<(Stream, String)> {
+        let switches = Switches::new(at.to_vec());
+        switches.split(text.as_bytes()).map(|(s, part)| (s, String::from_utf8(part.to_vec()).unwrap())).collect()
+    }
+
+    #[test]
+    fn each_byte_is_of_one_stream_and_a_part_keeps_its_streams() {
+        use Stream::{Err, Out};
+        assert_eq!(split(&[], "abc"), [(Out, "abc".into())]);
+        assert_eq!(split(&[0], "abc"), [(Err, "abc".into())]);
+        assert_eq!(split(&[1, 2], "abc"), [(Out, "a".into()), (Err, "b".into()), (Out, "c".into())]);
+        // What a broken node says loses no byte.
+        for bad in [&[2, 1][..], &[9, 3], &[u64::MAX, 0], &[1, 1, 1]] {
+            assert_eq!(split(bad, "abc").into_iter().map(|(_, part)| part).collect::<String>(), "abc", "{bad:?}");
+        }
+        let mut noted = Switches::default();
+        for (at, stream) in [(0, Out), (2, Err), (3, Err), (5, Out), (6, Err)] {
+            noted.note(at, stream);
+        }
+        assert_eq!(noted, Switches::new(vec![2, 5, 6]));
+        let streams = |of: &Switches, bytes: u64| (0..bytes).map(|at| of.stream_at(at)).collect::<Vec<_>>();
+        for from in 0..8 {
+            assert_eq!(streams(&noted.part(from, 0), 8 - from), streams(&noted, 8)[from as usize..], "{from}");
+        }
+        assert_eq!(noted.part(3, 4), Switches::new(vec![4, 6, 7]));
+    }
 }

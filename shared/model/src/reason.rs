@@ -206,6 +206,8 @@ reasons! {
     WindowClosed "window_closed" { opens: Span } = "its shutdown window opens in {opens}";
     /// A node without allocs says that it is busy.
     AgentSaysBusy "agent_says_busy" {} = "its agent says that it is busy";
+    /// A node without allocs has a reader of an output.
+    OutputIsRead "output_is_read" {} = "somebody reads the output of a job there";
     /// A node's agent takes no work.
     AgentRefuses "agent_refuses" { why: String } = "its agent takes no work: {why}";
     /// A node has not sent its complete report.

@@ -20,6 +20,9 @@ pub const MAX_NODES: u32 = 24;
 pub const MAX_PRIORITY: u32 = 1000;
 /// The most bytes a command and its environment may have together.
 pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
+/// The variable of a job that holds the standard input of its command, in base64. The agent takes it out of the environment.
+/// So an input has the bounds of the environment, and whoever may not see environments does not see it.
+pub const INPUT_VARIABLE: &str = "NODEKEEPER_STDIN";
 /// The most items DynamoDB takes in one transaction.
 pub const MAX_TRANSACTION_ITEMS: usize = 100;
 

@@ -1,5 +1,11 @@
 //! Where the whole output of an alloc is stored: places in S3.
 //!
+//! ```text
+//! PLACE/000000.log        the first 8 MiB (`PIECE_BYTES`), and so on; the last one may have fewer bytes, and grows while the
+//! PLACE/000001.log        command runs; its metadata says whether it is the end: see [`THEN_HEADER`]
+//! PLACE/000001.switches   where the stream changes in that piece, as a list in JSON; absent if all of it is standard output
+//! ```
+//!
 //! Guarantees: a place can be written into a URL and into a policy of IAM as it is; each alloc of each cluster has a place of
 //! its own; a place and its text are the same.
 //! Does not: know the API of S3 (`nodekeeper-s3` does), or whether something is stored at a place.
@@ -20,6 +26,22 @@ const MAX_KEY_BYTES: usize = 1024;
 pub const PREFIX_FORM: &str = "`s3://BUCKET` or `s3://BUCKET/PREFIX`: the bucket has 3 to 63 lowercase letters, digits, '-' or \
      '.', and the prefix at most 512 letters, digits, '-', '_', '.' or '/'";
 
+/// How many bytes each object of an output has, but for the last.
+pub const PIECE_BYTES: u64 = 8 << 20;
+
+/// The metadata of a piece that says what comes after it: [`END`] or [`MORE`].
+pub const THEN_HEADER: &str = "x-amz-meta-nodekeeper-then";
+/// The metadata of a piece that says which streams it has: [`OUT`] or [`BOTH`].
+pub const STREAMS_HEADER: &str = "x-amz-meta-nodekeeper-streams";
+/// [`THEN_HEADER`] of the last piece of an output that is stored whole.
+pub const END: &str = "end";
+/// [`THEN_HEADER`] of every other piece.
+pub const MORE: &str = "more";
+/// [`STREAMS_HEADER`] of a piece that is all standard output.
+pub const OUT: &str = "out";
+/// [`STREAMS_HEADER`] of a piece with switches.
+pub const BOTH: &str = "both";
+
 /// Text that is not a place in S3.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a place in S3: it must be {PREFIX_FORM}")]
@@ -34,7 +56,7 @@ pub struct S3Prefix {
     prefix: String,
 }
 
-/// The place of one object.
+/// The place of an output, or of one object of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct S3Place {
@@ -43,11 +65,11 @@ pub struct S3Place {
 }
 
 impl S3Prefix {
-    /// The place of the output of this alloc: `s3://BUCKET/PREFIX/CLUSTER/JOB/MEMBER-COPY.log`.
+    /// The place of the output of this alloc: `s3://BUCKET/PREFIX/CLUSTER/JOB/MEMBER-COPY`.
     pub fn place(&self, cluster: &ClusterName, id: AllocId) -> S3Place {
         let between = if self.prefix.is_empty() { "" } else { "/" };
         let AllocId { job_id, member, copy } = id;
-        let key = format!("{}{between}{cluster}/{job_id}/{member}-{copy}.log", self.prefix);
+        let key = format!("{}{between}{cluster}/{job_id}/{member}-{copy}", self.prefix);
         S3Place { bucket: self.bucket.clone(), key }
     }
 }
@@ -56,6 +78,22 @@ impl S3Place {
     /// The bucket.
     pub fn bucket(&self) -> &str {
         &self.bucket
+    }
+
+    /// Where the bytes of this piece of the output are.
+    #[must_use]
+    pub fn piece(&self, no: u64) -> Self {
+        self.object(no, "log")
+    }
+
+    /// Where the switches of this piece of the output are.
+    #[must_use]
+    pub fn switches(&self, no: u64) -> Self {
+        self.object(no, "switches")
+    }
+
+    fn object(&self, no: u64, kind: &str) -> Self {
+        Self { bucket: self.bucket.clone(), key: format!("{}/{no:06}.{kind}", self.key) }
     }
 
     /// The key of the object in the bucket.
@@ -152,13 +190,16 @@ mod tests {
             ("s3://my.logs-1/a/b_c.d/", "s3://my.logs-1/a/b_c.d/lab/"),
         ] {
             let place = prefix.parse::<S3Prefix>().unwrap().place(&cluster, id);
-            assert_eq!(place.to_string(), format!("{begin}{}/3-12.log", id.job_id));
+            assert_eq!(place.to_string(), format!("{begin}{}/3-12", id.job_id));
+            assert_eq!(place.piece(7).to_string(), format!("{place}/000007.log"));
+            assert_eq!(place.switches(1_234_567).to_string(), format!("{place}/1234567.switches"));
             assert_eq!(place.to_string().parse::<S3Place>().unwrap(), place);
         }
         let long = format!("s3://logs/{}", "p".repeat(MAX_PREFIX_BYTES));
         let widest = AllocId { member: u32::MAX, copy: u32::MAX, ..id };
         let place = long.parse::<S3Prefix>().unwrap().place(&"c".repeat(64).parse().unwrap(), widest);
-        assert!(place.to_string().parse::<S3Place>().is_ok(), "the longest prefix has room for the rest");
+        let last = place.switches(u64::MAX / PIECE_BYTES);
+        assert!(last.to_string().parse::<S3Place>().is_ok(), "the longest prefix has room for the rest");
     }
 
     #[test]

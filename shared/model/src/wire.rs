@@ -8,7 +8,7 @@
 use crate::batch::Batch;
 use crate::end_cause::EndCause;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
-use crate::output::Then;
+use crate::output::{Switches, Then};
 use crate::stored::S3Place;
 use crate::time::Time;
 use crate::words::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
@@ -20,6 +20,9 @@ pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// The longest `log_tail` that is kept, in bytes. A longer one loses its beginning.
 pub const MAX_LOG_TAIL_BYTES: usize = 8 * 1024;
+
+/// The most switches between standard output and standard error in a `log_tail`. One with more loses its beginning.
+pub const MAX_TAIL_SWITCHES: usize = 200;
 
 /// The first character of a `log_tail` that a node has cut shorter than [`MAX_LOG_TAIL_BYTES`], because it reported many ends
 /// at once.
@@ -183,6 +186,9 @@ pub struct OutputPiece {
     pub offset: u64,
     /// The bytes in base64, at most [`crate::output::MAX_PIECE_BYTES`] of them.
     pub data: String,
+    /// Which bytes are standard error: at most [`crate::output::MAX_PIECE_SWITCHES`] switches.
+    #[serde(default, skip_serializing_if = "Switches::is_empty")]
+    pub switches: Switches,
     /// How many bytes the output had when the piece was read.
     pub size: u64,
     /// What comes after the piece.
@@ -247,7 +253,7 @@ pub struct AllocOrder {
     /// empty; for a job of one member, the list is empty instead.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// Where the node stores the whole output after the end; `None`: nowhere.
+    /// Where the node stores the whole output; `None`: nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
 }
@@ -303,6 +309,9 @@ pub struct AllocUpdate {
     /// The last part of the output of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
+    /// Which bytes of `log_tail` are standard error.
+    #[serde(default, skip_serializing_if = "Switches::is_empty")]
+    pub tail_switches: Switches,
 }
 
 /// The answer to an alloc report.

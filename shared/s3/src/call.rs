@@ -49,15 +49,13 @@ impl fmt::Debug for S3 {
 pub(crate) struct Call<'a> {
     pub(crate) method: Method,
     pub(crate) place: &'a S3Place,
-    /// Encoded, without the question mark.
-    pub(crate) query: String,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Vec<u8>,
 }
 
 impl<'a> Call<'a> {
     pub(crate) const fn new(method: Method, place: &'a S3Place) -> Self {
-        Self { method, place, query: String::new(), headers: Vec::new(), body: Vec::new() }
+        Self { method, place, headers: Vec::new(), body: Vec::new() }
     }
 }
 
@@ -86,7 +84,7 @@ impl S3 {
 
     async fn send(&self, call: &Call<'_>) -> Result<Response, S3Error> {
         let region = self.region_of(call.place.bucket());
-        let url = url(self.0.endpoint.as_deref(), &region, call.place, &call.query);
+        let url = url(self.0.endpoint.as_deref(), &region, call.place);
         let access = self.0.keys.access().await.map_err(S3Error::NoKeys)?;
         let method = call.method.as_str();
         let signed = signature(&access, &region, method, &url, &call.headers, &call.body).map_err(S3Error::Refused)?;
@@ -97,7 +95,7 @@ impl S3 {
         for (name, value) in signed {
             request = request.header(name, value);
         }
-        if call.method != Method::GET {
+        if call.method == Method::PUT {
             request = request.timeout(UPLOAD).body(call.body.clone());
         }
         let response = request.send().await.map_err(|e| S3Error::Failed(chain(&e)))?;
@@ -160,15 +158,14 @@ fn is_region(text: &str) -> bool {
 }
 
 /// The URL of an object. A certificate of S3 counts for a bucket without dots only; the others are named in the path.
-fn url(endpoint: Option<&str>, region: &str, place: &S3Place, query: &str) -> String {
+fn url(endpoint: Option<&str>, region: &str, place: &S3Place) -> String {
     let (bucket, key) = (place.bucket(), place.key());
     let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
-    let object = match endpoint {
+    match endpoint {
         Some(endpoint) => format!("{endpoint}/{bucket}/{key}"),
         None if bucket.contains('.') => format!("https://s3.{region}.{suffix}/{bucket}/{key}"),
         None => format!("https://{bucket}.s3.{region}.{suffix}/{key}"),
-    };
-    if query.is_empty() { object } else { format!("{object}?{query}") }
+    }
 }
 
 #[cfg(test)]
@@ -177,11 +174,11 @@ mod tests {
 
     #[test]
     fn the_url_of_an_object() {
-        let of = |endpoint, region, place: &str, query| url(endpoint, region, &place.parse().unwrap(), query);
-        assert_eq!(of(None, "eu-west-1", "s3://logs/a/b.log", ""), "https://logs.s3.eu-west-1.amazonaws.com/a/b.log");
-        assert_eq!(of(None, "eu-west-1", "s3://my.logs/b", ""), "https://s3.eu-west-1.amazonaws.com/my.logs/b");
-        assert_eq!(of(None, "cn-north-1", "s3://logs/b", "x="), "https://logs.s3.cn-north-1.amazonaws.com.cn/b?x=");
-        assert_eq!(of(Some("http://h:1"), "r", "s3://logs/b", "x=1"), "http://h:1/logs/b?x=1");
+        let of = |endpoint, region, place: &str| url(endpoint, region, &place.parse().unwrap());
+        assert_eq!(of(None, "eu-west-1", "s3://logs/a/b.log"), "https://logs.s3.eu-west-1.amazonaws.com/a/b.log");
+        assert_eq!(of(None, "eu-west-1", "s3://my.logs/b"), "https://s3.eu-west-1.amazonaws.com/my.logs/b");
+        assert_eq!(of(None, "cn-north-1", "s3://logs/b"), "https://logs.s3.cn-north-1.amazonaws.com.cn/b?x=");
+        assert_eq!(of(Some("http://h:1"), "r", "s3://logs/b"), "http://h:1/logs/b");
         assert!(is_region("eu-central-1") && !is_region("evil.example/") && !is_region(""));
     }
 }

@@ -6,9 +6,6 @@ pub enum S3Error {
     /// There is no such object. Only a caller who may list the bucket gets this; the others get [`S3Error::Denied`].
     #[error("there is no such object")]
     Absent,
-    /// The object ends before the range that was asked for.
-    #[error("the object ends before that")]
-    Beyond,
     /// The credentials do not count, or do not allow the call.
     #[error("denied: {0}")]
     Denied(String),
@@ -27,18 +24,12 @@ pub enum S3Error {
 }
 
 impl S3Error {
-    /// Whether the same call may succeed some seconds later.
-    pub const fn is_passing(&self) -> bool {
-        matches!(self, Self::Failed(_))
-    }
-
     /// The error for an answer with this status. `code` and `message` are what its body says.
     pub(crate) fn of(status: u16, code: &str, message: &str) -> Self {
         // The body may be anything, and the text is for a log line.
         let text: String = format!("{status} {code} {message}").trim().chars().take(300).collect();
         match (status, code) {
             (404, "NoSuchKey" | "") => Self::Absent,
-            (416, _) => Self::Beyond,
             (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => Self::Denied(text),
             (429 | 500.., _) | (400, "RequestTimeout") => Self::Failed(text),
             _ => Self::Refused(text),
@@ -54,13 +45,11 @@ mod tests {
     fn an_answer_says_what_the_caller_must_do() {
         let text = |status: u16, code: &str| format!("{status} {code} m");
         assert_eq!(S3Error::of(404, "NoSuchKey", "m"), S3Error::Absent);
-        assert_eq!(S3Error::of(416, "InvalidRange", "m"), S3Error::Beyond);
         assert_eq!(S3Error::of(404, "NoSuchBucket", "m"), S3Error::Refused(text(404, "NoSuchBucket")));
         assert_eq!(S3Error::of(403, "AccessDenied", "m"), S3Error::Denied(text(403, "AccessDenied")));
         assert_eq!(S3Error::of(400, "ExpiredToken", "m"), S3Error::Denied(text(400, "ExpiredToken")));
         assert_eq!(S3Error::of(400, "MalformedXML", "m"), S3Error::Refused(text(400, "MalformedXML")));
         assert_eq!(S3Error::of(503, "SlowDown", "m"), S3Error::Failed(text(503, "SlowDown")));
-        assert!(S3Error::of(503, "SlowDown", "").is_passing() && !S3Error::of(403, "", "").is_passing());
         assert_eq!(S3Error::of(400, "x", &"y".repeat(1000)).to_string().chars().count(), "refused: ".len() + 300);
     }
 }

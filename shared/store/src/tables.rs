@@ -259,6 +259,7 @@ const ALLOCS_WITHOUT_ENV: &[&str] = &[
     "scratch_gib",
     "slot",
     "started_at",
+    "tail_switches",
     "timeout_s",
     "unknown_since_at",
     "vcpus",

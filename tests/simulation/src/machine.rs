@@ -225,7 +225,7 @@ impl Machine {
             let Some(process) = self.processes.remove(id) else { continue };
             self.appears.remove(&id.to_string());
             self.core.tell(|| self.name(), || format!("{id} ends: {}", process.cause));
-            let ended = Ended { cause: process.cause, log_tail: None };
+            let ended = ended(process.cause);
             self.end(*id, ended);
         }
         let late: Vec<String> = self.appears.iter().filter(|(_, (at, _))| *at <= now).map(|(h, _)| h.clone()).collect();
@@ -271,7 +271,7 @@ impl Machine {
             return Seen::Gone;
         }
         if self.disk.started.contains_key(&id) {
-            let ended = Ended { cause: EndCause::Lost { why: "its agent was killed".into() }, log_tail: None };
+            let ended = ended(EndCause::Lost { why: "its agent was killed".into() });
             self.end(id, ended.clone());
             return Seen::Ended(ended);
         }
@@ -288,7 +288,7 @@ impl Machine {
         let now = self.core.now();
         if self.cannot_start(now, id) || self.protocol.refuses.told().is_some() {
             // The agent waits for a while and gives the alloc up. Here it gives up at once.
-            let ended = Ended { cause: EndCause::NotStarted { why: "the disk is full".into() }, log_tail: None };
+            let ended = ended(EndCause::NotStarted { why: "the disk is full".into() });
             self.disk.started.insert(id, (order.clone(), self.boot));
             self.end(id, ended.clone());
             self.protocol.observe(id, Seen::Ended(ended));
@@ -361,10 +361,7 @@ impl Machine {
         }
         let seen = match self.look(id) {
             Seen::Pending => {
-                let ended = Ended {
-                    cause: EndCause::Stopped { why: "before it was started".into(), code: None },
-                    log_tail: None,
-                };
+                let ended = ended(EndCause::Stopped { why: "before it was started".into(), code: None });
                 self.disk.started.insert(id, (order.clone(), self.boot));
                 self.end(id, ended.clone());
                 Seen::Ended(ended)
@@ -499,6 +496,11 @@ impl Machine {
         }
         durable
     }
+}
+
+/// An end without output.
+fn ended(cause: EndCause) -> Ended {
+    Ended { cause, log_tail: None, tail_switches: Default::default() }
 }
 
 fn identity(instance_id: &str) -> Identity {

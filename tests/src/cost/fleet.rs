@@ -252,7 +252,8 @@ impl Fleet {
             Due::Ends(id, alloc) => {
                 self.with(id, async |f, id, node| {
                     let log_tail = Some("x".repeat(model::wire::MAX_LOG_TAIL_BYTES));
-                    let ended = Ended { cause: model::EndCause::Exited { code: 0 }, log_tail };
+                    let cause = model::EndCause::Exited { code: 0 };
+                    let ended = Ended { cause, log_tail, tail_switches: Default::default() };
                     node.protocol.observe(alloc, Seen::Ended(ended));
                     f.report(id, node).await;
                 })

@@ -3,7 +3,7 @@
 use super::{Local, json as as_json, text, until};
 use crate::second_opinions::{Emulator, free_port};
 use crate::world::{credentials, s3_client};
-use model::stored::S3Place;
+use model::stored::{END, PIECE_BYTES, S3Place};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -30,15 +30,18 @@ fn make_bucket(s3: &str) {
     assert!(made.status().is_success(), "{}", made.status());
 }
 
-/// The stored output of the job's only alloc; `None` if it is not there.
+/// The stored output of the job's only alloc; `None` if not all of it is there.
 fn stored(s3: &str, job: &str) -> Option<Vec<u8>> {
-    let place: S3Place = format!("s3://{BUCKET}/out/local/{job}/0-0.log").parse().unwrap();
+    let place: S3Place = format!("s3://{BUCKET}/out/local/{job}/0-0").parse().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let mut object = s3_client(s3, "us-east-1", credentials()).open(&place, s3::From::Byte(0)).await.ok()?;
-        let mut all = Vec::new();
-        while let Some(bytes) = object.chunk().await.unwrap() {
+        let (client, mut all) = (s3_client(s3, "us-east-1", credentials()), Vec::new());
+        for no in 0.. {
+            let (head, bytes) = client.get(&place.piece(no), PIECE_BYTES).await.ok()?;
             all.extend(bytes);
+            if head.then.as_deref() == Some(END) {
+                break;
+            }
         }
         Some(all)
     })
@@ -69,7 +72,7 @@ fn the_whole_output_is_in_s3_and_is_read_there() {
     let moto = Emulator::moto();
     make_bucket(&moto.url);
     let local = start(&moto.url);
-    // 14 MB: two parts.
+    // 14 MB: two pieces.
     let (job, printed) = (print_numbers(&local, 2_000_000), numbers(2_000_000));
     let stored = until("the object", 60, || stored(&moto.url, &job));
     assert!(stored == printed, "{} bytes", stored.len());
@@ -79,7 +82,7 @@ fn the_whole_output_is_in_s3_and_is_read_there() {
     let last = local.nodekeeper(&["logs", &job, "--tail", "2"]);
     assert_eq!(String::from_utf8_lossy(&last.stdout), "1999999\n2000000\n");
     let shown = text(&local.nodekeeper(&["job", &job]));
-    assert!(shown.contains(&format!("s3://{BUCKET}/out/local/{job}/0-0.log")), "{shown}");
+    assert!(shown.contains(&format!("s3://{BUCKET}/out/local/{job}/0-0")), "{shown}");
     // The place is the alloc's own: a later policy does not change it.
     let mut policy = as_json(&local, &["policy", "show", "--json"]);
     policy["output"] = json!({});

@@ -1,57 +1,46 @@
 //! Outputs in S3, in the account that checks signatures and permissions.
 
 use crate::account::{Account, CLUSTER};
-use model::stored::S3Place;
-use s3::{From, S3, S3Error};
+use model::stored::{BOTH, END, PIECE_BYTES, S3Place, STREAMS_HEADER, THEN_HEADER};
+use s3::{Head, S3Error};
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::sync::Arc;
 
-/// Reads an object to its end.
-async fn read(s3: &S3, place: &S3Place) -> Result<Vec<u8>, S3Error> {
-    let (mut object, mut all) = (s3.open(place, From::Byte(0)).await?, Vec::new());
-    while let Some(bytes) = object.chunk().await? {
-        all.extend(bytes);
-    }
-    Ok(all)
-}
-
-/// A file of several parts is stored and read, only by who may.
+/// A piece with its metadata is stored and read, only by who may.
 #[tokio::test]
 async fn nodes_store_the_outputs_of_their_cluster_and_people_read_them() {
     let account = Account::new(&CLUSTER.parse().unwrap()).await;
-    let bytes: Vec<u8> = (0..1_500_000u32).flat_map(|n| format!("{n}\n").into_bytes()).collect();
-    let mut file = tempfile::tempfile().unwrap();
-    file.write_all(&bytes).unwrap();
-    let (file, size) = (Arc::new(file), bytes.len() as u64);
+    let bytes: Vec<u8> = (0..PIECE_BYTES).map(|n| b'a' + (n % 26) as u8).collect();
     let place = |text: &str| text.parse::<S3Place>().unwrap();
     let [node, submitter, operator, reader] =
         ["NodeRole", "SubmitterPolicy", "OperatorPolicy", "ReaderPolicy"].map(|who| account.s3(&account.role(who)));
-    let output = place("s3://demo-logs/nodes/demo/01JD0000000000000000000000/0-0.log");
-    assert_eq!(read(&account.s3(&Account::owner()), &output).await, Err(S3Error::Absent));
-    node.store(&output, &file, size).await.unwrap();
+    let output = place("s3://demo-logs/nodes/demo/01JD0000000000000000000000/0-0").piece(0);
+    assert_eq!(account.s3(&Account::owner()).get(&output, PIECE_BYTES).await, Err(S3Error::Absent));
+    assert_eq!(account.s3(&Account::owner()).head(&output).await, Err(S3Error::Absent));
+    // The second time it is larger.
+    let metadata = [(THEN_HEADER, END), (STREAMS_HEADER, BOTH)];
+    node.put(&output, bytes[..10].to_vec(), &[]).await.unwrap();
+    node.put(&output, bytes.clone(), &metadata).await.unwrap();
     refused_nothing_of(&account);
+    let head = Head { bytes: PIECE_BYTES, then: Some(END.to_owned()), streams: Some(BOTH.to_owned()) };
     for person in [&submitter, &operator] {
-        assert!(read(person, &output).await.unwrap() == bytes);
-        let last = person.open(&output, From::Last(10)).await.unwrap();
-        assert_eq!(last.offset, size - 10);
-        let end = person.open(&output, From::Byte(size)).await.unwrap().chunk().await.unwrap();
-        assert_eq!(end, None, "nothing is left there");
+        assert_eq!(person.head(&output).await, Ok(head.clone()));
+        assert!(person.get(&output, PIECE_BYTES).await.unwrap() == (head.clone(), bytes.clone()));
+        assert!(matches!(person.get(&output, 10).await, Err(S3Error::Refused(_))), "it is larger than that");
     }
-    let empty = place("s3://demo-logs/nodes/demo/01JD0000000000000000000000/1-0.log");
-    node.store(&empty, &file, 0).await.unwrap();
-    assert_eq!(read(&operator, &empty).await, Ok(Vec::new()));
+    let empty = place("s3://demo-logs/nodes/demo/01JD0000000000000000000000/1-0").piece(0);
+    node.put(&empty, Vec::new(), &metadata).await.unwrap();
+    assert_eq!(operator.get(&empty, PIECE_BYTES).await.map(|(head, bytes)| (head.bytes, bytes)), Ok((0, Vec::new())));
     refused_nothing_of(&account);
     let denied = |result: Result<(), S3Error>| assert!(matches!(result, Err(S3Error::Denied(_))), "{result:?}");
-    for other in ["s3://demo-logs/nodes/other/0-0.log", "s3://demo-logs/x.log", "s3://other-logs/nodes/demo/0-0.log"] {
-        denied(node.store(&place(other), &file, 10).await);
-        denied(node.store(&place(other), &file, size).await);
-        denied(read(&operator, &place(other)).await.map(drop));
+    for other in ["s3://demo-logs/nodes/other/0-0", "s3://demo-logs/x", "s3://other-logs/nodes/demo/0-0"] {
+        let other = place(other).piece(0);
+        denied(node.put(&other, bytes[..10].to_vec(), &[]).await);
+        denied(operator.get(&other, 10).await.map(drop));
     }
-    denied(read(&node, &output).await.map(drop));
-    denied(read(&reader, &output).await.map(drop));
-    denied(submitter.store(&output, &file, 10).await);
-    denied(operator.store(&output, &file, 10).await);
+    denied(node.get(&output, PIECE_BYTES).await.map(drop));
+    denied(reader.get(&output, PIECE_BYTES).await.map(drop));
+    denied(submitter.put(&output, bytes[..10].to_vec(), &[]).await);
+    denied(operator.put(&output, bytes[..10].to_vec(), &[]).await);
 }
 
 fn refused_nothing_of(account: &Account) {

@@ -221,6 +221,7 @@ async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, hap
     let mut context = Context {
         screen,
         colours: false,
+        err_screen: Screen::Pipe,
         connect: Box::new(move || {
             let cluster = cluster.clone();
             Box::pin(async move { Ok(cluster) })

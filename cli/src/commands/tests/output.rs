@@ -1,11 +1,12 @@
 //! `logs`, and the output of `run`: read from a node, from the row of the alloc, or not to be had.
 
 use super::*;
+use crate::commands::output_stream::MISSING;
 use crate::commands::run::run_with;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::ids::AllocId;
-use model::output::{Piece, Then};
+use model::output::{Piece, Switches, Then};
 use model::wire::MAX_LOG_TAIL_BYTES;
 use model::{JobSet, Life};
 use std::collections::BTreeSet;
@@ -21,12 +22,14 @@ pub(super) struct FakeNode {
     has: Option<usize>,
     /// The most bytes in a piece.
     most: usize,
+    /// Which bytes are standard error.
+    switches: Switches,
 }
 
 impl FakeNode {
     pub(super) fn new(world: &World, output: &str) -> Self {
         let (output, ended) = (Mutex::new(output.to_owned()), Mutex::new(false));
-        Self { store: world.store().clone(), output, ended, has: Some(0), most: 50_000 }
+        Self { store: world.store().clone(), output, ended, has: Some(0), most: 50_000, switches: Switches::default() }
     }
 
     /// A node whose alloc has ended.
@@ -77,6 +80,7 @@ impl FakeNode {
                     no,
                     offset: from as u64,
                     data: BASE64_STANDARD.encode(data),
+                    switches: self.switches.part(from as u64, 0),
                     bytes: data.len() as u64,
                     size: output.len() as u64,
                     then,
@@ -129,6 +133,7 @@ async fn print(world: &World, line: &[&str], out: &Printed, err: &Printed) -> an
     let mut context = Context {
         screen: world.screen,
         colours: false,
+        err_screen: Screen::Pipe,
         connect: Box::new(move || {
             let cluster = cluster.clone();
             Box::pin(async move { Ok(cluster) })
@@ -262,12 +267,19 @@ async fn without_its_node_the_end_of_the_output_is_printed_and_a_note() {
     let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
     end(&world, &placed, &alloc, &long()).await;
     let said = world.run(&["logs", &id(1)]).await;
-    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, tail.as_str()));
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), tail.as_str()));
     assert!(
         said.err.contains(" is no more\n") && said.err.contains("the last 8192 bytes of the output"),
         "{}",
         said.err
     );
+    // Its last lines are all here.
+    let said = world.run(&["logs", &id(1), "--tail", "2"]).await;
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, "line 19998\nline 19999\n"));
+    // Who follows it gets no end without its beginning.
+    let said = world.run(&["logs", "--follow", &id(1)]).await;
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), ""));
+    assert!(said.err.contains("prints the last 8192 bytes of it"), "{}", said.err);
     // The node does not have it any more, or only its end.
     let (world, _) = ended(&long()).await;
     let node = FakeNode { has: None, ..FakeNode::ended(&world, &long()) };
@@ -275,7 +287,8 @@ async fn without_its_node_the_end_of_the_output_is_printed_and_a_note() {
     assert!(said.out == tail && said.err.contains("its node does not have it"), "{}", said.err);
     let node = FakeNode { has: Some(100_000), ..FakeNode::ended(&world, &long()) };
     let said = node.answering(world.run(&["logs", &id(1)])).await;
-    assert!(said.out == long()[100_000..] && said.err.contains("the first 100000 bytes"), "{}", said.err);
+    assert!(said.out == tail && said.err.contains("its node sends it from byte 100000 on"), "{}", said.err);
+    assert_eq!(said.result.unwrap(), Outcome::Code(MISSING));
 }
 
 #[tokio::test]
@@ -299,7 +312,7 @@ async fn somebody_who_may_only_read_gets_the_end_of_the_output_and_a_note() {
     let owner = world.clone();
     world.cluster.store = Watched::denying(world.cluster.dynamo.clone(), Table::Nodes);
     let said = world.run(&["logs", &id(1)]).await;
-    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, tail_of(&long()).as_str()));
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), tail_of(&long()).as_str()));
     assert!(said.err.contains("your permissions do not allow it"), "{}", said.err);
     assert_eq!(readers(&owner).await, 0);
 
@@ -314,8 +327,8 @@ async fn somebody_who_may_only_read_gets_the_end_of_the_output_and_a_note() {
     };
     let line = ["logs", "-f", &id(1)];
     let (result, ()) = tokio::join!(print(&world, &line, &out, &err), happens);
-    assert_eq!((result.unwrap(), out.text()), (Outcome::Done, tail_of(&long())));
-    assert!(err.text().contains("the last 8192 bytes"), "{}", err.text());
+    assert_eq!((result.unwrap(), out.text()), (Outcome::Code(MISSING), String::new()));
+    assert!(err.text().contains("prints the last 8192 bytes of it"), "{}", err.text());
 }
 
 #[tokio::test]
@@ -344,6 +357,84 @@ async fn a_run_prints_lines_as_they_come_and_ends_as_its_command() {
     assert_eq!((result.unwrap(), err.text().as_str()), (Outcome::Done, ""));
     assert!(out.text() == format!("one\n{}", long()), "{}", out.text().len());
     assert_eq!(readers(&world).await, 0);
+}
+
+/// A run whose alloc is placed on the node and ends as `ends` says, and what it printed on both streams.
+async fn run_of(
+    node: &FakeNode,
+    world: &World,
+    ends: impl AsyncFnOnce(&Job, &Alloc, &Printed),
+) -> (u8, String, String) {
+    let record = world.put_node(&fixtures::ready(0)).await;
+    let (out, err) = (Printed::default(), Printed::default());
+    let happens = async {
+        let job = loop {
+            if let Some(job) = world.store().jobs().await.unwrap().pop() {
+                break job;
+            }
+        };
+        let alloc_id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+        let alloc = Alloc::place(alloc_id, &job, &record, at(1000)).unwrap();
+        let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
+        let placed = job.with_placed(&[alloc.id()]).unwrap();
+        let placed = world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
+        ends(&placed, &alloc, &out).await;
+    };
+    let line = ["run", "--quiet", "--", "work"];
+    let (result, ()) = node.answering(async { tokio::join!(print(world, &line, &out, &err), happens) }).await;
+    let code = match result.unwrap() {
+        Outcome::Code(code) => code,
+        outcome => u8::from(outcome == Outcome::Failed),
+    };
+    (code, out.text(), err.text())
+}
+
+#[tokio::test]
+async fn a_run_whose_output_breaks_off_prints_nothing_behind_the_gap_and_has_a_code_of_its_own() {
+    let mut world = World::with_policy().await;
+    world.tick = Span::from_s(4);
+    // The node sends no more than this, and its row has only the end.
+    let node = FakeNode::new(&world, &long()[..30_000]);
+    let (code, out, err) = run_of(&node, &world, async |job, alloc, out| {
+        out.until("line 2000\n", &world).await;
+        end(&world, job, alloc, &long()).await;
+    })
+    .await;
+    assert_eq!(code, MISSING, "{err}");
+    assert!(out == long()[..30_000], "{} bytes", out.len());
+    assert!(err.contains("after byte 30000 is missing: "), "{err}");
+}
+
+#[tokio::test]
+async fn the_streams_of_a_run_stay_apart_and_logs_prints_both_or_one() {
+    let world = World::with_policy().await;
+    let text = "out 1\nerr 1\nerr 2\nout 2\n";
+    let switches = Switches::new(vec![6, 18]);
+    // More than its row has, and a piece that ends within each stream.
+    let rest = "more\n".repeat(1800);
+    let all = text.to_owned() + &rest;
+    let node = FakeNode { switches: switches.clone(), most: 10, ..FakeNode::new(&world, &all) };
+    let (code, out, err) = run_of(&node, &world, async |job, alloc, _| {
+        *node.ended.lock().unwrap() = true;
+        end(&world, job, alloc, &all).await;
+    })
+    .await;
+    assert_eq!((code, err.as_str()), (0, "err 1\nerr 2\n"));
+    assert!(out == format!("out 1\nout 2\n{rest}"), "{}", out.len());
+    // A short output in its row, and a long one from its node.
+    let (world, alloc) = ended(text).await;
+    let row = world.store().alloc(alloc.id()).await.unwrap().unwrap();
+    world.store().write(Some(&row), &Alloc { tail_switches: switches, ..row.clone() }, Vec::new()).await.unwrap();
+    for (options, expected) in [
+        (&[][..], text),
+        (&["--stderr"], "err 1\nerr 2\n"),
+        (&["--stdout"], "out 1\nout 2\n"),
+        (&["--stderr", "-n", "1"], "err 2\n"),
+        (&["-n", "2"], "err 2\nout 2\n"),
+    ] {
+        let said = world.run(&[&["logs", &id(1)][..], options].concat()).await;
+        assert_eq!(said.out, expected, "{options:?}");
+    }
 }
 
 #[tokio::test]

@@ -108,7 +108,7 @@ async fn put_stored(world: &World, s3: &stored::FakeS3) -> String {
     let placed = job.with_placed(&[alloc.id()]).unwrap();
     world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
     world.store().write(None, &alloc, Vec::new()).await.unwrap();
-    s3.put("3.log", b"stored");
+    s3.put("3.log", b"stored", model::stored::END);
     job.summary.job_id.to_string()
 }
 

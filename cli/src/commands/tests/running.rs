@@ -13,6 +13,7 @@ async fn ran(world: &World, line: &[&str], says: Vec<Heard>, happens: impl Futur
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut context = Context {
         colours: false,
+        err_screen: Screen::Pipe,
         screen: world.screen,
         connect: Box::new(move || {
             let cluster = cluster.clone();
@@ -44,7 +45,8 @@ async fn end_as(world: &World, cause: EndCause, printed: &str) {
     let alloc = Alloc::place(id, &job, &fixtures::ready(0), at(1000)).unwrap();
     let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
     let placed = world.store().write(Some(&job), &job.with_placed(&[id]).unwrap(), Vec::new()).await.unwrap();
-    let ending = model::Ending { cause, log_tail: Some(printed.to_owned()).filter(|t| !t.is_empty()) };
+    let log_tail = Some(printed.to_owned()).filter(|t| !t.is_empty());
+    let ending = model::Ending { log_tail, ..model::Ending::new(cause) };
     world.store().write(Some(&alloc), &alloc.end(&ending, Span::from_s(9), at(1001)), Vec::new()).await.unwrap();
     let after = placed.after_end(&alloc.summary, &ending, &[], JobSet::Leaves, Span::from_s(9).into(), at(1001));
     world.store().write(Some(&placed), &after, Vec::new()).await.unwrap();
@@ -102,6 +104,18 @@ async fn a_no_lets_the_job_go_on_and_a_second_interrupt_leaves_it() {
     assert_eq!(said.err.matches("Cancel the job?").count(), 2, "{}", said.err);
     assert_eq!(said.err.matches(" goes on").count(), 4, "told twice, and in both questions: {}", said.err);
     assert_eq!(world.store().jobs().await.unwrap()[0].summary.state, JobState::Queued);
+}
+
+#[tokio::test]
+async fn an_input_is_passed_on_with_the_job_or_refused() {
+    let world = World::with_policy().await;
+    world.run_with(&["submit", "--stdin", "--", "bash"], "exit 4\n").await.result.unwrap();
+    let job = &world.store().jobs().await.unwrap()[0];
+    assert_eq!(job.work.env.get(model::INPUT_VARIABLE).map(String::as_str), Some("ZXhpdCA0Cg=="));
+    let error = world.run_with(&["submit", "--stdin", "--", "bash"], &"x".repeat(12_289)).await.error();
+    assert!(error.contains("more than 12288 bytes: pass it by a file or a URL"), "{error}");
+    assert_eq!(world.store().jobs().await.unwrap().len(), 1);
+    assert!(world.run_with(&["submit", "--stdin", "--", "cat"], &"x".repeat(12_000)).await.result.is_ok());
 }
 
 #[tokio::test]

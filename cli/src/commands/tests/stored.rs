@@ -2,14 +2,16 @@
 
 use super::output::{FakeNode, ended, long, readers, tail_of};
 use super::*;
+use crate::commands::output_stream::MISSING;
 use aws_credential_types::provider::SharedCredentialsProvider;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
+use axum::http::Method;
 use axum::response::Response;
 use axum::routing::get;
 use futures::StreamExt;
+use model::stored::{BOTH, END, MORE, OUT, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
 use std::time::{Duration, SystemTime};
 
 /// S3 as an operator sees it, with the bucket `logs`.
@@ -19,7 +21,9 @@ pub(super) struct FakeS3(Arc<Mutex<Objects>>);
 #[derive(Default)]
 struct Objects {
     objects: BTreeMap<String, Vec<u8>>,
-    /// The range of each call; empty for all of an object.
+    /// The metadata of each piece: what comes after it.
+    then: BTreeMap<String, &'static str>,
+    /// The method and the key of each call.
     asked: Vec<String>,
     /// How many of the next answers break off in their middle.
     breaks: u32,
@@ -53,8 +57,21 @@ impl FakeS3 {
         client(&url)
     }
 
-    pub(super) fn put(&self, key: &str, bytes: &[u8]) {
-        self.0.lock().unwrap().objects.insert(key.to_owned(), bytes.to_vec());
+    /// Stores the bytes of an output as its pieces, or the beginning of one.
+    pub(super) fn put(&self, key: &str, bytes: &[u8], then: &'static str) {
+        let mut s3 = self.0.lock().unwrap();
+        let pieces: Vec<&[u8]> =
+            if bytes.is_empty() { vec![bytes] } else { bytes.chunks(PIECE_BYTES as usize).collect() };
+        let count = pieces.len();
+        for (no, piece) in pieces.into_iter().enumerate() {
+            let key = format!("{key}/{no:06}.log");
+            s3.objects.insert(key.clone(), piece.to_vec());
+            s3.then.insert(key, if no + 1 == count { then } else { MORE });
+        }
+    }
+
+    fn put_switches(&self, list: &str) {
+        self.0.lock().unwrap().objects.insert(format!("{KEY}/000000.switches"), list.as_bytes().to_vec());
     }
 
     pub(super) fn asked(&self) -> Vec<String> {
@@ -63,10 +80,9 @@ impl FakeS3 {
 }
 
 /// Answers as S3 does.
-async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, headers: HeaderMap) -> Response {
+async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, method: Method) -> Response {
     let mut s3 = s3.0.lock().unwrap();
-    let range = headers.get("range").map_or("", |range| range.to_str().unwrap()).to_owned();
-    s3.asked.push(range.clone());
+    s3.asked.push(format!("{method} {}", key.strip_prefix(KEY).unwrap_or(&key)));
     let refused = |status: u16, code: &str| {
         let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>m</Message></Error>");
         Response::builder().status(status).body(Body::from(body)).unwrap()
@@ -79,23 +95,14 @@ async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, headers: Head
         return refused(503, "SlowDown");
     }
     let Some(all) = s3.objects.get(&key).cloned() else { return refused(404, "NoSuchKey") };
-    let from = match range.strip_prefix("bytes=").and_then(|range| range.split_once('-')) {
-        None => 0,
-        Some(("", last)) => all.len().saturating_sub(last.parse().unwrap()),
-        Some((from, _)) => from.parse().unwrap(),
-    };
-    if !range.is_empty() && from >= all.len() {
-        return refused(416, "InvalidRange");
-    }
-    let mut part = all[from..].to_vec();
-    let response = Response::builder().status(if range.is_empty() { 200 } else { 206 });
-    let response = response.header("content-range", format!("bytes {from}-{}/{}", all.len() - 1, all.len()));
-    let response = response.header("content-length", part.len());
-    if s3.breaks == 0 {
-        return response.body(Body::from(part)).unwrap();
+    let streams = if s3.objects.contains_key(&key.replace(".log", ".switches")) { BOTH } else { OUT };
+    let response = Response::builder().header("content-length", all.len()).header(STREAMS_HEADER, streams);
+    let response = response.header(THEN_HEADER, s3.then.get(&key).copied().unwrap_or(MORE));
+    if s3.breaks == 0 || method == Method::HEAD {
+        return response.body(Body::from(all)).unwrap();
     }
     s3.breaks -= 1;
-    part.truncate(part.len() / 2);
+    let part = all[..all.len() / 2].to_vec();
     let broken = async {
         // What was written so far is sent while the body has nothing.
         tokio::task::yield_now().await;
@@ -105,7 +112,7 @@ async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, headers: Head
     response.body(Body::from_stream(pieces)).unwrap()
 }
 
-const KEY: &str = "lab/1/0-0.log";
+const KEY: &str = "lab/1/0-0";
 
 /// A world with one job that has ended with this output, and is to be stored. Its node is there, and does not answer.
 async fn to_be_stored(output: &str) -> (World, FakeS3) {
@@ -122,16 +129,18 @@ async fn to_be_stored(output: &str) -> (World, FakeS3) {
 #[tokio::test]
 async fn a_stored_output_needs_no_node() {
     let (world, s3) = to_be_stored(&long()).await;
-    s3.put(KEY, long().as_bytes());
+    s3.put(KEY, long().as_bytes(), END);
     let (said, changed) = world.changes(&["logs", &id(1)]).await;
     assert!(said.out == long() && changed.is_empty(), "{} {}", said.out.len(), said.err);
-    assert_eq!((said.err.lines().count(), s3.asked()), (1, vec![String::new()]), "{}", said.err);
+    assert_eq!(
+        (said.err.lines().count(), s3.asked()),
+        (1, ["HEAD /000000.log", "GET /000000.log"].map(str::to_owned).to_vec())
+    );
+    assert_eq!(said.result.unwrap(), Outcome::Done);
     let followed = world.run(&["logs", "-f", &id(1)]).await;
     assert!(followed.out == long() && followed.err.ends_with(" complete\n"), "{}", followed.err);
-    // Only the end of the object is read for its last lines.
-    s3.asked();
     let last = world.run(&["logs", &id(1), "--tail", "2"]).await;
-    assert_eq!((last.out.as_str(), s3.asked()), ("line 19998\nline 19999\n", vec!["bytes=-66336".to_owned()]));
+    assert_eq!(last.out.as_str(), "line 19998\nline 19999\n");
     let all = world.run(&["logs", &id(1), "-n", "30000"]).await;
     assert!(all.out == long(), "{}", all.err);
     assert_eq!(world.run(&["logs", &id(1), "--json"]).await.json()[0]["output_s3"], format!("s3://logs/{KEY}"));
@@ -140,46 +149,74 @@ async fn a_stored_output_needs_no_node() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_is_replaced_where_it_broke_and_not_for_ever() {
+async fn an_output_of_many_pieces_is_found_in_few_calls_and_read_whole_with_its_streams() {
     let (world, s3) = to_be_stored(&long()).await;
-    s3.put(KEY, long().as_bytes());
-    s3.0.lock().unwrap().breaks = 2;
+    let large: Vec<u8> = (0..6 * PIECE_BYTES / 8 + 100).flat_map(|n| format!("{n:07}\n").into_bytes()).collect();
+    s3.put(KEY, &large, END);
+    s3.put_switches("[8,16]");
     let said = world.run(&["logs", &id(1)]).await;
-    assert!(said.out == long(), "{} {}", said.out.len(), said.err);
-    let (all, asked) = (long().len(), s3.asked());
-    assert_eq!(
-        asked,
-        [String::new(), format!("bytes={}-", all / 2), format!("bytes={}-", all / 2 + all.div_ceil(2) / 2)]
-    );
-    // Also where there was no answer yet.
-    s3.0.lock().unwrap().busy = 2;
-    let said = world.run(&["logs", &id(1)]).await;
-    assert!(said.out == long(), "{} {}", said.out.len(), said.err);
+    assert!(said.out.as_bytes() == large, "{} {}", said.out.len(), said.err);
+    let asked = s3.asked();
+    assert!(asked.iter().filter(|call| call.starts_with("HEAD")).count() <= 7, "{asked:?}");
+    let error = world.run(&["logs", &id(1), "--stderr"]).await;
+    assert_eq!(error.out, "0000001\n");
+    s3.asked();
+    let last = world.run(&["logs", &id(1), "--tail", "1"]).await;
+    assert_eq!(last.out.as_bytes(), &large[large.len() - 8..]);
+    assert_eq!(s3.asked().iter().filter(|call| call.starts_with("GET")).count(), 2, "only the end is read");
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_is_replaced_and_not_for_ever() {
+    let (world, s3) = to_be_stored(&long()).await;
+    s3.put(KEY, long().as_bytes(), END);
+    for (breaks, busy) in [(2, 0), (0, 2)] {
+        (s3.0.lock().unwrap().breaks, s3.0.lock().unwrap().busy) = (breaks, busy);
+        let said = world.run(&["logs", &id(1)]).await;
+        assert!(said.out == long(), "{} {}", said.out.len(), said.err);
+    }
     s3.0.lock().unwrap().breaks = 9;
     let said = world.run(&["logs", &id(1)]).await;
-    assert!(long().starts_with(&said.out) && said.out.len() > all / 2, "{}", said.out.len());
-    assert!(said.err.contains(&format!("after byte {} is missing: ", said.out.len())), "{}", said.err);
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), ""));
+    assert!(said.err.contains("after byte 0 is missing: "), "{}", said.err);
 }
 
 #[tokio::test]
 async fn an_output_that_is_not_stored_yet_comes_from_its_node_or_is_told_to_be_absent() {
     let (mut world, s3) = to_be_stored(&long()).await;
     world.tick = Span::ZERO;
-    let said = FakeNode::ended(&world, &long()).answering(world.run(&["logs", &id(1)])).await;
-    assert!(said.out == long() && !said.err.contains("s3://"), "{}", said.err);
+    // Also if a part is stored already.
+    for stored in [0, 100] {
+        if stored > 0 {
+            s3.put(KEY, &long().as_bytes()[..stored], MORE);
+        }
+        let said = FakeNode::ended(&world, &long()).answering(world.run(&["logs", &id(1)])).await;
+        assert!(said.out == long() && !said.err.contains("s3://"), "{}", said.err);
+    }
+    s3.0.lock().unwrap().objects.clear();
     world.tick = Span::from_s(60);
     let said = world.run(&["logs", &id(1)]).await;
-    assert!(
-        said.out == tail_of(&long()) && said.err.contains(&format!("s3://logs/{KEY} is not there: ")),
-        "{}",
-        said.err
-    );
+    let place = format!("s3://logs/{KEY} is not there: ");
+    assert!(said.out == tail_of(&long()) && said.err.contains(&place), "{}", said.err);
     s3.0.lock().unwrap().denies = true;
     let said = world.run(&["logs", &id(1)]).await;
     assert!(said.out == tail_of(&long()) && said.err.contains("your permissions do not allow it"), "{}", said.err);
     world.cluster.outputs = nothing();
     let said = world.run(&["logs", &id(1)]).await;
     assert!(said.out == tail_of(&long()) && said.err.contains("cannot be read: no usable answer"), "{}", said.err);
+}
+
+/// Its instance ended while its command ran.
+#[tokio::test]
+async fn what_was_stored_of_an_output_that_broke_off_is_printed_and_up_to_where_it_is_whole() {
+    let (world, s3) = to_be_stored(&long()).await;
+    s3.put(KEY, &long().as_bytes()[..100_000], MORE);
+    for line in [&["logs", &id(1)][..], &["logs", "--follow", &id(1)]] {
+        let said = world.run(line).await;
+        assert_eq!(said.result.unwrap(), Outcome::Code(MISSING), "{line:?}");
+        assert!(said.out == long()[..100_000], "{line:?} {}", said.out.len());
+        assert!(said.err.contains("after byte 100000 is missing: its node stored it up to there"), "{}", said.err);
+    }
 }
 
 /// The node goes away after it has sent a part, and has stored all before.
@@ -189,16 +226,16 @@ async fn the_rest_that_the_node_does_not_send_is_read_where_it_is_stored() {
     world.tick = Span::from_s(4);
     let node = FakeNode::new(&world, &long()[..30_000]);
     let stored = async {
-        while !s3.asked().iter().any(String::is_empty) {
+        while !s3.asked().iter().any(|call| call.starts_with("HEAD")) {
             tokio::task::yield_now().await;
         }
-        s3.put(KEY, long().as_bytes());
+        s3.put(KEY, long().as_bytes(), END);
     };
     let id = id(1);
     let line = ["logs", "-f", &id];
     let (said, ()) = node.answering(async { tokio::join!(world.run(&line), stored) }).await;
     assert!(said.out == long(), "{} {}", said.out.len(), said.err);
-    assert_eq!(s3.asked(), ["bytes=30000-"]);
+    assert_eq!(said.result.unwrap(), Outcome::Done);
 }
 
 #[tokio::test]

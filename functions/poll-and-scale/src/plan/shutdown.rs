@@ -2,7 +2,7 @@
 //!
 //! | node | may be shut down |
 //! | --- | --- |
-//! | has live allocs, or is not silent and its agent says busy | never, except at a drain's deadline |
+//! | has live allocs, or is not silent and its agent says busy or somebody reads an output there | never, except at a drain's deadline |
 //! | intent `hold` | never |
 //! | intent `drain` | as soon as idle |
 //! | size no longer in the policy | as soon as idle |
@@ -96,13 +96,13 @@ fn surplus(view: &View<'_>, needs: &Needs) -> NodeSet {
     idle.iter().take(most).chain(outgrown).map(|l| l.node_id).collect()
 }
 
-/// Whether the node has no live alloc and its agent does not say busy. The agent's busy flag no longer counts once the
-/// node is disconnected or down and its lease has expired. While a brake holds, the status stays as it was, so the last
-/// busy flag still counts.
+/// Whether the node has no live alloc, its agent does not say busy, and nobody reads an output there: a reader who is gone
+/// counts until the follow is over. The agent's busy flag and readers no longer count once the node is disconnected or down
+/// and its lease has expired. While a brake holds, the status stays as it was, so they still count.
 fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     let silent =
         |c: &Contact| matches!(c.status, NodeStatus::Disconnected | NodeStatus::Down) && c.lease_expires_at < now;
-    life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && !silent(c))
+    life.allocs.is_empty() && !record.contact().is_some_and(|c| (c.busy || life.is_read(now)) && !silent(c))
 }
 
 /// Whether this plan shuts the node down as soon as the node is idle, even if a job needs it. Such a node gives no room to
@@ -195,7 +195,8 @@ fn in_use(
         shut_down(plan, life, Because::NotNeeded, reason);
     } else if !idle {
         count_idle(plan, life, contact, Seen::Needed);
-        return contact.busy.then_some(Reason::AgentSaysBusy {});
+        let is_read = life.is_read(view.now).then_some(Reason::OutputIsRead {});
+        return if contact.busy { Some(Reason::AgentSaysBusy {}) } else { is_read };
     } else if contact.status == NodeStatus::Down {
         return down(view, plan, life, contact);
     } else if stuck_syncing(view, record) {

@@ -5,8 +5,17 @@
 
 use super::{Contact, Life, NodeRecord, NodeState};
 use crate::ids::NodeId;
+use crate::output::FOLLOW_LASTS;
 use crate::time::Time;
 use crate::words::{Intent, NodeStateName, NodeStatus};
+
+impl Life {
+    /// Whether somebody reads the output of an alloc of this node now. A follow that lasts longer than one can last is not
+    /// believed.
+    pub fn is_read(&self, now: Time) -> bool {
+        self.follows.iter().any(|follow| follow.until_at > now && follow.until_at <= now + FOLLOW_LASTS)
+    }
+}
 
 impl NodeRecord {
     /// The name of the state.

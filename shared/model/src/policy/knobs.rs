@@ -274,7 +274,7 @@ pub const KNOBS: &[Knob] = &[
         "output.s3",
         Kind::S3Prefix,
         "null",
-        "where nodes store the whole output of each alloc after its end; not set: nowhere; the nodes' role must allow it (the parameter OutputS3 of the stack)",
+        "where nodes store the whole output of each alloc, in pieces while it runs; not set: nowhere; the nodes' role must allow it (the parameter OutputS3 of the stack)",
     ),
     knob(
         "watchdog.multiplier",

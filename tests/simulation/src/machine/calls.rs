@@ -127,6 +127,7 @@ impl Machine {
                     client: model::ClientStatus::Complete,
                     cause: Some(model::EndCause::Exited { code: 0 }),
                     log_tail: None,
+                    tail_switches: Default::default(),
                 };
                 report.allocs.push(lie);
             }

@@ -1,0 +1,268 @@
+//! What a command prints: two pipes, and the thread that writes what comes out of them to the disk.
+//!
+//! Guarantees: the command cannot truncate, replace or seek in what it has printed, also if it opens `/dev/stderr` or
+//! `/dev/stdout` again; what it printed before it ended is on disk when [`Capture::finish`] returns; a slow disk makes the
+//! command wait, and loses nothing.
+//! Does not: wait for ever for a disk that takes nothing: after [`PATIENCE`] the output is given up, and so is the alloc. What
+//! is in the pipes when the supervisor is killed is lost.
+//! The order of standard output and standard error is that in which the bytes were found in the pipes.
+
+use crate::isolation::JobUser;
+use crate::outputs::OutputFiles;
+use model::output::Stream;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, pipe};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, fchown};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the disk may take nothing before the output is given up.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The same after the command has ended: nobody prints any more, and the alloc waits for its end.
+const PATIENCE_AT_END: Duration = Duration::from_secs(60);
+
+/// The wait before the disk is tried again.
+const AGAIN_MS: u16 = 500;
+
+/// How much is read at a time. A pipe holds as much.
+const CHUNK: usize = 64 << 10;
+
+/// The capture as the supervisor sees it.
+#[derive(Debug)]
+pub struct Capture {
+    /// `None` once it was waited for.
+    thread: Option<JoinHandle<()>>,
+    /// Closed when the command has ended.
+    ended: Option<PipeWriter>,
+    given_up: Arc<OnceLock<String>>,
+}
+
+/// The ends of the pipes that the command gets as its standard output and standard error.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Printers {
+    pub out: PipeWriter,
+    pub err: PipeWriter,
+}
+
+impl Capture {
+    /// Makes the pipes, and writes what comes out of them into these files. The pipes are given to the job's user: a command
+    /// that opens `/dev/stderr` opens its pipe again.
+    pub fn start(files: &OutputFiles, user: Option<&JobUser>) -> io::Result<(Self, Printers)> {
+        let (out, out_writer) = pipe()?;
+        let (err, err_writer) = pipe()?;
+        let (told, ended) = pipe()?;
+        if let Some(user) = user {
+            for pipe in [&out_writer, &err_writer] {
+                fchown(pipe, Some(user.uid), Some(user.gid))?;
+            }
+        }
+        let given_up = Arc::default();
+        let writer = Writer { files: Files::create(files)?, told, given_up: Arc::clone(&given_up) };
+        let thread = std::thread::Builder::new().name("output".to_owned()).spawn(move || run(writer, out, err))?;
+        let capture = Self { thread: Some(thread), ended: Some(ended), given_up };
+        Ok((capture, Printers { out: out_writer, err: err_writer }))
+    }
+
+    /// Why the output was given up; `None` if it was not.
+    pub fn given_up(&self) -> Option<String> {
+        self.given_up.get().cloned()
+    }
+
+    /// Writes what is left in the pipes. Call this when no process of the command runs: whoever has a pipe open after that is
+    /// not waited for. Returns why output was lost; `None` if all is on disk.
+    pub async fn finish(&mut self) -> Option<String> {
+        drop(self.ended.take());
+        if let Some(thread) = self.thread.take()
+            && !matches!(tokio::task::spawn_blocking(|| thread.join()).await, Ok(Ok(())))
+        {
+            self.given_up.get_or_init(|| "the end of the output is lost: the thread that writes it failed".to_owned());
+        }
+        self.given_up()
+    }
+}
+
+/// Copies from the pipes until the command has ended and they are empty.
+fn run(mut writer: Writer, out: PipeReader, err: PipeReader) {
+    let mut pipes = [(Stream::Out, Some(out)), (Stream::Err, Some(err))];
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        // Looked up before the reads: what was printed before the end is found by the reads after it.
+        let has_ended = writer.wait(&pipes);
+        let mut is_empty = true;
+        for (stream, pipe) in &mut pipes {
+            let Some(reader) = pipe.as_mut().filter(|reader| has_data(reader.as_fd())) else { continue };
+            match reader.read(&mut chunk) {
+                // Nobody has it open any more.
+                Ok(0) => *pipe = None,
+                Ok(n) => {
+                    is_empty = false;
+                    writer.write(*stream, chunk.get(..n).unwrap_or_default());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => is_empty = false,
+                Err(error) => {
+                    writer.give_up(&error);
+                    *pipe = None;
+                }
+            }
+        }
+        if has_ended && is_empty {
+            return;
+        }
+    }
+}
+
+/// Whether a read returns at once.
+fn has_data(pipe: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(pipe, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+struct Writer {
+    files: Files,
+    /// Closed when the command has ended.
+    told: PipeReader,
+    given_up: Arc<OnceLock<String>>,
+}
+
+impl Writer {
+    /// Waits until there is something to do. Returns whether the command has ended.
+    fn wait(&self, pipes: &[(Stream, Option<PipeReader>)]) -> bool {
+        let open = pipes.iter().filter_map(|(_, pipe)| pipe.as_ref().map(AsFd::as_fd));
+        let mut fds: Vec<_> = open.chain([self.told.as_fd()]).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // After a signal the caller looks, finds nothing, and waits again.
+        let _interrupted_is_fine = poll(&mut fds, PollTimeout::NONE);
+        has_data(self.told.as_fd())
+    }
+
+    /// Writes the bytes. While the disk takes nothing, this waits, and so does the command once its pipe is full.
+    fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        let since = Instant::now();
+        let mut left = bytes;
+        while !left.is_empty() && self.given_up.get().is_none() {
+            match self.files.write(stream, left) {
+                Ok(n) => left = left.get(n..).unwrap_or_default(),
+                Err(error) => {
+                    let mut told = [PollFd::new(self.told.as_fd(), PollFlags::POLLIN)];
+                    let has_ended = poll(&mut told, AGAIN_MS).is_ok_and(|ready| ready > 0);
+                    if since.elapsed() > if has_ended { PATIENCE_AT_END } else { PATIENCE } {
+                        self.give_up(&error);
+                    } else if has_ended {
+                        std::thread::sleep(Duration::from_millis(u64::from(AGAIN_MS)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// From now on what the command prints is dropped, so that it can end.
+    fn give_up(&self, error: &io::Error) {
+        let at = self.files.at;
+        if self.given_up.set(format!("its output after byte {at} is lost: it could not be written: {error}")).is_ok() {
+            tracing::error!(%error, at, "the output cannot be written");
+        }
+    }
+}
+
+/// The files of one output while it grows.
+struct Files {
+    output: File,
+    switches: File,
+    /// How many bytes the output has.
+    at: u64,
+    /// How many switches there are.
+    count: usize,
+}
+
+impl Files {
+    fn create(files: &OutputFiles) -> io::Result<Self> {
+        let create = |path| File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+        Ok(Self { output: create(files.output())?, switches: create(files.switches())?, at: 0, count: 0 })
+    }
+
+    /// Writes the beginning of the bytes, and returns how much of it. The switch is on disk before the bytes after it, so
+    /// whoever reads the bytes first finds it.
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize> {
+        if Stream::after(self.count) != stream {
+            let place = OutputFiles::place_of_switch(self.count);
+            self.switches.write_all_at(&self.at.to_le_bytes(), place)?;
+            self.count = self.count.saturating_add(1);
+        }
+        let written = self.output.write_at(bytes, self.at)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.at = self.at.saturating_add(written as u64);
+        Ok(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::output::Switches;
+    use std::process::Command;
+
+    /// What a shell prints, and which of it is standard error.
+    async fn printed(script: &str) -> (Vec<u8>, Switches) {
+        let dir = tempfile::tempdir().unwrap();
+        let files = OutputFiles::at(dir.path().to_owned());
+        let (mut capture, Printers { out, err }) = Capture::start(&files, None).unwrap();
+        let mut command = Command::new("sh");
+        let mut child = command.args(["-c", script]).stdout(out).stderr(err).spawn().unwrap();
+        drop(command);
+        child.wait().unwrap();
+        assert_eq!(capture.finish().await, None);
+        let bytes = std::fs::read(files.output()).unwrap();
+        let switches = files.switches_within(0, bytes.len() as u64).unwrap();
+        (bytes, switches)
+    }
+
+    #[tokio::test]
+    async fn what_a_command_printed_stays_whatever_it_does_with_its_output() {
+        let script = "echo one; echo two > /dev/stdout; : > /dev/stderr; echo three > /dev/stdout; exec 1>&-; sleep 0";
+        assert_eq!(printed(script).await, (b"one\ntwo\nthree\n".to_vec(), Switches::default()));
+    }
+
+    #[tokio::test]
+    async fn both_streams_are_whole_and_apart() {
+        let (bytes, switches) = printed("echo a >&2; seq 1 200000; echo b >&2").await;
+        let of =
+            |stream| switches.split(&bytes).filter(|(s, _)| *s == stream).map(|(_, part)| part).collect::<Vec<_>>();
+        assert_eq!(of(Stream::Err).concat(), b"a\nb\n");
+        let numbers: String = (1..=200_000).map(|n| format!("{n}\n")).collect();
+        assert!(of(Stream::Out).concat() == numbers.as_bytes());
+    }
+
+    #[tokio::test]
+    async fn a_process_that_keeps_the_pipe_open_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = OutputFiles::at(dir.path().to_owned());
+        let (mut capture, Printers { out, err: _held }) = Capture::start(&files, None).unwrap();
+        io::Write::write_all(&mut &out, b"before the end\n").unwrap();
+        assert_eq!(capture.finish().await, None);
+        assert_eq!(std::fs::read(files.output()).unwrap(), b"before the end\n");
+        drop(out);
+    }
+
+    #[test]
+    fn a_full_disk_is_waited_for_and_the_rest_is_written_behind_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = OutputFiles::at(dir.path().to_owned());
+        let mut writing = Files::create(&files).unwrap();
+        writing.write(Stream::Out, b"a").unwrap();
+        let good = std::mem::replace(&mut writing.output, File::options().write(true).open("/dev/full").unwrap());
+        // The switch is written once, however often the bytes after it are tried.
+        for _ in 0..3 {
+            assert_eq!(writing.write(Stream::Err, b"b").unwrap_err().kind(), io::ErrorKind::StorageFull);
+        }
+        writing.output = good;
+        writing.write(Stream::Err, b"b").unwrap();
+        assert_eq!(std::fs::read(files.output()).unwrap(), b"ab");
+        assert_eq!(files.switches_within(0, 2).unwrap(), Switches::new(vec![1]));
+    }
+}

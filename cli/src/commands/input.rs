@@ -1,0 +1,96 @@
+//! The standard input of a job: what `--stdin` passes on.
+//!
+//! Guarantees: an input is passed on whole or refused; without `--stdin`, `run` refuses an input that it would drop.
+//! Does not: pass on what comes after the job was submitted, or wait for an input that nobody asked for: in cron and CI, standard
+//! input may be a pipe that never ends.
+
+use super::{Context, Usage};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use model::{INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES};
+use nix::poll::{PollFd, PollFlags, poll};
+use std::fs::File;
+use std::io::{IsTerminal, Read, Seek};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+
+/// How long the program before the pipe may take to write something.
+const WRITES_WITHIN_MS: u8 = 200;
+
+/// Reads standard input to its end, and makes it the input of this job.
+pub(super) fn pass_on(context: &mut Context<'_>, spec: &mut JobSpec) -> anyhow::Result<()> {
+    let mut input = Vec::new();
+    (&mut *context.input).take(MAX_COMMAND_BYTES as u64).read_to_end(&mut input)?;
+    let most = MAX_COMMAND_BYTES / 4 * 3;
+    if input.len() > most {
+        let why = format!(
+            "standard input is passed on with the job, and has more than {most} bytes: pass it by a file or a URL"
+        );
+        return Err(Usage(why).into());
+    }
+    spec.env.insert(INPUT_VARIABLE.to_owned(), BASE64_STANDARD.encode(input));
+    Ok(())
+}
+
+/// Refuses a standard input that has something to read, in a file or in a pipe. Nothing of it is read.
+#[allow(clippy::disallowed_methods, reason = "whether there is an input can only be seen at standard input itself")]
+pub(super) fn refuse_unread() -> anyhow::Result<()> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Ok(());
+    }
+    // A program without standard input has nothing there.
+    let Ok(file) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return Ok(()) };
+    if has_data(file)? {
+        let why = "standard input has data, and the job would not get it: give --stdin to pass it on, or < /dev/null to \
+                   leave it";
+        return Err(Usage(why.to_owned()).into());
+    }
+    Ok(())
+}
+
+fn has_data(mut file: File) -> std::io::Result<bool> {
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        return Ok(file.stream_position()? < metadata.len());
+    }
+    if !metadata.file_type().is_fifo() {
+        return Ok(false);
+    }
+    // At the end of a pipe only POLLHUP is set.
+    let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, WRITES_WITHIN_MS)?;
+    Ok(fds.iter().any(|fd| fd.revents().is_some_and(|is| is.contains(PollFlags::POLLIN))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Write, pipe};
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn an_input_is_seen_before_it_is_read_and_a_pipe_that_says_nothing_is_not_waited_for() {
+        let of = |fd: OwnedFd| has_data(File::from(fd)).unwrap();
+        let (reader, mut writer) = pipe().unwrap();
+        assert!(!of(reader.try_clone().unwrap().into()), "nobody has written, and the pipe is open");
+        writer.write_all(b"x").unwrap();
+        assert!(of(reader.try_clone().unwrap().into()));
+        drop(writer);
+        assert!(of(reader.try_clone().unwrap().into()));
+        let mut all = Vec::new();
+        (&reader).read_to_end(&mut all).unwrap();
+        assert_eq!(all, b"x", "nothing of it was read");
+        assert!(!of(reader.into()), "it has ended");
+        assert!(!of(File::open("/dev/null").unwrap().into()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("input");
+        for (text, expected) in [("", false), ("exit 4", true)] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(of(File::open(&path).unwrap().into()), expected, "{text:?}");
+        }
+        let mut read = File::open(&path).unwrap();
+        read.read_to_end(&mut all).unwrap();
+        assert!(!of(read.into()), "all of it was read before");
+    }
+}

@@ -1,0 +1,206 @@
+//! Printing bytes of an output: which stream goes where.
+//!
+//! Guarantees: on a terminal nothing in the output is obeyed, elsewhere each byte is printed as it is.
+//! Does not: know where the bytes come from, or whether some are missing.
+
+use super::{Context, Screen, show};
+use model::output::{Stream, Switches};
+use std::io::Write;
+
+/// Where the two streams of a job are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Each to the stream of this command with the same name.
+    Apart,
+    /// Both to standard output, in the order in which they came.
+    Together,
+    /// Only this one, to standard output.
+    Only(Stream),
+}
+
+/// A part of an output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Text {
+    bytes: Vec<u8>,
+    switches: Switches,
+}
+
+impl Text {
+    pub(super) fn new(bytes: &[u8], switches: Switches) -> Self {
+        Self { bytes: bytes.to_vec(), switches }
+    }
+
+    /// Adds what this route prints of a text.
+    pub(super) fn add(&mut self, route: Route, other: &Self) {
+        for (stream, bytes) in other.parts(route) {
+            self.switches.note(self.bytes.len() as u64, stream);
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    fn parts(&self, route: Route) -> impl Iterator<Item = (Stream, &[u8])> {
+        let prints = move |stream: Stream| !matches!(route, Route::Only(only) if only != stream);
+        self.switches.split(&self.bytes).filter(move |(stream, _)| prints(*stream))
+    }
+
+    /// What comes from this byte on.
+    pub(super) fn from(&self, from: u64) -> Self {
+        let bytes = usize::try_from(from).ok().and_then(|from| self.bytes.get(from..)).unwrap_or_default();
+        Self::new(bytes, self.switches.part(from, 0))
+    }
+
+    /// The last lines.
+    pub(super) fn last_lines(&self, lines: usize) -> Self {
+        self.from(begin_of_last(&self.bytes, lines) as u64)
+    }
+
+    /// How many lines it has. The last one may have no end.
+    pub(super) fn lines(&self) -> usize {
+        let ends = self.bytes.iter().filter(|byte| **byte == b'\n').count();
+        ends.saturating_add(usize::from(self.bytes.last().is_some_and(|byte| *byte != b'\n')))
+    }
+}
+
+/// Where the last lines of a text begin.
+fn begin_of_last(text: &[u8], lines: usize) -> usize {
+    let body = text.strip_suffix(b"\n").unwrap_or(text);
+    let ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    match lines.checked_sub(1) {
+        None => text.len(),
+        Some(before) => ends.map(|(at, _)| at.saturating_add(1)).nth(before).unwrap_or(0),
+    }
+}
+
+/// Prints the bytes of one output after the other.
+#[derive(Debug)]
+pub(super) struct Printer {
+    pub(super) route: Route,
+    /// The beginnings of characters whose rest has not come: of standard output, and of standard error.
+    begun: [Vec<u8>; 2],
+}
+
+impl Printer {
+    pub(super) const fn new(route: Route) -> Self {
+        Self { route, begun: [Vec::new(), Vec::new()] }
+    }
+
+    pub(super) fn print(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
+        let route = self.route;
+        for (stream, bytes) in text.parts(route) {
+            let [of_out, of_err] = &mut self.begun;
+            let begun = if stream == Stream::Out { of_out } else { of_err };
+            let (to, screen) = target(context, route, stream);
+            if screen == Screen::Pipe {
+                to.write_all(bytes)?;
+            } else {
+                print_text(to, begun, bytes, screen)?;
+            }
+        }
+        context.err.flush()?;
+        Ok(context.out.flush()?)
+    }
+
+    /// Prints what is left of a character that will not get its rest.
+    pub(super) fn end(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        let [of_out, of_err] = &mut self.begun;
+        for (stream, begun) in [(Stream::Out, of_out), (Stream::Err, of_err)] {
+            let rest = String::from_utf8_lossy(&std::mem::take(begun)).into_owned();
+            let (to, _) = target(context, self.route, stream);
+            write!(to, "{rest}")?;
+            to.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a stream is printed, and whether that is a terminal.
+fn target<'a>(context: &'a mut Context<'_>, route: Route, stream: Stream) -> (&'a mut (dyn Write + Send), Screen) {
+    match (route, stream) {
+        (Route::Apart, Stream::Err) => (&mut *context.err, context.err_screen),
+        _ => (&mut *context.out, context.screen),
+    }
+}
+
+/// Prints bytes as text in which nothing is obeyed.
+fn print_text(to: &mut (dyn Write + Send), part: &mut Vec<u8>, bytes: &[u8], screen: Screen) -> anyhow::Result<()> {
+    part.extend_from_slice(bytes);
+    let text = String::from_utf8_lossy(part).into_owned();
+    // Up to three bytes at the end may be the beginning of a character.
+    let begun = (1..=3).find(|n| begins_character(part, *n)).unwrap_or(0);
+    let whole = if begun > 0 { text.strip_suffix('\u{fffd}').unwrap_or(&text) } else { &text };
+    write!(to, "{}", show::output(whole, screen))?;
+    part.drain(..part.len().saturating_sub(begun));
+    Ok(())
+}
+
+/// Whether the last `n` bytes are the beginning of a character, and not a whole one.
+fn begins_character(bytes: &[u8], n: usize) -> bool {
+    let end = bytes.len().checked_sub(n).and_then(|at| bytes.get(at..)).unwrap_or_default();
+    !end.is_empty() && std::str::from_utf8(end).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::time::Time;
+
+    fn text(text: &[u8]) -> Text {
+        Text::new(text, Switches::default())
+    }
+
+    #[test]
+    fn the_last_lines_of_a_text() {
+        let last = |lines| text(b"one\ntwo\nthree\n").last_lines(lines).bytes;
+        let expected: [&[u8]; 5] = [b"", b"three\n", b"two\nthree\n", b"one\ntwo\nthree\n", b"one\ntwo\nthree\n"];
+        assert_eq!([0, 1, 2, 3, 9].map(last), expected);
+        let short: [&[u8]; 4] = [b"b", b"", b"\n", b"\xff\n"];
+        let of = |bytes: &[u8], lines| text(bytes).last_lines(lines).bytes;
+        assert_eq!([of(b"a\nb", 1), of(b"", 3), of(b"\n", 1), of(b"a\n\xff\n", 1)], short);
+        assert_eq!([&b"a\nb\n"[..], b"a\nb", b"", b"\n"].map(|bytes| text(bytes).lines()), [2, 2, 0, 1]);
+    }
+
+    /// What is printed on standard output and standard error.
+    fn print(route: Route, screen: Screen, pieces: &[Text]) -> (Vec<u8>, Vec<u8>) {
+        let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), &b""[..]);
+        let mut context = Context {
+            screen,
+            err_screen: screen,
+            colours: false,
+            connect: Box::new(|| Box::pin(async { anyhow::bail!("not connected") })),
+            clock: std::sync::Arc::new(|| Time::from_ms(0)),
+            input: &mut input,
+            out: &mut out,
+            err: &mut err,
+        };
+        let mut printer = Printer::new(route);
+        pieces.iter().for_each(|piece| printer.print(&mut context, piece).unwrap());
+        printer.end(&mut context).unwrap();
+        (out, err)
+    }
+
+    #[test]
+    fn a_character_that_comes_in_two_pieces_is_printed_whole() {
+        let euro: [&[u8]; 4] = [b"a\xe2", b"\x82", b"\xac\xff", b"\x1b\xe2"];
+        let euro = euro.map(text);
+        let (printed, _) = print(Route::Apart, Screen::Terminal, &euro);
+        assert_eq!(String::from_utf8(printed).unwrap(), "a€\u{fffd}\\x1b\u{fffd}");
+        assert_eq!(print(Route::Apart, Screen::Pipe, &euro).0, b"a\xe2\x82\xac\xff\x1b\xe2");
+    }
+
+    #[test]
+    fn each_stream_goes_its_own_way() {
+        let mixed = [Text::new(b"o1e1", Switches::new(vec![2])), Text::new(b"e2o2", Switches::new(vec![0, 2]))];
+        let of = |route| print(route, Screen::Pipe, &mixed);
+        assert_eq!(of(Route::Apart), (b"o1o2".to_vec(), b"e1e2".to_vec()));
+        assert_eq!(of(Route::Together), (b"o1e1e2o2".to_vec(), Vec::new()));
+        assert_eq!(of(Route::Only(Stream::Err)), (b"e1e2".to_vec(), Vec::new()));
+        assert_eq!(of(Route::Only(Stream::Out)), (b"o1o2".to_vec(), Vec::new()));
+        // A character of one stream is not torn by the other.
+        let torn = [Text::new(b"\xe2\x82e\xac", Switches::new(vec![2, 3]))];
+        assert_eq!(print(Route::Apart, Screen::Terminal, &torn), ("€".into(), b"e".to_vec()));
+        let mut held = Text::default();
+        mixed.iter().for_each(|piece| held.add(Route::Together, piece));
+        assert_eq!(held, Text::new(b"o1e1e2o2", Switches::new(vec![2, 6])));
+        assert_eq!(held.from(3), Text::new(b"1e2o2", Switches::new(vec![0, 3])));
+    }
+}
