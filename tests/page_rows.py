@@ -45,7 +45,7 @@ class Rows:
             "job_id": job_id, "version": 1, "state": state, "priority": 500, "submitted_at": submitted, "vcpus": 2,
             "memory_mib": 4096, "nodes": 1, "command": ["train", "--part", str(number)], "name": f"train-{number}",
             "timeout_s": 0, "kill_timeout_s": 30, "lost_after_s": 600, "replace": False, "reconcile": "best",
-            "retry_failed": 0, "retry_lost": 3, "copies": 0,
+            "retry_failed": 0, "retry_lost": 3,
         }
         if state == "queued":
             row |= {"queue": f"queued#{number % 8}", "rank": f"0500#{job_id}"}
@@ -91,7 +91,7 @@ def large(environment):
         job_id = ulid(rows.now - 3_600_000 - slot * 100, slot + 1)
         node = rows.node(slot, "ready", [f"{job_id}.0.0"])
         name = "<img src=x onerror=alert(1)>" if slot == 0 else f"train-{slot}"
-        job = rows.job(slot, "placed", name=name, allocs={f"{job_id}.0.0"}, copies=1)
+        job = rows.job(slot, "placed", name=name, allocs={f"{job_id}.0.0"}, tries={"copies": 1})
         running.append(job)
         nodes.append(node)
         allocs.append(rows.alloc(job, node))

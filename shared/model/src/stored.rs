@@ -27,7 +27,7 @@ pub const PREFIX_FORM: &str = "`s3://BUCKET` or `s3://BUCKET/PREFIX`: the bucket
      '.', and the prefix at most 512 letters, digits, '-', '_', '.' or '/'";
 
 /// How many bytes each object of an output has, but for the last.
-pub const PIECE_BYTES: u64 = 8 << 20;
+pub const PIECE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The metadata of a piece that says what comes after it: [`END`] or [`MORE`].
 pub const THEN_HEADER: &str = "x-amz-meta-nodekeeper-then";

@@ -323,7 +323,7 @@ mod tests {
             ": working, ",
             "<title>jobs that wait: at most ",
             "<title>jobs that run: at most ",
-            ">120 min</text>",
+            ">2 h</text>",
             ">the faults stop: everything must end</text>",
             "<title>an operator drains a node</title>",
             "<title>a node is cut off from the network, for up to an hour</title>",
