@@ -7,7 +7,8 @@
 # N.state how the job ended. Exit code 0: all completed. 1: some did not, or nodekeeper could not be asked.
 #
 # The same DIR is the same work: a map.sh that was broken off can be started again. It submits what is missing and
-# waits for the rest. No line runs a second time for that. Another DIR is new work.
+# waits for the rest. No line runs a second time for that, unless all had ended when it was broken off. Another DIR is new
+# work.
 set -eu
 [ $# -ge 2 ] || { echo "map.sh: give a directory and a command: map.sh DIR COMMAND <LINES" >&2; exit 2; }
 dir=$1
@@ -28,8 +29,11 @@ mv "$dir/jobs.new" "$dir/jobs"
 [ -s "$dir/jobs" ] || { echo "map.sh: standard input has no line, so there is nothing to do" >&2; exit 2; }
 
 code=0
-nodekeeper submit --file "$dir/jobs" --wait --json >"$dir/ended" || code=$?
-[ -s "$dir/ended" ] || exit "$code"
+if [ ! -s "$dir/ended" ]; then
+  nodekeeper submit --file "$dir/jobs" --wait --json >"$dir/ended.new" || code=$?
+  [ -s "$dir/ended.new" ] || exit "$code"
+  mv "$dir/ended.new" "$dir/ended"
+fi
 
 jq -r '.[] | "\(.env.MAP_LINE) \(.job_id) \(.state)"' "$dir/ended" | while read -r line id state; do
   echo "$state" >"$dir/$line.state"
