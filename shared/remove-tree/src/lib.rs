@@ -30,7 +30,7 @@ const LIST: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOF
 /// Removes the file or directory at `path`, with everything below it. What does not exist counts as removed. The error names
 /// the first entry that could not be removed; the rest is removed nevertheless.
 ///
-/// It blocks, for a tree of a million files some seconds.
+/// It blocks until the tree is removed: call it where that may take seconds.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let invalid = || io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no name to remove", path.display()));
     let name = CString::new(path.file_name().ok_or_else(invalid)?.as_bytes())?;
