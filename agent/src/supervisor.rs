@@ -5,8 +5,7 @@
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
 //! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; the cause of the end says which of these it was, whatever the command did; what
-//! the node could not do is never a failure of the command; for an alloc without
-//! a command (a demand) nothing is started, and it ends only when it is told to stop. (The exit
+//! the node could not do is never a failure of the command. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
 //! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere `memory` counts what
@@ -102,16 +101,13 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     write_exit_record(&dir, &exit, &reserve).await
 }
 
-/// Runs the command of the alloc to its end. The alloc of a demand has none. The rest of its output is still to be written.
+/// Runs the command of the alloc to its end. The rest of its output is still to be written.
 async fn work(
     task: &AllocTask,
     dir: &AllocDir,
     context: &SupervisorContext,
     term: &mut tokio::signal::unix::Signal,
 ) -> (EndCause, Option<Capture>) {
-    if task.order.command.is_empty() {
-        return (hold(dir, term).await, None);
-    }
     match start_command(task, dir, context) {
         Ok((child, mut capture, process)) => {
             let cause = supervise(task, dir, child, &capture, term).await;
@@ -140,19 +136,6 @@ async fn judge(task: &AllocTask, dir: &AllocDir, cause: EndCause, process: Proce
         }
     };
     other.unwrap_or(cause)
-}
-
-/// Runs nothing until the alloc is told to stop. The control plane knows when the time of a demand is over.
-async fn hold(dir: &AllocDir, term: &mut tokio::signal::unix::Signal) -> EndCause {
-    let mut check = interval(CHECK_INTERVAL);
-    let why = loop {
-        tokio::select! {
-            _ = term.recv() => break dir.stop_reason().unwrap_or_else(|| "stopped".to_owned()),
-            // The stop may have been ordered before we could receive the signal.
-            _ = check.tick() => if let Some(why) = dir.stop_reason() { break why },
-        }
-    };
-    EndCause::Stopped { why, code: Some(0) }
 }
 
 /// Writes the exit record. On a full disk this waits for space, and until then the alloc counts as running.

@@ -542,7 +542,6 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("SubmitterPolicy", &["submit", "--array", "0-2%2", "--", "true"], true),
     ("SubmitterPolicy", &["cancel", "--name", "none", "--yes"], true),
     ("SubmitterPolicy", &["jobs", "--all"], true),
-    ("SubmitterPolicy", &["submit", "--demand"], true),
     ("SubmitterPolicy", &["demand", "set", "ci", "--size", "small", "--count", "1"], false),
     ("SubmitterPolicy", &["release", "missing"], false),
     ("SubmitterPolicy", &["key", "show", "--secret", "SECRET"], false),

@@ -122,7 +122,7 @@ fn every_invariant_holds_where_rows_become_unreadable() {
 #[test]
 fn every_invariant_holds_where_another_scheduler_demands_nodes() {
     for seed in 1..=8 {
-        let options = "--small --hours 1 --fault DemandArrives=0.4 --fault ControllerWants=0.5";
+        let options = "--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5";
         let outcome = hold(&world(seed, options), How::default());
         let happened = |fault: Fault| outcome.happened.faults[fault as usize] > 0;
         assert!(happened(Fault::ControllerWants), "seed {seed}");

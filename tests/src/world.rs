@@ -293,8 +293,6 @@ pub struct World {
     pub ingest: heartbeat_ingest::Ingest,
     pub sweep: sweep_dispatch::Sweep,
     pub policy: Policy,
-    /// Whether another scheduler has work for every machine as soon as it is up.
-    pub foreign_work: bool,
     now: Arc<AtomicI64>,
     hooks: Arc<Hooks>,
     steps: u32,
@@ -388,7 +386,6 @@ impl World {
             switch,
             nodes: BTreeMap::new(),
             policy: policy_row,
-            foreign_work: false,
             now,
             hooks,
             steps: 0,
@@ -442,7 +439,6 @@ impl World {
             let mut node = Node::boot(&machine);
             let key = || KeyRing::new(NODE_KEY.parse().unwrap(), None).boot_token(&self.cluster, node.file.node_id, 1);
             node.file.token = Some(node.file.token.clone().unwrap_or_else(key));
-            node.protocol.busy = self.foreign_work.then_some(true);
             self.nodes.insert(machine.instance_id.clone(), node);
         }
         for instance in self.hooks.stopped.lock().unwrap().drain(..) {

@@ -96,9 +96,7 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     // A placed job runs. It may wait for a copy, or the next run may do something with it.
     rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
     rows.field("latest event", latest);
-    let command =
-        if job.is_demand() { "none: a demand for its nodes".to_owned() } else { show::command(&work.command) };
-    rows.field("command", Some(command));
+    rows.field("command", Some(show::command(&work.command)));
     let env: Vec<String> = work.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
     rows.field("image", work.image.as_ref());
@@ -120,7 +118,6 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     let next_try = summary.retry_at(now).map(|at| format!("not before {}", moment(at, now)));
     rows.field("next try", next_try);
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
-    rows.field("ends by itself", job.demand_until_at().map(|at| moment(at, now)));
     let replace = if failure_policy.replace {
         format!(", with a copy meanwhile ({})", failure_policy.reconcile)
     } else {

@@ -46,7 +46,7 @@ struct Line {
 pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
-    let defaults = args.job.spec(&args.command, args.demand);
+    let defaults = args.job.spec(&args.command);
     let lines = understand(&bytes, &defaults, &shown)?;
     // Before anything is written, every job is checked.
     let now = context.now();

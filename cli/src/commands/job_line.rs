@@ -38,7 +38,6 @@ const FIELDS: &[(&str, Form)] = &[
     ("array_limit", Form::Whole),
     ("caches", Form::Texts),
     ("command", Form::Command),
-    ("demand", Form::Flag),
     ("env", Form::TextTable),
     ("exclusive", Form::Flag),
     ("gpus", Form::Whole),
@@ -71,7 +70,6 @@ const STATE: &[&str] = &[
     "allocs",
     "cause",
     "copies",
-    "demand_until_at",
     "done",
     "exit_code",
     "expires_at",
@@ -313,7 +311,7 @@ mod tests {
         let shown = serde_json::to_value(&job).unwrap();
         let (again, follows) = line(&shown.to_string()).unwrap();
         assert_eq!((again, follows), (spec, vec![(followed.to_string(), AfterEnd::Any)]));
-        // A job that has run, with its allocs, and a demand.
+        // A job that has run, with its allocs.
         let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
         let mut ran = job.with_placed(&[alloc.id()]).unwrap();
         (ran.reason, ran.finished_at, ran.expires_at) = (Some("why".into()), Some(at(9)), Some(9));
@@ -328,8 +326,5 @@ mod tests {
             0,
             "{shown}"
         );
-        let demand = JobSpec { demand: true, timeout_s: 60, ..JobSpec::default() };
-        let demand = Job::submit(job.summary.job_id, demand, at(0)).unwrap();
-        assert!(line(&serde_json::to_string(&demand).unwrap()).unwrap().0.demand);
     }
 }

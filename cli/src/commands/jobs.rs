@@ -204,8 +204,5 @@ pub(super) fn needs(job: &JobSummary) -> String {
     if job.exclusive {
         needs.push_str(", exclusive");
     }
-    if job.demand {
-        needs.push_str(", demand");
-    }
     needs
 }

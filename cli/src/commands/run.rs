@@ -104,7 +104,7 @@ pub(super) async fn run_with(
 ) -> anyhow::Result<Outcome> {
     let now = context.now();
     let id = JobId::new(Chance::real().ulid(now));
-    let mut spec = args.job.spec(&args.command, false);
+    let mut spec = args.job.spec(&args.command);
     if args.stdin {
         input::pass_on(context, &mut spec)?;
     }

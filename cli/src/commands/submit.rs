@@ -107,12 +107,8 @@ pub struct SubmitArgs {
     /// options say. The same file given again writes only what is missing; when all its jobs have ended, it is new
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     file: Option<PathBuf>,
-    /// A pure demand: it runs nothing, and only keeps its nodes for the work of another scheduler, until it is cancelled or
-    /// --timeout is over (counted from now on)
-    #[arg(long)]
-    pub(super) demand: bool,
     /// Read standard input to its end, 12 KiB at most, and give it to the command of each job. Without this it is not read
-    #[arg(long, short = 'i', conflicts_with_all = ["file", "demand"])]
+    #[arg(long, short = 'i', conflicts_with = "file")]
     stdin: bool,
     /// Submit a file once more that was submitted before
     #[arg(long, requires = "file")]
@@ -124,7 +120,7 @@ pub struct SubmitArgs {
     #[arg(long)]
     json: bool,
     /// The program and its arguments
-    #[arg(last = true, required_unless_present_any = ["file", "demand"], value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "file", value_name = "COMMAND")]
     pub(super) command: Vec<String>,
 }
 
@@ -156,10 +152,9 @@ impl JobOptions {
     }
 
     /// The job with these options and this command, which follows no other job yet.
-    pub(super) fn spec(&self, command: &[String], demand: bool) -> JobSpec {
+    pub(super) fn spec(&self, command: &[String]) -> JobSpec {
         JobSpec {
             command: command.to_vec(),
-            demand,
             env: self.env.iter().cloned().collect(),
             name: self.name.clone(),
             priority: self.priority,
@@ -197,7 +192,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     if let Some(file) = &args.file {
         return job_file::run(context, args, file).await;
     }
-    let mut spec = args.job.spec(&args.command, args.demand);
+    let mut spec = args.job.spec(&args.command);
     if args.stdin {
         input::pass_on(context, &mut spec)?;
     }

@@ -19,7 +19,7 @@ use crate::end_cause::{EndCause, Ending, last_line};
 use crate::ids::{AllocId, JobId};
 use crate::node::{Capacity, Version};
 use crate::spec::{BadJob, FailurePolicy, JobSpec, Work, default_retry_lost};
-use crate::summary::{AllocSummary, JobSummary, counts_for, demand_until};
+use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
 use crate::tries::{JobTimes, Tries};
 use crate::words::{ClientStatus, Desired, JobState};
@@ -93,8 +93,6 @@ impl Job {
                 nodes: spec.nodes,
                 array_limit: spec.array_limit,
                 after: spec.after,
-                demand: spec.demand,
-                demand_until_at: demand_until(spec.demand, now, spec.timeout_s),
                 tries: Tries::default(),
                 done: BTreeSet::new(),
                 allocs: BTreeSet::new(),
@@ -153,24 +151,6 @@ impl Job {
     pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
         let cause = EndCause::Rejected { why: reason.to_owned() };
         (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, &cause, keep, now)).flatten()
-    }
-
-    /// Whether the job is a pure demand: it has no command.
-    pub fn is_demand(&self) -> bool {
-        self.work.command.is_empty()
-    }
-
-    /// When a pure demand ends by itself; `None` for never, and for other jobs. It follows from what other programs write
-    /// too.
-    pub fn demand_until_at(&self) -> Option<Time> {
-        demand_until(self.is_demand(), self.summary.submitted_at, self.work.timeout_s)
-    }
-
-    /// A pure demand whose time is over: complete. `None` if it has ended already, or if this is no such demand.
-    pub fn end_demand(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
-        let is_over = self.demand_until_at().is_some_and(|until| until <= now);
-        let cause = EndCause::Stopped { why: reason.to_owned(), code: None };
-        is_over.then(|| self.end(JobState::Complete, &cause, keep, now)).flatten()
     }
 
     fn end(&self, state: JobState, cause: &EndCause, keep: Span, now: Time) -> Option<Self> {
@@ -254,12 +234,6 @@ impl Job {
         let stands_in = client != ClientStatus::Complete && others.iter().any(|o| counts_for(o, id));
         if stands_in {
             return;
-        }
-        if self.is_demand() {
-            // A demand lives until it is cancelled or its time is over. Its agent may have stopped it on its own.
-            self.lost_count = self.lost_count.saturating_add(1);
-            let again = format!("member {} no longer has its node: the demand waits for one ({id})", id.member);
-            return self.wait_again(&again);
         }
         let tries = &mut self.summary.tries;
         tries.cause = Some(cause.clone());
@@ -447,51 +421,6 @@ mod tests {
         assert!(job.summary.follows() && !again.summary.follows());
     }
 
-    fn demand(timeout_s: u64) -> (Job, AllocSummary) {
-        let spec = JobSpec { demand: true, timeout_s, ..JobSpec::default() };
-        let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
-        let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
-        let alloc = crate::alloc::Alloc::place(id, &job, &fixtures::ready(0), at(1)).unwrap().summary;
-        (job.with_placed(&[id]).unwrap(), alloc)
-    }
-
-    #[test]
-    fn a_demand_outlives_every_node_and_ends_when_its_time_is_over() {
-        let (mut job, alloc) = demand(60);
-        for n in 1..=9 {
-            job = job.after_end(&alloc, &Ending::lost("its node is gone"), &[], JobSet::Leaves, KEEP.into(), at(5));
-            assert_eq!((job.summary.state, job.lost_count), (JobState::Queued, n));
-            job = job.with_placed(&[alloc.alloc_id]).unwrap();
-        }
-        for ending in [Ending::exited(0), Ending::exited(1)] {
-            let stopped = job.after_end(&alloc, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
-            assert_eq!(stopped.summary.state, JobState::Queued, "its agent stopped it on its own");
-        }
-        assert_eq!((job.summary.demand_until_at, job.end_demand("over", KEEP, at(59))), (Some(at(60)), None));
-        let ended = job.end_demand("over", KEEP, at(60)).unwrap();
-        assert_eq!((ended.summary.state, ended.expires_at), (JobState::Complete, None), "its alloc has to stop");
-        assert_eq!(ended.end_demand("over", KEEP, at(61)), None);
-        assert_eq!(demand(0).0.end_demand("over", KEEP, at(1 << 30)), None);
-        let mut work = placed(1, 0, 0).0;
-        work.work.timeout_s = 1;
-        assert_eq!(work.end_demand("over", KEEP, at(1 << 30)), None, "the node stops a job that runs too long");
-    }
-
-    #[test]
-    fn a_demand_has_no_command_and_another_job_has_one() {
-        let submit = |spec: JobSpec| Job::submit(fixtures::job_id(0), spec, at(0));
-        let demand = JobSpec { demand: true, ..JobSpec::default() };
-        assert!(submit(demand.clone()).unwrap().is_demand());
-        for spec in [
-            JobSpec { command: vec!["x".into()], ..demand.clone() },
-            JobSpec { image: Some("alpine".into()), ..demand.clone() },
-            JobSpec { caches: vec!["c".into()], ..demand },
-        ] {
-            assert!(submit(spec).unwrap_err().0[0].contains("a demand runs nothing"));
-        }
-        assert!(submit(JobSpec::default()).unwrap_err().0[0].contains("it has no command"));
-    }
-
     #[test]
     fn several_members_regroup_and_start_together() {
         let (job, allocs) = placed(3, 0, 3);
@@ -537,7 +466,7 @@ mod tests {
     fn a_bad_submission_lists_every_mistake() {
         let spec = JobSpec { vcpus: 0, nodes: 25, priority: 1001, caches: vec!["a/b".into()], ..JobSpec::default() };
         let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
-        assert!(wrong.len() >= 5, "{wrong:?}");
+        assert!(wrong.iter().any(|w| w.contains("it has no command")) && wrong.len() >= 5, "{wrong:?}");
         let spec = JobSpec {
             command: vec!["x".into()],
             nodes: 24,

@@ -145,8 +145,6 @@ reasons! {
     CopyWanted "copy_wanted" { original: AllocId } = "{original} is unknown, and its job wants a copy meanwhile";
     /// A job needs the node that is launched.
     JobNeedsNode "job_needs_node" { job: String } = "job {job} needs it";
-    /// The time-out of a pure demand has passed.
-    DemandOver "demand_over" { timeout: Span } = "its time of {timeout} is over";
     /// A demand set needs the node that is launched.
     SetNeedsNode "set_needs_node" { set: String } = "demand set {set} needs it";
     /// A demand set names a size that the policy does not have.

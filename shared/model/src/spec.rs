@@ -29,7 +29,7 @@ pub const MAX_TRANSACTION_ITEMS: usize = 100;
 /// What is run, copied from the job to each of its allocs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// The program and its arguments. Empty for a pure demand, which runs nothing.
+    /// The program and its arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// Variables added to the environment.
@@ -83,9 +83,6 @@ impl Default for FailurePolicy {
 pub struct JobSpec {
     #[serde(default)]
     pub command: Vec<String>,
-    /// Whether the job is a pure demand: it has no command, and only wants its nodes.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub demand: bool,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     pub name: Option<String>,
@@ -126,7 +123,6 @@ impl Default for JobSpec {
     fn default() -> Self {
         Self {
             command: Vec::new(),
-            demand: false,
             env: BTreeMap::new(),
             name: None,
             priority: default_priority(),
@@ -208,6 +204,7 @@ impl Job {
             return Some("it follows itself".to_owned());
         }
         let mut mistakes = Mistakes(Vec::new());
+        mistakes.require(!work.command.is_empty(), || "it has no command".into());
         check_size(&work.command, &work.env, &mut mistakes);
         let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
         mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
@@ -274,13 +271,8 @@ impl JobSpec {
     }
 
     fn check_command(&self, mistakes: &mut Mistakes) {
-        if self.demand {
-            let runs_nothing = self.command.is_empty() && self.image.is_none() && self.caches.is_empty();
-            mistakes.require(runs_nothing, || "a demand runs nothing: it takes no command, image or cache".into());
-        } else {
-            let named = self.command.first().is_some_and(|c| !c.is_empty());
-            mistakes.require(named, || "it has no command: give one after --".into());
-        }
+        let named = self.command.first().is_some_and(|c| !c.is_empty());
+        mistakes.require(named, || "it has no command: give one after --".into());
         check_size(&self.command, &self.env, mistakes);
         for name in self.env.keys() {
             let valid = !name.is_empty() && !name.contains('=') && !name.contains('\0');

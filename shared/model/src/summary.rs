@@ -7,7 +7,7 @@ use crate::array::ArrayLimit;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::node::{Capacity, Version};
 use crate::spec::{FailurePolicy, MAX_PRIORITY, default_priority, one};
-use crate::time::{Span, Time};
+use crate::time::Time;
 use crate::tries::Tries;
 use crate::words::{AfterEnd, ClientStatus, Desired, JobState, Market};
 use serde::{Deserialize, Serialize};
@@ -49,12 +49,6 @@ pub struct JobSummary {
     /// The jobs that must end before this one is placed, and how. A job that has ended so is taken off.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,
-    /// Whether the job is a pure demand: it runs nothing, and only wants its nodes.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub demand: bool,
-    /// When a pure demand ends by itself; `None` for never, and for other jobs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_until_at: Option<Time>,
     /// What came of the tries to run the job so far.
     #[serde(default, skip_serializing_if = "Tries::is_none")]
     pub tries: Tries,
@@ -72,17 +66,6 @@ impl JobSummary {
         self.tries.not_before_at.filter(|at| self.state == JobState::Queued && *at > now)
     }
 
-    /// The summary of a whole row as JSON. A row with an empty command is a demand, whether it says so or not.
-    pub fn of_row(row: serde_json::Value) -> Result<Self, serde_json::Error> {
-        let is_demand = row.get("command").and_then(serde_json::Value::as_array).is_some_and(Vec::is_empty);
-        let timeout_s = row.get("timeout_s").and_then(serde_json::Value::as_u64).unwrap_or(0);
-        let mut job: Self = serde_json::from_value(row)?;
-        if is_demand {
-            (job.demand, job.demand_until_at) = (true, demand_until(true, job.submitted_at, timeout_s));
-        }
-        Ok(job)
-    }
-
     /// Whether the job waits for the end of other jobs.
     pub fn follows(&self) -> bool {
         self.state == JobState::Queued && !self.after.is_empty()
@@ -92,12 +75,6 @@ impl JobSummary {
     pub fn rank(&self) -> String {
         format!("{:04}#{}", MAX_PRIORITY.saturating_sub(self.priority), self.job_id)
     }
-}
-
-/// When a job that was submitted at this time ends by itself, if it is a demand with a time-out.
-pub(crate) fn demand_until(is_demand: bool, submitted_at: Time, timeout_s: u64) -> Option<Time> {
-    let timeout = i64::try_from(timeout_s).ok().filter(|s| *s > 0)?;
-    is_demand.then(|| submitted_at + Span::from_s(timeout))
 }
 
 /// What planning needs of an alloc. The `live` index projects it, so it has at most 20 attributes besides keys.

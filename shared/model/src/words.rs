@@ -306,8 +306,6 @@ words! {
         Requeue = "requeue",
         /// Jobs that a job follows have ended as they must: it no longer waits for them.
         Advance = "advance",
-        /// The time of a pure demand is over.
-        EndDemand = "end_demand",
         /// A run counts that it saw a node idle, or resets the count because the node is needed.
         SetIdle = "set_idle",
         /// An operator drains a node, or an alloc is told to stop because its node's drain deadline is near.

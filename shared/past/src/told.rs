@@ -150,7 +150,7 @@ impl Told {
         let Ok(job) = job.parse::<JobId>() else { return true };
         let waits = match action {
             ActionName::Submit | ActionName::Requeue => true,
-            ActionName::Place | ActionName::Cancel | ActionName::Reject | ActionName::EndDemand => false,
+            ActionName::Place | ActionName::Cancel | ActionName::Reject => false,
             // The reason begins with the new state.
             ActionName::EndJob => event.reason.starts_with(JobState::Queued.as_str()),
             _ => return true,

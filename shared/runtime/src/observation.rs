@@ -336,8 +336,7 @@ impl Observation {
             (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,
             (None, None) => return Err(BadState("it has no policy: add \"policy\", or give --policy F".into())),
         };
-        let jobs: Result<Vec<JobSummary>, _> = state.jobs.into_iter().map(JobSummary::of_row).collect();
-        let jobs = jobs.map_err(|e| BadState(e.to_string()))?;
+        let jobs = state.jobs;
         let rows = state.control.into_iter().map(|(key, mut row)| {
             if let Value::Object(fields) = &mut row {
                 fields.entry("key").or_insert_with(|| Value::String(key));
@@ -547,7 +546,7 @@ struct State {
     #[serde(default)]
     instances: Vec<Instance>,
     #[serde(default)]
-    jobs: Vec<Value>,
+    jobs: Vec<JobSummary>,
     #[serde(default)]
     allocs: Vec<AllocSummary>,
     #[serde(default)]

@@ -201,18 +201,8 @@ impl Record for Job {
     fn set_version(&mut self, version: Version) {
         self.summary.version = version;
     }
-    const INDEXED: &'static [&'static str] = &["queue", "rank", "demand", "demand_until_at"];
+    const INDEXED: &'static [&'static str] = &["queue", "rank"];
     fn index(&self, item: &mut Item) {
-        // What the index says of the command, which it does not project. Another program may put a row without it.
-        for name in ["demand", "demand_until_at"] {
-            item.remove(name);
-        }
-        if self.is_demand() {
-            item.insert("demand".into(), AttributeValue::Bool(true));
-            if let Some(until) = self.demand_until_at() {
-                item.insert("demand_until_at".into(), n(until.as_ms()));
-            }
-        }
         let (queue, rank) = match (self.summary.state, self.finished_at) {
             (JobState::Queued, _) if self.summary.follows() => (HELD, self.rank()),
             (JobState::Queued, _) => (queued(self.summary.job_id), self.rank()),
@@ -406,8 +396,7 @@ pub(crate) fn is_indexed(row: &Item, job: &Job) -> bool {
                 && !job.summary.follows()
                 && found.and_then(|v| v.as_s().ok()) == QUEUED.first().map(ToString::to_string).as_ref())
     };
-    is_queue(row.get("queue"))
-        && ["rank", "demand", "demand_until_at"].iter().all(|name| row.get(*name) == demanded.get(*name))
+    is_queue(row.get("queue")) && row.get("rank") == demanded.get("rank")
 }
 
 /// The condition that a record is as it was read.
@@ -513,7 +502,7 @@ mod tests {
         let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
         let (write, _) = change(Some(&job), &cancelled);
         let Effect::Update { remove, .. } = write.effect else { panic!("no update") };
-        assert_eq!(remove, ["demand", "demand_until_at", "queue", "rank"]);
+        assert_eq!(remove, ["queue", "rank"]);
     }
 
     #[test]

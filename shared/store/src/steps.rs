@@ -295,12 +295,6 @@ pub async fn reject_job(store: &Store, job: &Job, reason: &str, keep: Retention,
     store.write(Some(job), &after, Vec::new()).await
 }
 
-/// Ends a demand whose time is over. The run's action leaves the event.
-pub async fn end_demand(store: &Store, job: &Job, reason: &str, keep: Retention, now: Time) -> Result<Job, WriteError> {
-    let after = job.end_demand(reason, keep.finished, now).ok_or(WriteError::CONFLICT)?;
-    store.write(Some(job), &after, Vec::new()).await
-}
-
 /// Takes these jobs, which have ended, off the list of those that the job follows. The run's action leaves the event.
 pub async fn advance_job(store: &Store, job: &Job, ended: &BTreeSet<JobId>) -> Result<Job, WriteError> {
     store.write(Some(job), &job.advance(ended).ok_or(WriteError::CONFLICT)?, Vec::new()).await
@@ -336,8 +330,7 @@ pub async fn place(
             AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.tries.copies.saturating_add(n) };
         let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
         alloc.summary.replaces = replaces.map(Alloc::id);
-        // A demand runs nothing.
-        alloc.output_s3 = output_s3(id).filter(|_| !job.is_demand());
+        alloc.output_s3 = output_s3(id);
         let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
         let (write, node_after) = change(Some(*node), &node_after);
         writes.push(write);

@@ -225,8 +225,8 @@ faults! {
     IdsNotNamed = 0.0,
     /// somebody makes a row of any table unreadable for up to half an hour (`--fault`)
     RowUnreadable = 0.0,
-    /// a job that arrives is a pure demand, and the other scheduler works on its node (`--fault`)
-    DemandArrives = 0.0,
+    /// another scheduler has work for a node from its first heartbeat on (`--fault`)
+    ForeignWork = 0.0,
     /// a controller says how many nodes another scheduler needs, and may forget to renew it (`--fault`)
     ControllerWants = 0.0,
     /// a job that arrives follows jobs that arrived before (`--fault`)

@@ -106,7 +106,7 @@ const fn place(fault: Fault) -> Place {
         | F::OperatorKeeps
         | F::OperatorRewritesSize
         | F::OperatorRewritesTimes
-        | F::DemandArrives
+        | F::ForeignWork
         | F::ArrayArrives
         | F::JobFollows
         | F::ControllerWants => Place::Own(Like::People),

@@ -114,7 +114,6 @@ pub const ACTIONS: &[(&str, ActionName)] = &[
     ("poll-and-scale", ActionName::Relaunch),
     ("poll-and-scale", ActionName::Replace),
     ("poll-and-scale", ActionName::Requeue),
-    ("poll-and-scale", ActionName::EndDemand),
     ("poll-and-scale", ActionName::Advance),
     ("poll-and-scale", ActionName::ResolveReconnect),
     ("poll-and-scale", ActionName::SetIdle),

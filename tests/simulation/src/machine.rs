@@ -110,8 +110,8 @@ impl Machine {
             booted_at: now,
             // The other scheduler may have work for the node before nodekeeper has.
             busy_until: core
-                .happens(Fault::DemandArrives)
-                .then(|| now + Span::from_s(core.of(Fault::DemandArrives, 60, 3600))),
+                .happens(Fault::ForeignWork)
+                .then(|| now + Span::from_s(core.of(Fault::ForeignWork, 60, 3600))),
             refuses_until: None,
             cannot_start_until: None,
             failed_starts: BTreeSet::new(),
@@ -294,19 +294,13 @@ impl Machine {
             self.protocol.observe(id, Seen::Ended(ended));
             return;
         }
-        let is_demand = order.command.is_empty();
         let s = match order.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
-            _ if is_demand => 1 << 40,
             _ if self.core.is_healed() => 5,
             Some(s) => s,
             None => 1 << 40,
         };
-        if is_demand && !self.core.is_healed() {
-            // What the demand is for begins to run.
-            self.busy_until = Some(now + Span::from_s(self.core.of(Fault::DemandArrives, 60, 3600)));
-        }
-        let timeout = if is_demand { 0 } else { i64::try_from(order.timeout_s).unwrap_or(i64::MAX) };
-        let fails = !is_demand && self.core.happens(Fault::WorkFails);
+        let timeout = i64::try_from(order.timeout_s).unwrap_or(i64::MAX);
+        let fails = self.core.happens(Fault::WorkFails);
         let (s, cause) = match (timeout > 0 && s > timeout, fails) {
             (true, _) => (timeout, EndCause::OverTime { limit_s: order.timeout_s }),
             (false, true) => (self.core.of(Fault::WorkFails, 0, s.min(86_400)), EndCause::Exited { code: 1 }),

@@ -332,7 +332,6 @@ impl World {
         let tables = self.check.tables();
         if healthy.is_multiple_of(10) {
             self.check.invariant_the_first_job_is_served(&tables, Span::from_s(i64::from(TICKS_TO_END) * 60));
-            self.check.invariant_a_demand_ends_in_time(&tables);
             self.check.invariant_a_follower_goes_on(&tables);
         }
         // Not in the minutes in which operators drain nodes.

@@ -51,27 +51,6 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_demand_has_no_command() {
-    let world = World::new().await;
-    let (said, changed) = world.changes(&["submit", "--demand", "--vcpus", "2", "--timeout", "1h"]).await;
-    let id = said.done().trim().to_owned();
-    assert_eq!(changed, [format!("events/job#{id}/submit"), format!("jobs/{id}")]);
-    let job = world.store().job(id.parse().unwrap()).await.unwrap().unwrap();
-    assert!(job.is_demand() && job.summary.demand);
-    assert_eq!(job.summary.demand_until_at, Some(world.now + Span::from_s(3600)));
-    let listed = world.run(&["jobs"]).await.out;
-    assert!(listed.contains("2 vCPU, demand"), "{listed}");
-    let shown = world.run(&["job", &id]).await.out;
-    assert!(shown.contains("none: a demand for its nodes") && shown.contains("ends by itself"), "{shown}");
-    let refused = world.run(&["submit", "--demand", "--", "true"]).await.error();
-    assert!(refused.contains("a demand runs nothing"), "{refused}");
-    let dir = tempfile::tempdir().unwrap();
-    let lines = file(&dir, "jobs.ndjson", "{\"demand\": true, \"vcpus\": 2}\n{\"command\": \"true\"}\n");
-    let out = world.run(&["submit", "--file", &lines, "--json"]).await.json();
-    assert_eq!((&out[0]["demand"], out[1].get("demand")), (&true.into(), None));
-}
-
-#[tokio::test]
 async fn the_jobs_of_an_array_have_their_numbers_and_its_limit() {
     let world = World::new().await;
     let out = world.run(&["submit", "--array", "7,3-5%2", "--env", "A=1", "--", "true"]).await.done();

@@ -121,9 +121,6 @@ impl Acting<'_> {
             Action::Reject(job_id) => {
                 steps::reject_job(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now).await?;
             }
-            Action::EndDemand(job_id) => {
-                steps::end_demand(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now).await?;
-            }
             Action::Advance { job_id, ended } => {
                 steps::advance_job(self.run.store, &self.reading().job(*job_id).await?, ended).await?;
             }

@@ -105,8 +105,6 @@ pub enum Action {
     },
     /// Queue a job without live allocs again.
     Requeue(JobId),
-    /// End a demand whose time is over.
-    EndDemand(JobId),
     /// Count that a run saw the node idle, or reset the count because the node is needed.
     SetIdle(NodeId, Seen),
     /// Tell an alloc to stop because its node's drain deadline is near, and count it as lost for its job.
@@ -176,7 +174,6 @@ impl Describe for Action {
             Self::Replace { .. } => ActionName::Replace,
             Self::Reject(_) => ActionName::Reject,
             Self::Requeue(_) => ActionName::Requeue,
-            Self::EndDemand(_) => ActionName::EndDemand,
             Self::Advance { .. } => ActionName::Advance,
             Self::SetIdle(..) => ActionName::SetIdle,
             Self::Drain(..) => ActionName::Drain,
@@ -207,7 +204,7 @@ impl Describe for Action {
             | Self::Replace { original: alloc_id, on: node_id } => About::Alloc(*alloc_id, *node_id),
             Self::ResolveReconnect { keep, on, .. } => About::Copies(*keep, on.clone()),
             Self::Place { job_id, on } => About::Job(*job_id, on.iter().map(|(_, node_id)| *node_id).collect()),
-            Self::Reject(job_id) | Self::Requeue(job_id) | Self::EndDemand(job_id) | Self::Advance { job_id, .. } => {
+            Self::Reject(job_id) | Self::Requeue(job_id) | Self::Advance { job_id, .. } => {
                 About::Job(*job_id, Vec::new())
             }
             Self::HoldBack { note: Note::Unlisted(node_id, _), .. } => About::Slot(node_id.slot()),

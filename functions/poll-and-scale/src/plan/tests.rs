@@ -6,7 +6,6 @@ mod after;
 mod arrays;
 mod believed;
 mod caps;
-mod demands;
 mod explained;
 mod outage;
 mod reconnects;

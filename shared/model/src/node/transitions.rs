@@ -215,8 +215,6 @@ impl NodeRecord {
             handle_report_no: 0,
             settled: None,
             busy: caller.busy,
-            busy_since_at: self.busy_since(caller.busy, now),
-            busy_spent: caller.busy && self.contact().is_some_and(|c| c.busy && c.busy_spent),
             refuses: caller.refuses.map(short_reason),
             refuses_since_at: self.refuses_since(caller.refuses, now),
             idle_since_at: None,
@@ -243,7 +241,6 @@ impl NodeRecord {
         let mut new = self.clone();
         let mut reason = "";
         let in_use = matches!(new.state, NodeState::InUse(_));
-        let busy_since_at = self.busy_since(caller.busy, now);
         let refuses_since_at = self.refuses_since(caller.refuses, now);
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
         // A newer or longer one stays, but not one that only a wrong clock can have written.
@@ -253,7 +250,6 @@ impl NodeRecord {
         contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(caller.uptime_ms);
         if contact.busy != caller.busy {
             contact.busy = caller.busy;
-            (contact.busy_since_at, contact.busy_spent) = (busy_since_at, false);
             contact.idle_since_at = None;
             contact.idle_seen = 0;
             reason = if caller.busy { "the agent says busy" } else { "the agent no longer says busy" };
@@ -294,14 +290,6 @@ impl NodeRecord {
     fn refuses_since(&self, refuses: Option<&str>, now: Time) -> Option<Time> {
         let known = self.contact().and_then(|c| c.refuses_since_at);
         refuses.map(|_| known.unwrap_or(now))
-    }
-
-    /// Since when the agent says busy, if it says so now.
-    fn busy_since(&self, busy: bool, now: Time) -> Option<Time> {
-        match self.contact().filter(|c| c.busy) {
-            Some(known) => known.busy_since_at.filter(|_| busy),
-            None => busy.then_some(now),
-        }
     }
 
     /// `syncing → ready`, by a complete report whose `as_of` has reached `gate_seq`. This is written after all
@@ -465,13 +453,11 @@ impl NodeRecord {
         let life = new.life_mut().ok_or_else(|| self.not_possible("lose an alloc"))?;
         life.allocs.remove(&alloc);
         life.seq = life.next_seq(now);
-        let idle = life.allocs.is_empty();
-        if let Some(contact) = new.contact_mut() {
-            contact.busy_spent = contact.busy;
-            if idle {
-                contact.idle_since_at = Some(now);
-                contact.idle_seen = 0;
-            }
+        if life.allocs.is_empty()
+            && let Some(contact) = new.contact_mut()
+        {
+            contact.idle_since_at = Some(now);
+            contact.idle_seen = 0;
         }
         Ok(new.touched(now, &format!("{alloc} ended")))
     }

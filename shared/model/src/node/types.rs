@@ -253,12 +253,6 @@ pub struct Contact {
     /// Whether something other than allocs keeps the node occupied, as the agent says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
-    /// Since when the agent says busy. Code that did not know this attribute wrote records without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub busy_since_at: Option<Time>,
-    /// Whether an alloc has ended on the node since then: what keeps the node busy may be what an ended demand stood for.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub busy_spent: bool,
     /// Why the node takes no work, as its agent says; `None` if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,

@@ -144,7 +144,6 @@ pub(super) fn unheld(facts: &Facts<'_>) -> Vec<Raised> {
     let held = explained.by_job();
     let waits = facts.jobs.iter().filter(|job| {
         job.state == JobState::Queued
-            && !job.demand
             && !job.follows()
             && facts.now.since(job.submitted_at) >= PLACED
             && !held.contains_key(&job.job_id)

@@ -29,7 +29,7 @@ const JOBS: &[Rule] = &[
     ("placed", &["place"]),
     ("queued", &["end_job", "requeue"]),
     ("regrouping", &["end_job"]),
-    ("complete", &["end_job", "end_demand"]),
+    ("complete", &["end_job"]),
     ("failed", &["end_job"]),
     ("rejected", &["reject"]),
 ];

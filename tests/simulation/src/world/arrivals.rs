@@ -71,9 +71,6 @@ impl World {
     async fn submit(&self) {
         let core = &self.core;
         let mut spec = self.next_job();
-        if core.happens(Fault::DemandArrives) {
-            spec = self.demand_like(spec);
-        }
         if core.happens(Fault::JobFollows) {
             spec.after = self.followed();
         }
@@ -161,20 +158,6 @@ impl World {
             core.count("a job follows others");
         }
         after
-    }
-
-    /// A pure demand with the needs of this job. Most end by themselves, and the others are cancelled when the faults end.
-    fn demand_like(&self, spec: JobSpec) -> JobSpec {
-        let longest = self.core.scenario.job_s.max(1200);
-        let timeout_s = [0, 600, 600 + longest, longest];
-        let drawn = usize::try_from(self.core.of(Fault::DemandArrives, 0, 3)).unwrap_or(0);
-        JobSpec {
-            demand: true,
-            command: Vec::new(),
-            caches: Vec::new(),
-            timeout_s: timeout_s.get(drawn).copied().unwrap_or(0).unsigned_abs(),
-            ..spec
-        }
     }
 
     fn failure_policy(&self) -> FailurePolicy {

@@ -1,7 +1,6 @@
 //! Bins: nodes with room for members of jobs.
 //!
-//! Guarantees: a bin never holds more than its capacity; a job that gets its node alone gets an empty one; a node that the
-//! other scheduler's work made busy after a demand was submitted satisfies this demand, if it fits.
+//! Guarantees: a bin never holds more than its capacity; a job that gets its node alone gets an empty one.
 //! Does not: know the queue or the caps.
 
 use super::super::sizes::fits;
@@ -28,10 +27,8 @@ pub(super) struct Bin<'a> {
     pub(super) empty: bool,
     /// Whether nothing more may be placed in this bin: one member has the node alone.
     pub(super) taken: bool,
-    /// Whether the agent says busy: another scheduler uses the machine. Only a demand may be placed here.
+    /// Whether the agent says busy: another scheduler uses the machine. No job is placed here.
     pub(super) busy: bool,
-    /// Since when the node is busy with work that no demand has stood for yet.
-    pub(super) busy_since: Option<Time>,
     /// Whether this bin is kept for the first job that cannot be placed.
     pub(super) blocked: bool,
     /// The first job that this run places here or reserves this bin for.
@@ -61,7 +58,7 @@ impl Bin<'_> {
         }
     }
 
-    /// Whether a job that runs something may be placed in this bin.
+    /// Whether a job may be placed in this bin.
     pub(super) const fn is_open(&self) -> bool {
         !self.taken && !self.busy && !self.blocked
     }
@@ -72,18 +69,8 @@ impl Bin<'_> {
     }
 
     pub(super) fn fits(&self, job: &JobSummary) -> bool {
-        self.is_open() && self.has_room(job)
-    }
-
-    /// Whether the node became busy after the demand was submitted, and fits it. What keeps a node busy that was busy before
-    /// is not what this demand is for.
-    fn satisfies(&self, demand: &JobSummary) -> bool {
-        let since = self.busy_since.is_some_and(|since| since >= demand.submitted_at);
-        since && !self.taken && !self.blocked && self.has_room(demand)
-    }
-
-    fn has_room(&self, job: &JobSummary) -> bool {
-        self.is_kind(job.instance_type.as_deref(), job.market)
+        self.is_open()
+            && self.is_kind(job.instance_type.as_deref(), job.market)
             && (self.empty || !alone(job))
             && fits(job.capacity, self.free)
     }
@@ -115,8 +102,6 @@ pub(super) struct Bins<'a> {
     /// The ready nodes in the order of their slots, then the other bins in the order of their launches.
     all: Vec<Bin<'a>>,
     ready: usize,
-    /// The busy nodes that may satisfy a demand, those that became busy first in front.
-    busy: Vec<usize>,
     shelves: Vec<Shelf<'a>>,
 }
 
@@ -129,11 +114,7 @@ impl<'a> Bins<'a> {
         };
         all.sort_by_key(order);
         let ready = all.partition_point(|bin| matches!(bin.at, At::Ready(_)));
-        let mut busy: Vec<(Time, usize)> =
-            all.iter().enumerate().filter_map(|(n, bin)| Some((bin.busy_since?, n))).collect();
-        busy.sort_unstable();
-        let busy = busy.into_iter().map(|(_, n)| n).collect();
-        Self { all, ready, busy, shelves: Vec::new() }
+        Self { all, ready, shelves: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -186,35 +167,24 @@ impl<'a> Bins<'a> {
         self.change(n, |bin| bin.blocked = true);
     }
 
-    /// The bins for members of the job, at most so many: for a demand, first the nodes that are busy for it; then those that
-    /// fit, in the order of [`Bin::preference`], but with the nodes on which the job was lost behind the others.
+    /// The bins for members of the job, at most so many: those that fit, in the order of [`Bin::preference`], but with the
+    /// nodes on which the job was lost behind the others.
     pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Vec<usize> {
-        let mut found = if job.demand { self.busy_for(job, most) } else { Vec::new() };
         let kind = Kind::of(job);
         let known = self.shelves.iter().position(|shelf| shelf.kind == kind).unwrap_or_else(|| {
             self.shelves.push(Shelf::new(kind, &self.all, self.ready));
             self.shelves.len() - 1
         });
-        let Some(shelf) = self.shelves.get(known) else { return found };
+        let Some(shelf) = self.shelves.get(known) else { return Vec::new() };
         let fits = |n: &usize| self.all.get(*n).is_some_and(|bin| bin.fits(job));
-        let lacking = most.saturating_sub(found.len());
         let lost_on = &job.tries.lost_on;
         let mut fitting: Vec<usize> =
-            shelf.candidates(job.capacity).filter(fits).take(lacking.saturating_add(lost_on.len())).collect();
+            shelf.candidates(job.capacity).filter(fits).take(most.saturating_add(lost_on.len())).collect();
         // Another ready node comes before one on which the job was lost, and such a node comes before one that boots.
         let was_lost_on = |n: usize| self.all.get(n).and_then(Bin::node).is_some_and(|id| lost_on.contains(&id));
         fitting.sort_by_key(|n| (*n >= self.ready, was_lost_on(*n)));
-        found.extend(fitting.into_iter().take(lacking));
-        found
-    }
-
-    /// The busy nodes that satisfy this demand. The one that became busy first comes first: a demand that was submitted
-    /// later can only use those behind it.
-    pub(super) fn busy_for(&mut self, demand: &JobSummary, most: usize) -> Vec<usize> {
-        let all = &self.all;
-        self.busy.retain(|n| all.get(*n).is_some_and(|bin| !bin.taken && !bin.blocked && bin.free.vcpus > 0));
-        let satisfies = |n: &usize| all.get(*n).is_some_and(|bin| bin.satisfies(demand));
-        self.busy.iter().copied().filter(satisfies).take(most).collect()
+        fitting.truncate(most);
+        fitting
     }
 
     /// The bins that `helps` accepts, in the order in which they are kept free for a job that waits. Bins that fit the job
@@ -276,7 +246,6 @@ mod tests {
                 empty: self.of(&[true, false]),
                 taken: self.below(10) == 0,
                 busy: false,
-                busy_since: None,
                 blocked: false,
                 for_job: None,
                 for_set: None,

@@ -4,9 +4,6 @@
 //! Jobs are taken by priority, then by submission. A job goes to ready nodes with room (the fullest that
 //! fits). Otherwise it reserves room on booting nodes, and otherwise it asks for new nodes.
 //!
-//! A demand is a job that runs nothing: its alloc keeps a node for the work of another scheduler. The same rules place it,
-//! and it may also be placed on a node that became busy after it was submitted. When its time is over, it ends.
-//!
 //! Guarantees: all members of a job are placed at once, on different nodes, or none; the first job that cannot
 //! be placed reserves what it needs, and later jobs take only the rest, so that large jobs do not starve;
 //! usable nodes are counted once; the caps count every record that is not cleaned.
@@ -30,7 +27,6 @@ use super::sizes::Sizes;
 use super::view::View;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::reason::Reason;
-use model::time::Span;
 use model::{JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
 pub(super) use packing::Needs;
 
@@ -48,9 +44,6 @@ enum Want<'a> {
 }
 
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
-    for (job, timeout) in view.seen.jobs.iter().filter_map(|job| Some((job, over(view, job)?))) {
-        plan.add(Action::EndDemand(job.job_id), Reason::DemandOver { timeout });
-    }
     let mut packing = Packing::new(view, Heed::Everything);
     let followers = Followers::new(view);
     let served = pack(view, &mut packing, &followers);
@@ -163,7 +156,7 @@ fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
     let with_unknown: BTreeSet<JobId> =
         view.seen.allocs.iter().filter(|a| wants_copy(a)).map(|a| a.alloc_id.job_id).collect();
     let mut wants = Vec::new();
-    for job in view.seen.jobs.iter().filter(|job| over(view, job).is_none()) {
+    for job in &view.seen.jobs {
         match job.state {
             JobState::Queued if followers.may_be_placed(job) => wants.push(Want::Job(job)),
             JobState::Placed if with_unknown.contains(&job.job_id) => {
@@ -173,11 +166,6 @@ fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
         }
     }
     wants
-}
-
-/// The time of a demand, if it is over.
-fn over(view: &View<'_>, job: &JobSummary) -> Option<Span> {
-    job.demand_until_at.filter(|until| *until <= view.now).map(|until| until.since(job.submitted_at))
 }
 
 impl<'a> Want<'a> {

@@ -202,8 +202,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, queue: Queue) -> Result<Vec<usize>, Rc<[Reason]>> {
         let shape = (Kind::of(job), job.capacity, members);
         let known = self.failed.get(&shape).filter(|_| queue == Queue::SomeoneWaits).map(Rc::clone);
-        // A busy node may satisfy this demand, although it satisfies no other one of this shape.
-        if let Some(why) = known.filter(|_| !job.demand || self.bins.busy_for(job, 1).is_empty()) {
+        if let Some(why) = known {
             return Err(why);
         }
         let mut fitting = self.bins.fitting(job, members as usize);
@@ -332,7 +331,6 @@ impl<'v, 'a> Packing<'v, 'a> {
             empty: true,
             taken: false,
             busy: false,
-            busy_since: None,
             blocked: false,
             for_job: None,
             for_set: None,
@@ -534,7 +532,6 @@ fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
 fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
     let offering = &life.offering;
     let capacity = for_jobs(view, offering.capacity);
-    let contact = record.contact().filter(|c| c.busy);
     let mut bin = Bin {
         at,
         capacity,
@@ -546,9 +543,7 @@ fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> 
         assigned_at: life.assigned_at,
         empty: true,
         taken: false,
-        busy: contact.is_some(),
-        // Without the attribute, the node is busy since its assignment at the earliest.
-        busy_since: contact.filter(|c| !c.busy_spent).map(|c| c.busy_since_at.unwrap_or(life.assigned_at)),
+        busy: record.contact().is_some_and(|c| c.busy),
         blocked: false,
         for_job: None,
         for_set: None,
