@@ -95,7 +95,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     // The node is silent, a copy is placed, and then the node comes back.
     let alloc = look.alloc(original).await.unwrap().unwrap();
     let node = alloc.summary.node_id;
-    let unknown = look.write(Some(&alloc), &alloc.unknown("silent", now).unwrap(), Vec::new()).await.unwrap();
+    let unknown = look.write(Some(&alloc), &alloc.unknown(now).unwrap(), Vec::new()).await.unwrap();
     let nodes = look.nodes().await.unwrap();
     let other = nodes.iter().find(|n| n.node_id().is_some_and(|id| id != node)).unwrap();
     let before = look.job(original.job_id).await.unwrap().unwrap();

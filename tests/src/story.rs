@@ -115,18 +115,17 @@ async fn history_of_a_job_is_its_whole_story() {
         ("job#J wait: ", "this run launches for it: slot 0"),
         ("alloc#J.0.0 place: on slot 0", "it fits on slot 0"),
         ("alloc#J.0.0 start: ", "reported by its node"),
-        ("alloc#J.0.0 lost_contact: ", "its node is disconnected; its job waits 600 s for it"),
+        ("alloc#J.0.0 unknown_alloc: ", "its node is disconnected; its job waits 600 s for it"),
         ("alloc#J.0.1 place: a copy on slot 1", "J.0.0 is unknown, and its job wants a copy meanwhile"),
         ("alloc#J.0.1 start: ", "reported by its node"),
-        ("alloc#J.0.0 back: ", "reported by its node"),
-        ("alloc#J.0.0 stay: ", "its node is back: J.0.0 stays of 2 copies, by best"),
-        ("alloc#J.0.1 stop: ", "J.0.0 stays of 2 copies, by best"),
-        ("alloc#J.0.1 failed: ", "exit code 143"),
-        ("alloc#J.0.0 failed: ", "exit code 3"),
+        ("alloc#J.0.0 return_alloc: ", "its node reports it again"),
+        ("alloc#J.0.0 resolve_reconnect: ", "its node is back: J.0.0 stays of 2 copies, by best"),
+        ("alloc#J.0.1 end_alloc: failed", "exit code 143"),
+        ("alloc#J.0.0 end_alloc: failed", "exit code 3"),
         ("job#J end_job: ", "queued: exit code 3; retry 1 of 1, 0 left"),
         ("alloc#J.0.2 place: on slot ", "it fits on slot "),
         ("alloc#J.0.2 start: ", "reported by its node"),
-        ("alloc#J.0.2 complete: ", "exit code 0"),
+        ("alloc#J.0.2 end_alloc: complete", "exit code 0"),
         ("job#J end_job: ", "complete"),
     ] {
         let line = rest.next().unwrap_or_else(|| panic!("{begins} is not told: {story:#?}"));
@@ -141,5 +140,5 @@ async fn history_of_a_job_is_its_whole_story() {
     assert!(first.starts_with("2027-01-15T08:00:00.000Z (") && first.contains(" ago)  0 ms"), "{table}");
     // The copy has its own story.
     let copys = world.operate(&["history", &copy(1).to_string()]).await;
-    assert_eq!(copys.lines().count(), 5, "{copys}");
+    assert_eq!(copys.lines().count(), 4, "{copys}");
 }

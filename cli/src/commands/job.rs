@@ -6,6 +6,7 @@
 use super::find::{Finder, short_alloc};
 use super::jobs::needs;
 use super::show::{self, Rows, Screen, moment, or_blank, when, when_known};
+use super::story::{self, Happening};
 use super::{Cluster, Context, Outcome};
 use clap::Args;
 use model::events::Subject;
@@ -69,7 +70,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
             place_rows(&allocs).print(context.out)?;
             writeln!(context.out)?;
         }
-        history_rows(&allocs, now).print(context.out)?;
+        story_rows(&story::of_allocs(&cluster.store, &allocs).await?, now).print(context.out)?;
     }
     Ok(Outcome::Done)
 }
@@ -160,13 +161,13 @@ fn place_rows(allocs: &[Alloc]) -> Rows {
     rows
 }
 
-fn history_rows(allocs: &[Alloc], now: Time) -> Rows {
-    let mut rows = Rows::new(&["WHEN", "ALLOC", "BECAME", "REASON"]);
-    for alloc in allocs {
-        for entry in &alloc.history {
-            let became = format!("{} {}", entry.field, entry.value);
-            rows.row([when(entry.at, now), short_alloc(alloc.id()), became, entry.reason.clone()]);
-        }
+/// What happened to the allocs.
+fn story_rows(story: &[Happening], now: Time) -> Rows {
+    let mut rows = Rows::new(&["WHEN", "ALLOC", "WHAT", "REASON"]);
+    for Happening { at, subject, action, reason } in story {
+        let alloc = subject.strip_prefix("alloc#").and_then(|id| id.parse().ok());
+        let alloc = alloc.map_or_else(|| subject.clone(), short_alloc);
+        rows.row([when(*at, now), alloc, action.clone(), reason.clone()]);
     }
     rows
 }

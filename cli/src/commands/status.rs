@@ -133,7 +133,7 @@ async fn stopping(store: &Store, next: &Result<Next, ObserveError>) -> Result<Ve
     let told = |alloc: &&AllocSummary| alloc.desired == Desired::Stop;
     let ids = next.iter().flat_map(|next| next.allocs.iter().filter(told)).map(|alloc| alloc.alloc_id).take(STOPPING);
     let since = |alloc: &Alloc| {
-        let told = alloc.history.iter().rfind(|entry| entry.field == "desired").map(|entry| entry.at)?;
+        let told = alloc.stopping_since_at?;
         let kill_timeout = i64::try_from(alloc.summary.failure_policy.kill_timeout_s).unwrap_or(i64::MAX);
         (!alloc.summary.client.is_final()).then(|| Stopping {
             alloc_id: alloc.id(),

@@ -1,19 +1,20 @@
 //! The story of a job: what happened to it and to all its allocs, and why, in the order of time.
 //!
-//! What happened to an alloc is read from its row, because each change of the row notes its reason in the same write.
-//! What happened to the job is read from its events.
+//! The events tell it. Two things have no event of their own: that an alloc was placed on its node, and that it started. The
+//! row of the alloc says them.
 //!
 //! Guarantees: each happening is told once, with the reason that was stored.
 //! Does not: show events of nodes (`history SLOT`), or rows and events that are no longer kept.
 
 use super::Cluster;
 use super::show::several;
+use futures::{StreamExt, TryStreamExt, stream};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId};
 use model::time::{Span, Time};
-use model::{ActionName, Alloc, ClientStatus, HistoryEntry, MAX_HISTORY};
+use model::{ActionName, Alloc};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use store::{DbError, Store};
 
 /// The event of a placement is written within this time after the placement.
@@ -21,6 +22,12 @@ const SAME_RUN: Span = Span::from_s(60);
 
 /// How many events of a job or an alloc are read, and how many happenings are shown.
 pub(crate) const WHOLE: i32 = 1000;
+
+/// Of how many allocs the events are read: of those that were placed last.
+const ALLOCS: usize = 100;
+
+/// How many queries are made at the same time.
+const AT_ONCE: usize = 8;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,7 +44,6 @@ pub(crate) struct Happening {
 pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Job(id).to_string(), WHOLE).await?;
     let allocs = match store.job(id).await? {
-        // Events tell of the others.
         Some(job) => store.allocs_of(&job).await?.rows,
         None => Vec::new(),
     };
@@ -54,44 +60,53 @@ pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<H
     }
     // The rows of old allocs expire earlier than events.
     story.extend(placements.iter().filter(|e| !told_by_rows.contains(&e.at())).map(|e| Happening::of_event(e)));
+    story.extend(events_of(store, &allocs).await?);
     Ok(in_order(story, &Subject::Job(id), limit))
+}
+
+/// What happened to these allocs.
+pub(super) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
+    let mut story: Vec<Happening> = allocs.iter().flat_map(|alloc| of_row(alloc, None)).collect();
+    story.extend(events_of(store, allocs).await?);
+    story.sort_by_key(|happening| happening.at);
+    Ok(story)
 }
 
 /// The story of one alloc. If its row is no longer stored, its events are told.
 pub(super) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyhow::Result<Vec<Happening>> {
-    let store = &cluster.store;
-    let story = match store.alloc(id).await? {
-        Some(alloc) => of_row(&alloc, None),
-        None => {
-            let events = store.history(&Subject::Alloc(id).to_string(), WHOLE).await?;
-            events.iter().map(Happening::of_event).collect()
-        }
-    };
+    let mut story = cluster.store.alloc(id).await?.map_or_else(Vec::new, |alloc| of_row(&alloc, None));
+    story.extend(events_of_one(&cluster.store, id).await?);
     Ok(in_order(story, &Subject::Alloc(id), limit))
 }
 
-/// The newest `limit` happenings, the oldest of them first. If there are more, the first line says how many. What happened to one alloc stays in the order of its row:
-/// the clocks of two functions may differ by a moment.
-fn in_order(story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Happening> {
-    let mut last: BTreeMap<String, Time> = BTreeMap::new();
-    let mut timed: Vec<(Time, bool, Happening)> = Vec::new();
-    for happening in story {
-        let is_alloc = happening.subject.starts_with("alloc#");
-        let before = last.get(&happening.subject).copied().filter(|_| is_alloc);
-        let at = before.map_or(happening.at, |before| before.max(happening.at));
-        last.insert(happening.subject.clone(), at);
-        // The end of a job has the same time as the end of the alloc that caused it.
-        timed.push((at, happening.action == ActionName::EndJob.as_str(), happening));
-    }
-    timed.sort_by_key(|(at, ends, _)| (*at, *ends));
-    let older = timed.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
-    let first = timed.get(older).filter(|_| older > 0).map(|(at, ..)| Happening {
-        at: *at,
+/// What the events of these allocs tell.
+async fn events_of(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
+    let last = allocs.len().saturating_sub(ALLOCS);
+    let ids: Vec<AllocId> = allocs.iter().skip(last).map(Alloc::id).collect();
+    let read: Vec<Vec<Happening>> =
+        stream::iter(ids).map(|id| events_of_one(store, id)).buffered(AT_ONCE).try_collect().await?;
+    Ok(read.into_iter().flatten().collect())
+}
+
+/// What the events of an alloc tell, without the placement of its copy: the row of the copy tells that.
+async fn events_of_one(store: &Store, id: AllocId) -> Result<Vec<Happening>, DbError> {
+    let events = store.history(&Subject::Alloc(id).to_string(), WHOLE).await?;
+    let events = events.iter().filter(|e| e.action != ActionName::Replace.as_str());
+    Ok(events.map(Happening::of_event).collect())
+}
+
+/// The newest `limit` happenings, the oldest of them first. If there are more, the first line says how many.
+fn in_order(mut story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Happening> {
+    // The end of a job has the same time as the end of the alloc that caused it.
+    story.sort_by_key(|happening| (happening.at, happening.action == ActionName::EndJob.as_str()));
+    let older = story.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
+    let first = story.get(older).filter(|_| older > 0).map(|first| Happening {
+        at: first.at,
         subject: subject.to_string(),
         action: "…".to_owned(),
         reason: format!("{} before this: give a larger --limit", several(older, "happening")),
     });
-    first.into_iter().chain(timed.into_iter().skip(older).map(|(.., happening)| happening)).collect()
+    first.into_iter().chain(story.into_iter().skip(older)).collect()
 }
 
 impl Happening {
@@ -101,7 +116,7 @@ impl Happening {
     }
 }
 
-/// What happened to an alloc, from its row. `fits` is why the nodes of its placement were chosen, if that is known.
+/// What only the row of an alloc tells. `fits` is why the nodes of its placement were chosen, if that is known.
 fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
     let summary = &alloc.summary;
     let happened = |at: Time, action: &str, reason: String| Happening {
@@ -120,31 +135,6 @@ fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
             format!("on slot {} ({}){fits}", summary.slot, summary.node_id)
         }
     };
-    let mut story = vec![happened(summary.placed_at, "place", placed)];
-    if let Some(first) = alloc.history.first().filter(|_| alloc.history.len() >= MAX_HISTORY) {
-        let what = format!("only the last {} are stored", several(MAX_HISTORY, "change"));
-        story.push(happened(first.at, "…", what));
-    }
-    let mut before: Option<&HistoryEntry> = None;
-    for entry in &alloc.history {
-        let client = (entry.field == "client").then(|| entry.value.parse::<ClientStatus>().ok()).flatten();
-        let was_unknown = before.is_some_and(|b| b.value == ClientStatus::Unknown.as_str());
-        let (action, reason) = match (client, entry.field.as_str()) {
-            // The placement is told already.
-            (Some(ClientStatus::Pending), _) => {
-                before = Some(entry);
-                continue;
-            }
-            (Some(ClientStatus::Running), _) if was_unknown => ("back", entry.reason.clone()),
-            (Some(ClientStatus::Running), _) => ("start", entry.reason.clone()),
-            (Some(ClientStatus::Unknown), _) => ("lost_contact", entry.reason.clone()),
-            (Some(end), _) => (end.as_str(), entry.reason.clone()),
-            (None, "desired") => ("stop", entry.reason.clone()),
-            (None, "awaiting") => ("stay", entry.reason.clone()),
-            (None, _) => (entry.field.as_str(), format!("{}: {}", entry.value, entry.reason)),
-        };
-        story.push(happened(entry.at, action, reason));
-        before = client.map(|_| entry).or(before);
-    }
-    story
+    let started = summary.started_at.map(|at| happened(at, "start", "reported by its node".to_owned()));
+    std::iter::once(happened(summary.placed_at, "place", placed)).chain(started).collect()
 }

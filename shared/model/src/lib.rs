@@ -64,7 +64,7 @@ pub mod webhook;
 pub mod wire;
 pub mod words;
 
-pub use alloc::{Alloc, HistoryEntry, MAX_HISTORY, ReportOutcome, ResolvedCopy};
+pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use end_cause::{EndCause, Ending};
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
 pub use job::{Job, JobSet};

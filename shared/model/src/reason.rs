@@ -318,6 +318,8 @@ reasons! {
     // Nodes and launches
 
     /// A node's complete report made it ready.
+    /// The node of an unknown alloc reports it again.
+    ReportedAgain "reported_again" {} = "its node reports it again";
     ReportTaken "report_taken" {} = "its complete report was taken";
     /// What a heartbeat changed on the record.
     Heard "heard" { how: String } = "{how}";

@@ -340,6 +340,8 @@ words! {
         Submit = "submit",
         /// An alloc ended.
         EndAlloc = "end_alloc",
+        /// A node reports an unknown alloc again: it runs.
+        ReturnAlloc = "return_alloc",
         /// The end of an alloc changed the state of its job.
         EndJob = "end_job",
         /// An operator cancelled a job.

@@ -64,7 +64,7 @@ fn every_default_of_the_contract_counts_when_the_attribute_is_absent() {
     let mut job = fixtures::job(1);
     job.summary.priority = 7;
     let jobs = check::<Job>(Table::Jobs, "### jobs", &row(&job), &[]);
-    assert_eq!(jobs.len(), 17, "{jobs:?}");
+    assert_eq!(jobs.len(), 16, "{jobs:?}");
     let whole = ["timeout_s", "kill_timeout_s", "lost_after_s", "replace", "reconcile"];
     let counted = ["retry_failed", "retry_lost", "failed_count", "lost_count"];
     check::<JobSummary>(Table::Jobs, "### jobs", &row(&job), &[&whole[..], &counted[..]].concat());

@@ -168,7 +168,7 @@ pub async fn stop_and_count_lost(
     keep: Retention,
     now: Time,
 ) -> Result<NodeRecord, WriteError> {
-    let stopped = alloc.stop(reason, now).ok_or(WriteError::CONFLICT)?;
+    let stopped = alloc.stop(now).ok_or(WriteError::CONFLICT)?;
     let mut writes = vec![change(Some(alloc), &stopped).0];
     writes.extend(count_member(store, alloc, &Ending::lost(reason), JobSet::Stays, keep, now).await?.0);
     let told = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;

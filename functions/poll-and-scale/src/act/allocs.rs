@@ -37,10 +37,10 @@ impl Acting<'_> {
         Ok(())
     }
 
-    pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
+    pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, now: Time) -> Result<(), ActError> {
         let alloc = self.reading().alloc(id).await?;
         let record = self.record(node_id)?;
-        let after = alloc.unknown(reason, now).ok_or(ActError::CONFLICT)?;
+        let after = alloc.unknown(now).ok_or(ActError::CONFLICT)?;
         // The node must still be disconnected or down: its record must still have the version that was read.
         let writes: Vec<Write> = vec![change(Some(&alloc), &after).0, unchanged(&record)];
         self.run.store.transact(&writes).await?;
@@ -93,10 +93,10 @@ impl Acting<'_> {
 
     /// Tells an alloc to stop. The queue index may be behind, so the job is read again. The job must no longer want the
     /// alloc, and the transaction checks that the job does not change.
-    pub(super) async fn stop(&self, id: AllocId, node_id: NodeId, reason: &str) -> Result<(), ActError> {
+    pub(super) async fn stop(&self, id: AllocId, node_id: NodeId) -> Result<(), ActError> {
         let ((alloc, job), record) = (self.reading().stopped(id).await?, self.record(node_id)?);
         let now = self.run.now();
-        let stopped = alloc.stop(reason, now).ok_or(ActError::CONFLICT)?;
+        let stopped = alloc.stop(now).ok_or(ActError::CONFLICT)?;
         let (write, told) = change(Some(&record), &record.bump_seq(now)?);
         let check = job.as_ref().map_or_else(|| no_job(id.job_id), unchanged);
         self.run.store.transact(&[change(Some(&alloc), &stopped).0, write, check]).await?;
@@ -107,7 +107,7 @@ impl Acting<'_> {
     /// Resolves a reconnect in one transaction over all live copies of a member that are not unknown. The unchanged
     /// version of the job shows that there are no other such copies. The versions of the records show that no run has
     /// noted a silence of their nodes.
-    pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId], reason: &str) -> Result<(), ActError> {
+    pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId]) -> Result<(), ActError> {
         let now = self.run.now();
         let record_of = |node_id| self.run.lanes.record_of(node_id);
         let (job, copies) = self.reading().resolved(keep, stop, record_of, now).await?;
@@ -116,7 +116,7 @@ impl Acting<'_> {
         let mut nodes: BTreeMap<NodeId, bool> = BTreeMap::new();
         for alloc in copies {
             let copy = if alloc.id() == keep { ResolvedCopy::Stays } else { ResolvedCopy::Stops };
-            let after = alloc.resolved(copy, reason, now);
+            let after = alloc.resolved(copy, now);
             writes.push(change(Some(&alloc), &after).0);
             let stops = alloc.summary.desired == Desired::Run && after.summary.desired == Desired::Stop;
             *nodes.entry(alloc.summary.node_id).or_default() |= stops;

@@ -113,9 +113,9 @@ impl Acting<'_> {
             Action::MarkDown(node_id) => self.expire(*node_id, NodeStatus::Down, reason).await?,
             Action::LoseAlloc(id, node_id) => self.lose(*id, *node_id, reason, now).await?,
             Action::ListAlloc(id, node_id) => self.list_again(*id, *node_id, now).await?,
-            Action::UnknownAlloc(id, node_id) => self.unknown(*id, *node_id, reason, now).await?,
-            Action::StopAlloc(id, node_id) => self.stop(*id, *node_id, reason).await?,
-            Action::ResolveReconnect { keep, stop, .. } => self.resolve(*keep, stop, reason).await?,
+            Action::UnknownAlloc(id, node_id) => self.unknown(*id, *node_id, now).await?,
+            Action::StopAlloc(id, node_id) => self.stop(*id, *node_id).await?,
+            Action::ResolveReconnect { keep, stop, .. } => self.resolve(*keep, stop).await?,
             Action::Place { job_id, on } => self.place(*job_id, on, now).await?,
             Action::Replace { original, on } => self.replace(*original, *on, now).await?,
             Action::Reject(job_id) => {
