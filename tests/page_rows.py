@@ -42,10 +42,9 @@ class Rows:
         submitted = self.now - 3_600_000 - number * 100
         job_id = ulid(submitted, number + 1)
         row = {
-            "job_id": job_id, "version": 1, "state": state, "priority": 500, "submitted_at": submitted, "vcpus": 2,
-            "memory_mib": 4096, "nodes": 1, "command": ["train", "--part", str(number)], "name": f"train-{number}",
-            "timeout_s": 0, "kill_timeout_s": 30, "lost_after_s": 600, "replace": False, "reconcile": "best",
-            "retry_failed": 0, "retry_lost": 3,
+            "job_id": job_id, "version": 1, "state": state, "priority": 500, "submitted_at": submitted,
+            "needs": {"vcpus": 2, "memory_mib": 4096}, "work": {"command": ["train", "--part", str(number)]},
+            "name": f"train-{number}",
         }
         if state == "queued":
             row |= {"queue": f"queued#{number % 8}", "rank": f"0500#{job_id}"}
@@ -74,9 +73,8 @@ class Rows:
         return {
             "alloc_id": f"{job['job_id']}.0.0", "version": 2, "slot": node["slot"], "node_id": node["node_id"],
             "live_node": node["node_id"], "desired": "run", "client": "running", "placed_seq": 2,
-            "placed_at": self.now - 600_000, "started_at": self.now - 590_000, "vcpus": 2, "memory_mib": 4096,
-            "nodes": 1, "priority": 500, "command": job["command"], "timeout_s": 0, "kill_timeout_s": 30,
-            "lost_after_s": 600, "replace": False, "reconcile": "best",
+            "placed_at": self.now - 600_000, "started_at": self.now - 590_000,
+            "needs": job["needs"], "work": job["work"],
         }
 
 

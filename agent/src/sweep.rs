@@ -273,7 +273,7 @@ impl Sweeper {
 fn may_destroy(handles: &HandleStore, node: &Node, target: &HandleTarget) -> bool {
     match target {
         HandleTarget::Alloc(id) => !node.durable.allocs.contains_key(id) && !Runner::is_running(&handles.allocs, *id),
-        HandleTarget::Cache(name) => node.durable.allocs.values().all(|alloc| !alloc.order.caches.contains(name)),
+        HandleTarget::Cache(name) => node.durable.allocs.values().all(|alloc| !alloc.order.work.caches.contains(name)),
         HandleTarget::Container(_) => true,
     }
 }

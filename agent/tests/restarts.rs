@@ -153,7 +153,7 @@ async fn gone_stops_everything_and_then_runs_on_gone() {
     node.with(|p| {
         p.order(vec![order(0, script), order(1, "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done")])
     });
-    node.with(|p| p.orders[1].kill_timeout_s = 1);
+    node.with(|p| p.orders[1].failure_policy.kill_timeout_s = 1);
     let gone = node.dir.path().join("gone");
     // When called, this command writes down every command that still runs.
     let (first, second) = (node.alloc_dir(0).join("work/pid"), node.alloc_dir(1).join("work/pid"));

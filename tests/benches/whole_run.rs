@@ -24,7 +24,7 @@ use model::ids::{ClusterName, JobId, Ulid};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
-use model::{Job, JobSpec, NodeRecord, NodeState};
+use model::{Job, JobSpec, Needs, NodeRecord, NodeState};
 use runtime::answer::Outcome;
 use runtime::clock::RunClock;
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Poli
         store.write(None, &run, Vec::new()).await.unwrap();
     }
     let job = |n: u32| {
-        let spec = JobSpec { command: vec!["true".into()], vcpus: 2, ..JobSpec::default() };
+        let spec = JobSpec { needs: Needs { vcpus: 2, ..Needs::default() }, ..JobSpec::running(["true"]) };
         Job::submit(JobId::new(Ulid::from_parts(u64::from(n), u128::from(n) * 0x9E37_79B9)), spec, at(0)).unwrap()
     };
     if case == "queue" {

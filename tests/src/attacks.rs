@@ -113,7 +113,7 @@ impl Scene {
         let mut world = World::new().await;
         for secret in [SECRET, "other"] {
             let mut spec = job(&["forever"]);
-            spec.exclusive = true;
+            spec.needs.exclusive = true;
             spec.env.insert("SECRET".into(), secret.into());
             world.submit(spec).await;
         }

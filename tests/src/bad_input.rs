@@ -10,7 +10,7 @@ use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::policy::Policy;
 use model::time::Span;
-use model::{Intent, NodeRecord, fixtures};
+use model::{Intent, Needs, NodeRecord, fixtures};
 use runtime::http::Credentials;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ async fn a_report_about_another_nodes_alloc_is_refused_and_the_rest_is_taken() {
     let mut world = World::new().await;
     for _ in 0..2 {
         let mut spec = job(&["forever"]);
-        spec.vcpus = 2;
+        spec.needs.vcpus = 2;
         world.submit(spec).await;
     }
     for _ in 0..6 {
@@ -346,7 +346,12 @@ async fn a_node_of_a_batch_is_claimed_by_no_caller() {
     let launching = || async {
         let world = World::batched(quick_policy()).await;
         for _ in 0..3 {
-            world.submit(model::JobSpec { exclusive: true, ..job(&["forever"]) }).await;
+            world
+                .submit(model::JobSpec {
+                    needs: Needs { exclusive: true, ..job(&["forever"]).needs },
+                    ..job(&["forever"])
+                })
+                .await;
         }
         world
     };

@@ -197,7 +197,7 @@ async fn the_boot_script_makes_a_node_whose_jobs_are_isolated_and_reach_no_metad
         (format!("http://{SERVICES}"), format!("http://{SERVICES}"));
     let command = "id -u; id -un; curl -s -m 5 http://169.254.169.254/latest/meta-data/instance-id && echo REACHED; \
                    cat /etc/nodekeeper/node.json && echo READ; curl -s -m 5 -o /dev/null http://10.213.0.2/agent && echo network";
-    let spec = JobSpec { command: ["sh", "-c", command].map(str::to_owned).into(), ..JobSpec::default() };
+    let spec = JobSpec::running(["sh", "-c", command]);
     let job = world.submit(spec).await;
     world.poll().await.unwrap();
     let launched = world.ec2.instances().remove(0);

@@ -16,7 +16,8 @@ use model::reason::Reason;
 use model::refusal::Scope;
 use model::time::Span;
 use model::{
-    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, Market, NodeRecord, NodeState, NodeStatus, Version,
+    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, Market, Needs, NodeRecord, NodeState, NodeStatus,
+    Version,
 };
 use nodekeeper_simulation::database::Plain;
 use poll_and_scale::{Plan, act, plan};
@@ -181,15 +182,17 @@ impl Draw {
     fn job(&self, n: u32, policy: &Policy) -> Job {
         let size = self.one_of(&policy.size);
         let mut spec = JobSpec {
-            command: vec!["true".into()],
-            vcpus: 1 + self.below(4),
-            memory_mib: u64::from(self.below(6)) * 1000,
             priority: *self.one_of(&[500, 500, 600]),
-            exclusive: self.is(0.2),
-            nodes: if self.is(0.15) { 2 + self.below(3) } else { 1 },
-            instance_type: self.is(0.2).then(|| size.instance_type.clone()),
-            market: self.is(0.1).then_some(size.market),
-            ..JobSpec::default()
+            needs: Needs {
+                vcpus: 1 + self.below(4),
+                memory_mib: u64::from(self.below(6)) * 1000,
+                exclusive: self.is(0.2),
+                nodes: if self.is(0.15) { 2 + self.below(3) } else { 1 },
+                instance_type: self.is(0.2).then(|| size.instance_type.clone()),
+                market: self.is(0.1).then_some(size.market),
+                ..Needs::default()
+            },
+            ..JobSpec::running(["true"])
         };
         spec.failure_policy.replace = self.is(0.5);
         let mut job = Job::submit(fixtures::job_id(n), spec, at(i64::from(n))).unwrap();
@@ -225,7 +228,10 @@ async fn state(seed: u64) -> (Store, Ec2) {
             jobs += 1;
             let fits = |a: model::Capacity, b: model::Capacity| a.vcpus <= b.vcpus && a.memory_mib <= b.memory_mib;
             let life = node.life().unwrap();
-            if job.summary.nodes > 1 || !life.allocs.is_empty() || !fits(job.summary.capacity, life.offering.capacity) {
+            if job.summary.needs.nodes > 1
+                || !life.allocs.is_empty()
+                || !fits(job.summary.needs.capacity(), life.offering.capacity)
+            {
                 continue;
             }
             let id = model::ids::AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };

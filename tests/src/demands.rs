@@ -85,7 +85,12 @@ async fn a_set_and_jobs_have_their_own_nodes() {
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 8});
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
-    world.submit(JobSpec { vcpus: 2, ..crate::world::job(&["forever"]) }).await;
+    world
+        .submit(JobSpec {
+            needs: model::Needs { vcpus: 2, ..crate::world::job(&["forever"]).needs },
+            ..crate::world::job(&["forever"])
+        })
+        .await;
     want(&world, "2").await;
     for _ in 0..30 {
         world.step().await;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 fn alone() -> JobSpec {
     let mut spec = job(&["forever"]);
-    spec.exclusive = true;
+    spec.needs.exclusive = true;
     spec
 }
 

@@ -84,7 +84,7 @@ async fn a_large_fleet_lives_without_ec2s_list() {
 async fn an_instance_without_a_known_id_is_found_by_its_tag() {
     let (mut world, counted) = world().await;
     let mut forever = job(&["forever"]);
-    forever.exclusive = true;
+    forever.needs.exclusive = true;
     world.submit(forever.clone()).await;
     for _ in 0..12 {
         world.step().await;

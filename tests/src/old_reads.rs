@@ -30,7 +30,7 @@ async fn running() -> (World, AllocId) {
     policy["nodes"] = json!({"max": 4, "min": 2});
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     let mut spec = job(&["forever"]);
-    (spec.exclusive, spec.failure_policy.replace, spec.failure_policy.lost_after_s) = (true, true, 600);
+    (spec.needs.exclusive, spec.failure_policy.replace, spec.failure_policy.lost_after_s) = (true, true, 600);
     let id = world.submit(spec).await.summary.job_id;
     for _ in 0..40 {
         world.step().await;

@@ -43,7 +43,7 @@ async fn runs_at_once(runs: usize) {
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     for n in 0..12 {
         let mut spec = job(&["one"]);
-        spec.vcpus = 2;
+        spec.needs.vcpus = 2;
         spec.priority = 500 + n % 3;
         world.submit(spec).await;
     }

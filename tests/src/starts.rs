@@ -12,7 +12,7 @@ use serde_json::json;
 /// A job that needs a node for itself.
 fn alone() -> JobSpec {
     let mut spec = job(&["forever"]);
-    spec.exclusive = true;
+    spec.needs.exclusive = true;
     spec
 }
 

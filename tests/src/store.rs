@@ -13,8 +13,8 @@ use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportCounter;
 use model::{
-    ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord,
-    NodeState, NodeStatus,
+    ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, Needs, NodeRecord,
+    NodeState, NodeStatus, Work,
 };
 use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
@@ -105,7 +105,7 @@ impl Tables {
 }
 
 fn spec() -> JobSpec {
-    JobSpec { command: vec!["true".into()], ..JobSpec::default() }
+    JobSpec::running(["true"])
 }
 
 async fn suite(place: Place<'_>) {
@@ -130,7 +130,7 @@ async fn suite(place: Place<'_>) {
 async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let node = tables.ready(0).await;
-    let cached = || JobSpec { caches: vec!["data".into()], ..spec() };
+    let cached = || JobSpec { work: Work { caches: vec!["data".into()], ..spec().work }, ..spec() };
     let (first, second) = (tables.job(0, cached()).await, tables.job(1, cached()).await);
     let node =
         steps::place(&tables.store, &first, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap().remove(0);
@@ -247,7 +247,16 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
 async fn placing_is_all_or_nothing(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (a, b) = (tables.ready(0).await, tables.ready(1).await);
-    let job = tables.job(0, JobSpec { nodes: 2, caches: vec!["data".into()], ..spec() }).await;
+    let job = tables
+        .job(
+            0,
+            JobSpec {
+                needs: Needs { nodes: 2, ..spec().needs },
+                work: Work { caches: vec!["data".into()], ..spec().work },
+                ..spec()
+            },
+        )
+        .await;
     // One of the two nodes changes in between. Nothing is placed.
     let held = b.with_intent(model::Intent::Hold, None, at(70)).unwrap();
     let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
@@ -424,7 +433,7 @@ async fn long_lists_are_read_to_the_last_page(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let long = "x".repeat(16_000);
     for n in 0..140 {
-        tables.job(n, JobSpec { command: vec![long.clone()], ..spec() }).await;
+        tables.job(n, JobSpec { work: Work { command: vec![long.clone()], ..spec().work }, ..spec() }).await;
     }
     assert_eq!(tables.store.jobs().await.unwrap().len(), 140);
     assert_eq!(tables.store.queue().await.unwrap().len(), 140);

@@ -14,7 +14,7 @@ use model::ids::{ClusterName, NodeId};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{Job, JobSpec};
+use model::{Job, JobSpec, Needs, Work};
 use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
@@ -323,7 +323,11 @@ pub fn patient_policy() -> Value {
 
 /// A job that never ends, has its node for itself, and uses the cache `data`.
 pub fn lonely_job() -> JobSpec {
-    JobSpec { exclusive: true, caches: vec!["data".into()], ..job(&["forever"]) }
+    JobSpec {
+        needs: Needs { exclusive: true, ..job(&["forever"]).needs },
+        work: Work { caches: vec!["data".into()], ..job(&["forever"]).work },
+        ..job(&["forever"])
+    }
 }
 
 impl World {
@@ -568,7 +572,7 @@ pub async fn set_policy(store: &Store, policy: &Policy) {
 
 /// A job of one vCPU that succeeds after a step.
 pub fn job(command: &[&str]) -> JobSpec {
-    JobSpec { command: command.iter().map(|c| (*c).to_owned()).collect(), ..JobSpec::default() }
+    JobSpec::running(command.iter().copied())
 }
 
 /// A URL where nothing listens.

@@ -15,7 +15,7 @@ use model::output::Then;
 use model::wire::{
     AllocOrder, AllocReport, AllocUpdate, HandleReport, Heartbeat, OutputPiece, OutputReport, WantedOutput,
 };
-use model::{ClientStatus, Desired};
+use model::{ClientStatus, Desired, FailurePolicy, Needs, Work};
 use nodekeeper_agent::isolation::cgroup;
 use nodekeeper_agent::process_table;
 use serde_json::{Value, json};
@@ -95,16 +95,10 @@ pub fn order(copy: u32, script: &str) -> AllocOrder {
         desired: Desired::Run,
         client: ClientStatus::Pending,
         placed_seq: 0,
-        command: ["sh", "-c", script].map(str::to_owned).into(),
+        needs: Needs::default(),
+        work: Work { command: ["sh", "-c", script].map(str::to_owned).into(), ..Work::default() },
         env: BTreeMap::new(),
-        image: None,
-        caches: Vec::new(),
-        timeout_s: 0,
-        kill_timeout_s: 20,
-        memory_mib: 0,
-        vcpus: 1,
-        gpus: 0,
-        nodes: 1,
+        failure_policy: FailurePolicy { kill_timeout_s: 20, ..FailurePolicy::default() },
         hosts: vec!["127.0.0.1".into()],
         output_s3: None,
     }

@@ -54,7 +54,8 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     if args.json {
         let (cause, exit_code) = (job.cause(), job.cause().and_then(EndCause::exit_code));
         let waits_because = waits.as_deref();
-        show::json(context.out, &Whole { job: &job, all_allocs: &allocs, cause, exit_code, waits_because })?;
+        let whole = Whole { job: &job, all_allocs: &allocs, cause, exit_code, waits_because };
+        show::json(context.out, &show::flat(&whole)?)?;
         return Ok(Outcome::Done);
     }
     let latest = cluster.store.history(&Subject::Job(id).to_string(), 1).await?;
@@ -98,7 +99,7 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
     rows.field("latest event", latest);
     rows.field("command", Some(show::command(&work.command)));
-    let env: Vec<String> = work.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let env: Vec<String> = job.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
     rows.field("image", work.image.as_ref());
     rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
@@ -114,8 +115,8 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("priority", Some(summary.priority));
     rows.field("submitted", Some(moment(summary.submitted_at, now)));
     rows.field("ended", job.finished_at.map(|at| moment(at, now)));
-    rows.field("failed", Some(retries(job.failed_count, job.retry_failed)));
-    rows.field("lost", Some(retries(job.lost_count, job.retry_lost)));
+    rows.field("failed", Some(retries(job.failed_count, job.failure_policy.retry_failed)));
+    rows.field("lost", Some(retries(job.lost_count, job.failure_policy.retry_lost)));
     let next_try = summary.retry_at(now).map(|at| format!("not before {}", moment(at, now)));
     rows.field("next try", next_try);
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));

@@ -411,13 +411,13 @@ fn ranges(numbers: impl Iterator<Item = usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::Needs;
 
     fn of(text: &str) -> anyhow::Result<Vec<Line>> {
         let defaults = JobSpec {
-            command: vec!["work".into()],
             env: [("A".into(), "1".into())].into(),
-            vcpus: 2,
-            ..JobSpec::default()
+            needs: Needs { vcpus: 2, ..Needs::default() },
+            ..JobSpec::running(["work"])
         };
         understand(text.as_bytes(), &defaults, "f")
     }
@@ -432,13 +432,13 @@ mod tests {
         ))
         .unwrap();
         assert_eq!(lines.iter().map(|line| line.number).collect::<Vec<_>>(), [2, 4, 5]);
-        assert_eq!((lines[0].spec.command.as_slice(), lines[0].spec.vcpus), (&["work".to_owned()][..], 2));
+        assert_eq!((lines[0].spec.work.command.as_slice(), lines[0].spec.needs.vcpus), (&["work".to_owned()][..], 2));
         let spec = &lines[1].spec;
-        assert_eq!(spec.command, ["sh", "-c", "echo a | wc"]);
-        assert_eq!((spec.memory_mib, spec.timeout_s, spec.failure_policy.replace), (1536, 5400, true));
+        assert_eq!(spec.work.command, ["sh", "-c", "echo a | wc"]);
+        assert_eq!((spec.needs.memory_mib, spec.work.timeout_s, spec.failure_policy.replace), (1536, 5400, true));
         assert_eq!(spec.env, [("A".into(), "1".into()), ("B".into(), "2".into())].into());
         let spec = &lines[2].spec;
-        assert_eq!((spec.memory_mib, spec.scratch_gib, spec.failure_policy.lost_after_s), (7, 3, 0));
+        assert_eq!((spec.needs.memory_mib, spec.needs.scratch_gib, spec.failure_policy.lost_after_s), (7, 3, 0));
     }
 
     #[test]

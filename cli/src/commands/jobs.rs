@@ -140,7 +140,7 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
             let cause = job.summary().tries.cause.clone();
             Listed { waits_because: why(&job), exit_code: cause.as_ref().and_then(EndCause::exit_code), cause, job }
         });
-        show::json(&mut page.out, &listed.collect::<Vec<_>>())?;
+        show::json(&mut page.out, &show::flat(&listed.collect::<Vec<_>>())?)?;
     } else if jobs.is_empty() {
         let none = match (args.filter.is_empty(), args.all) {
             (false, true) => "no stored job is like that",
@@ -194,14 +194,14 @@ fn cells(job: &JobSummary, now: Time) -> [String; 7] {
 
 /// What a job needs, for people.
 pub(super) fn needs(job: &JobSummary) -> String {
-    let mut needs = show::capacity(job.capacity);
-    if job.nodes > 1 {
-        needs.push_str(&format!(" on each of {} nodes", job.nodes));
+    let mut needs = show::capacity(job.needs.capacity());
+    if job.needs.nodes > 1 {
+        needs.push_str(&format!(" on each of {} nodes", job.needs.nodes));
     }
-    for narrowed in [job.instance_type.clone(), job.market.map(|m| m.to_string())].into_iter().flatten() {
+    for narrowed in [job.needs.instance_type.clone(), job.needs.market.map(|m| m.to_string())].into_iter().flatten() {
         needs.push_str(&format!(", {narrowed}"));
     }
-    if job.exclusive {
+    if job.needs.exclusive {
         needs.push_str(", exclusive");
     }
     needs

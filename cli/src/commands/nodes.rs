@@ -168,7 +168,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
                 short_alloc(seen.alloc_id),
                 seen.desired.to_string(),
                 seen.client.to_string(),
-                show::capacity(seen.capacity),
+                show::capacity(seen.needs.capacity()),
                 when(seen.placed_at, now),
                 show::command(&alloc.work.command),
             ]);

@@ -136,7 +136,7 @@ pub(super) async fn run_with(
     }
     let Some(job) = followed.jobs.first() else { return Ok(Outcome::Code(NO_CODE)) };
     // The rest of the output. The job has ended, so Ctrl-C only ends this wait.
-    while job.summary.nodes == 1 && !stream.look(context, job).await? {
+    while job.summary.needs.nodes == 1 && !stream.look(context, job).await? {
         let pause = tokio::time::timeout(POLL, heard.recv()).await;
         if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
             stream.leave(context.now()).await;
@@ -161,7 +161,7 @@ async fn follow(
     let mut is_asked = false;
     while !followed.look(context).await? {
         if let [job] = followed.jobs.as_slice()
-            && job.summary.nodes == 1
+            && job.summary.needs.nodes == 1
         {
             stream.look(context, job).await?;
         }
@@ -212,7 +212,7 @@ async fn cancel(context: &mut Context<'_>, cluster: &Cluster, id: JobId) -> anyh
 async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, quiet: bool) -> anyhow::Result<Outcome> {
     let allocs: Vec<_> = last_allocs(cluster.store.allocs_of(job).await?.rows).collect();
     // The output of a job of one member was printed as it came.
-    for alloc in allocs.iter().filter(|_| job.summary.nodes > 1) {
+    for alloc in allocs.iter().filter(|_| job.summary.needs.nodes > 1) {
         writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
         tail(context, alloc)?;
     }

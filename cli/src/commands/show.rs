@@ -11,6 +11,7 @@ use model::names::is_obeyed;
 use model::time::Time;
 pub(super) use runtime::signs::say::{one_line, rough, several, when};
 use serde::Serialize;
+use serde_json::Value;
 use std::borrow::Cow;
 use std::io::{self, Write};
 use store::{Listed, Unreadable};
@@ -116,6 +117,30 @@ pub(super) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> an
     let escape = |c: char| if c != '\n' && is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     let text: String = serde_json::to_string_pretty(value)?.chars().map(escape).collect();
     Ok(writeln!(out, "{text}")?)
+}
+
+/// JSON for people: the parts of a job stand beside its other fields, as in a file of jobs.
+pub(super) fn flat(value: &(impl Serialize + ?Sized)) -> serde_json::Result<Value> {
+    let mut value = serde_json::to_value(value)?;
+    flatten(&mut value);
+    Ok(value)
+}
+
+fn flatten(value: &mut Value) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(flatten),
+        Value::Object(fields) => {
+            for part in ["needs", "work", "failure_policy"] {
+                if let Some(Value::Object(inner)) = fields.get_mut(part) {
+                    let inner = std::mem::take(inner);
+                    fields.remove(part);
+                    fields.extend(inner);
+                }
+            }
+            fields.values_mut().for_each(flatten);
+        }
+        _ => {}
+    }
 }
 
 /// The kind of standard output.

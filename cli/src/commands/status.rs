@@ -15,7 +15,7 @@ use model::functions;
 use model::handle::STUCK_AFTER;
 use model::money::Usd;
 use model::time::{Span, Time};
-use model::{Alloc, AllocSummary, Desired, Handle, JobSummary, NodeRecord};
+use model::{AllocSummary, Handle, JobSummary, NodeRecord};
 use runtime::observation::ObserveError;
 use runtime::signs::{self, BadRow, Facts, Stopping};
 pub(crate) use runtime::signs::{Level, Raised as Check};
@@ -25,8 +25,6 @@ use store::{DbError, Ended, Store, Unreadable, placed_last};
 
 /// How many waiting jobs are counted.
 const COUNTED: usize = 20_000;
-/// How many allocs that were told to stop are looked at.
-const STOPPING: usize = 100;
 /// How many events of a subject are searched for warnings.
 const LOOK_BACK: i32 = 20;
 
@@ -91,7 +89,7 @@ impl Seen {
         let stuck = handles.rows.into_iter().filter(|handle| handle.is_stuck(now)).collect();
         let ended = store.ended(now - signs::RECENT, signs::ENDED).await?;
         let next = Next::read(store, cloud, now).await;
-        let stopping = stopping(store, &next).await?;
+        let stopping = stopping(&next);
         Ok(Self { control, nodes, jobs, more_jobs_wait, next, ended, stopping, events, unreadable, stuck })
     }
 
@@ -128,21 +126,18 @@ impl Seen {
     }
 }
 
-/// The first allocs that were told to stop, and when: their rows say it, and the index does not.
-async fn stopping(store: &Store, next: &Result<Next, ObserveError>) -> Result<Vec<Stopping>, DbError> {
-    let told = |alloc: &&AllocSummary| alloc.desired == Desired::Stop;
-    let ids = next.iter().flat_map(|next| next.allocs.iter().filter(told)).map(|alloc| alloc.alloc_id).take(STOPPING);
-    let since = |alloc: &Alloc| {
-        let told = alloc.stopping_since_at?;
-        let kill_timeout = i64::try_from(alloc.summary.failure_policy.kill_timeout_s).unwrap_or(i64::MAX);
-        (!alloc.summary.client.is_final()).then(|| Stopping {
-            alloc_id: alloc.id(),
-            slot: alloc.summary.slot,
-            since: told,
+/// The allocs that were told to stop.
+fn stopping(next: &Result<Next, ObserveError>) -> Vec<Stopping> {
+    let stopping = |alloc: &AllocSummary| {
+        let kill_timeout = i64::try_from(alloc.failure_policy.kill_timeout_s).unwrap_or(i64::MAX);
+        Some(Stopping {
+            alloc_id: alloc.alloc_id,
+            slot: alloc.slot,
+            since: alloc.stopping_since_at?,
             kill_timeout: Span::from_s(kill_timeout),
         })
     };
-    Ok(store.allocs_listed(ids).await?.rows.iter().filter_map(since).collect())
+    next.iter().flat_map(|next| &next.allocs).filter_map(stopping).collect()
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow::Result<Outcome> {

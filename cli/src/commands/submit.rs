@@ -14,30 +14,24 @@ use clap::{ArgAction, Args};
 use model::array::Array;
 use model::chance::Chance;
 use model::ids::JobId;
-use model::{AfterEnd, FailurePolicy, Job, JobSpec, JobState, Market, Reconcile};
+use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Market, Needs, Reconcile, Work};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What a job needs, and how it is treated.
+/// What the members of a job need, as options.
 #[derive(Args, Clone, Debug)]
-pub(super) struct JobOptions {
-    /// A name for people
-    #[arg(long)]
-    name: Option<String>,
-    /// From 0 to 1000; jobs with a higher priority come first
-    #[arg(long, default_value_t = 500)]
-    priority: u32,
+struct NeedsOptions {
     /// vCPUs for each member
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = Needs::DEFAULT.vcpus)]
     vcpus: u32,
     /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = mebibytes)]
+    #[arg(long, default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
     memory: u64,
     /// Scratch space for each member: in GiB, or with a unit such as 100G or 2T
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
+    #[arg(long, default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
     scratch: u64,
     /// GPUs for each member; such a job shares its nodes with no other job
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = Needs::DEFAULT.gpus)]
     gpus: u32,
     /// Run only on this instance type
     #[arg(long, value_name = "TYPE")]
@@ -49,8 +43,13 @@ pub(super) struct JobOptions {
     #[arg(long)]
     exclusive: bool,
     /// The number of members, from 1 to 24: they start together, each on its own node
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = Needs::DEFAULT.nodes)]
     nodes: u32,
+}
+
+/// What the nodes run, as options.
+#[derive(Args, Clone, Debug)]
+struct WorkOptions {
     /// The container image, if nodes run containers
     #[arg(long)]
     image: Option<String>,
@@ -63,21 +62,46 @@ pub(super) struct JobOptions {
     /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout: u64,
+}
+
+/// How failures are treated, as options.
+#[derive(Args, Clone, Debug)]
+struct FailureOptions {
     /// The time between TERM and KILL
-    #[arg(long, default_value = "30", value_name = "TIME", value_parser = seconds)]
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
     kill_timeout: u64,
     /// How long to wait for a silent node before its alloc is lost; 0 for no wait
-    #[arg(long, default_value = "600", value_name = "TIME", value_parser = seconds)]
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.lost_after_s, value_name = "TIME", value_parser = seconds)]
     lost_after: u64,
     /// Run a copy on another node while waiting for a silent node
     #[arg(long)]
     replace: bool,
     /// Which copy is kept when the silent node comes back: best, keep_original or keep_replacement
-    #[arg(long, default_value = "best")]
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.reconcile)]
     reconcile: Reconcile,
     /// How often to run it again after it failed by itself
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_failed, value_name = "N")]
     retry_failed: u32,
+    /// How often to run it again after its node was lost; 0 for never
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_lost, value_name = "N")]
+    retry_lost: u32,
+}
+
+/// A job as options.
+#[derive(Args, Clone, Debug)]
+pub(super) struct JobOptions {
+    /// A name for people
+    #[arg(long)]
+    name: Option<String>,
+    /// From 0 to 1000; jobs with a higher priority come first
+    #[arg(long, default_value_t = DEFAULT_PRIORITY)]
+    priority: u32,
+    #[command(flatten)]
+    needs: NeedsOptions,
+    #[command(flatten)]
+    work: WorkOptions,
+    #[command(flatten)]
+    failures: FailureOptions,
     /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
     /// ends otherwise, this one is rejected
     #[arg(long, value_name = "JOB")]
@@ -85,9 +109,6 @@ pub(super) struct JobOptions {
     /// Run it only after this job has ended, in whatever way; may be given several times
     #[arg(long, value_name = "JOB")]
     after_any: Vec<String>,
-    /// How often to run it again after its node was lost; 0 for never
-    #[arg(long, default_value_t = 3, value_name = "N")]
-    retry_lost: u32,
 }
 
 /// `submit`
@@ -153,32 +174,37 @@ impl JobOptions {
 
     /// The job with these options and this command, which follows no other job yet.
     pub(super) fn spec(&self, command: &[String]) -> JobSpec {
+        let Self { needs, work, failures, .. } = self;
         JobSpec {
-            command: command.to_vec(),
-            env: self.env.iter().cloned().collect(),
             name: self.name.clone(),
             priority: self.priority,
-            vcpus: self.vcpus,
-            memory_mib: self.memory,
-            scratch_gib: self.scratch,
-            gpus: self.gpus,
-            instance_type: self.instance_type.clone(),
-            market: self.market,
-            exclusive: self.exclusive,
-            nodes: self.nodes,
             array_limit: None,
             after: BTreeMap::new(),
-            image: self.image.clone(),
-            caches: self.caches.clone(),
-            timeout_s: self.timeout,
-            failure_policy: FailurePolicy {
-                kill_timeout_s: self.kill_timeout,
-                lost_after_s: self.lost_after,
-                replace: self.replace,
-                reconcile: self.reconcile,
+            needs: Needs {
+                vcpus: needs.vcpus,
+                memory_mib: needs.memory,
+                scratch_gib: needs.scratch,
+                gpus: needs.gpus,
+                instance_type: needs.instance_type.clone(),
+                market: needs.market,
+                exclusive: needs.exclusive,
+                nodes: needs.nodes,
             },
-            retry_failed: self.retry_failed,
-            retry_lost: self.retry_lost,
+            work: Work {
+                command: command.to_vec(),
+                image: work.image.clone(),
+                caches: work.caches.clone(),
+                timeout_s: work.timeout,
+            },
+            env: work.env.iter().cloned().collect(),
+            failure_policy: FailurePolicy {
+                kill_timeout_s: failures.kill_timeout,
+                lost_after_s: failures.lost_after,
+                replace: failures.replace,
+                reconcile: failures.reconcile,
+                retry_failed: failures.retry_failed,
+                retry_lost: failures.retry_lost,
+            },
         }
     }
 }
@@ -222,7 +248,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
 /// Prints the jobs that are in.
 pub(super) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) -> anyhow::Result<()> {
     if args.json {
-        return show::json(context.out, jobs);
+        return show::json(context.out, &show::flat(jobs)?);
     }
     for job in jobs {
         writeln!(context.out, "{}", job.summary.job_id)?;
@@ -246,7 +272,7 @@ pub(super) async fn submitted(
     }
     jobs = wait(context, cluster, jobs, args.json).await?;
     if args.json {
-        show::json(context.out, &jobs)?;
+        show::json(context.out, &show::flat(&jobs)?)?;
     }
     Ok(Outcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
 }

@@ -71,7 +71,7 @@ impl Served {
         let job = served
             .put(1, |j| {
                 j.summary.name = Some("Train".into());
-                j.work.env = [("TOKEN".into(), "hunter2".into())].into();
+                j.env = [("TOKEN".into(), "hunter2".into())].into();
             })
             .await;
         let node = fixtures::ready(0);

@@ -93,7 +93,7 @@ impl Document {
             cause: job.cause(),
             exit_code: job.cause().and_then(EndCause::exit_code),
             last_line: summary.tries.last_line.as_deref(),
-            nodes: summary.nodes,
+            nodes: summary.needs.nodes,
             failed_count: job.failed_count,
             lost_count: job.lost_count,
             submitted_at: summary.submitted_at,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn placed() -> (Job, Alloc) {
-        let spec = JobSpec { command: vec!["x".into()], name: Some("nightly".into()), ..JobSpec::default() };
+        let spec = JobSpec { name: Some("nightly".into()), ..JobSpec::running(["x"]) };
         let job = Job::submit(job_id(0), spec, at(0)).unwrap();
         let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
         let alloc = Alloc::place(id, &job, &ready(0), at(1)).unwrap();

@@ -9,14 +9,15 @@
 use crate::end_cause::{EndCause, Ending};
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
+use crate::needs::MAX_NODES;
 use crate::node::{NodeRecord, Version};
 use crate::output::Switches;
-use crate::spec::{Work, default_priority, one};
 use crate::stored::S3Place;
 use crate::summary::AllocSummary;
 use crate::time::{Span, Time};
 use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES};
 use crate::words::{ClientStatus, Desired};
+use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 
 /// A row of the allocs table.
@@ -26,14 +27,11 @@ pub struct Alloc {
     /// The part that planning needs.
     #[serde(flatten)]
     pub summary: AllocSummary,
-    #[serde(flatten)]
+    #[serde(default)]
     pub work: Work,
-    /// How many members the job has.
-    #[serde(default = "one")]
-    pub nodes: u32,
-    /// The priority of the job.
-    #[serde(default = "default_priority")]
-    pub priority: u32,
+    /// Variables added to the environment.
+    #[serde(default, skip_serializing_if = "Environment::is_empty")]
+    pub env: Environment,
     /// Where its node stores the whole output; `None`: nowhere. It does not change with the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
@@ -49,9 +47,6 @@ pub struct Alloc {
     /// Which bytes of `log_tail` are standard error.
     #[serde(default, skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
-    /// Since when the alloc has the order to stop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopping_since_at: Option<Time>,
     /// When the alloc became final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -100,24 +95,29 @@ impl Alloc {
                 started_at: None,
                 awaiting: false,
                 unknown_since_at: None,
+                stopping_since_at: None,
                 replaces: None,
                 replaced_by: None,
-                capacity: job.summary.capacity,
-                exclusive: job.summary.exclusive,
+                needs: job.summary.needs.clone(),
                 failure_policy: job.failure_policy,
             },
             work: job.work.clone(),
-            nodes: job.summary.nodes,
-            priority: job.summary.priority,
+            env: job.env.clone(),
             output_s3: None,
             cause: None,
             exit_code: None,
             log_tail: None,
             tail_switches: Switches::default(),
-            stopping_since_at: None,
             finished_at: None,
             expires_at: None,
         })
+    }
+
+    /// What in a stored alloc cannot be; `None` if nothing.
+    pub fn contradiction(&self) -> Option<String> {
+        let (member, nodes) = (self.id().member, self.summary.needs.nodes);
+        let possible = (1..=MAX_NODES).contains(&nodes) && member < nodes;
+        (!possible).then(|| format!("it is member {member} of {nodes}: a job has 1 to {MAX_NODES}"))
     }
 
     /// The id of the alloc.
@@ -198,7 +198,7 @@ impl Alloc {
         (!self.summary.client.is_final() && self.summary.desired == Desired::Run).then(|| {
             let mut new = self.clone();
             new.summary.desired = Desired::Stop;
-            new.stopping_since_at = Some(now);
+            new.summary.stopping_since_at = Some(now);
             new
         })
     }
@@ -227,16 +227,10 @@ impl Alloc {
             desired: self.summary.desired,
             client: self.summary.client,
             placed_seq: self.summary.placed_seq,
-            command: self.work.command.clone(),
-            env: self.work.env.clone(),
-            image: self.work.image.clone(),
-            caches: self.work.caches.clone(),
-            timeout_s: self.work.timeout_s,
-            kill_timeout_s: self.summary.failure_policy.kill_timeout_s,
-            memory_mib: self.summary.capacity.memory_mib,
-            vcpus: self.summary.capacity.vcpus,
-            gpus: self.summary.capacity.gpus,
-            nodes: self.nodes,
+            needs: self.summary.needs.clone(),
+            work: self.work.clone(),
+            env: self.env.clone(),
+            failure_policy: self.summary.failure_policy,
             hosts,
             output_s3: self.output_s3.clone(),
         }

@@ -97,7 +97,7 @@ pub fn running(instance_id: &str, record: &NodeRecord) -> Instance {
 
 /// Job `n`: one vCPU, queued at `n` ms.
 pub fn job(n: u32) -> Job {
-    let needs = JobSpec { command: vec!["true".into()], vcpus: 1, ..JobSpec::default() };
+    let needs = JobSpec { needs: Needs { vcpus: 1, ..Needs::default() }, ..JobSpec::running(["true"]) };
     let mut job = Job::submit(job_id(n), needs, at(0)).unwrap();
     job.summary.version = Version(1);
     job

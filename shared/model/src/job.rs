@@ -15,14 +15,20 @@
 //! each run.
 //! Rules: `docs/rules.md#section-6`.
 
+use crate::after::MAX_AFTER;
 use crate::end_cause::{EndCause, Ending, last_line};
+use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId};
-use crate::node::{Capacity, Version};
-use crate::spec::{BadJob, FailurePolicy, JobSpec, Work, default_retry_lost};
+use crate::mistakes::{BadJob, Mistakes};
+use crate::names::MAX_NAME_CHARS;
+use crate::needs::MAX_NODES;
+use crate::node::Version;
+use crate::spec::{JobSpec, check_placing};
 use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
 use crate::tries::{JobTimes, Tries};
 use crate::words::{ClientStatus, Desired, JobState};
+use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -33,16 +39,13 @@ pub struct Job {
     /// The part that planning needs.
     #[serde(flatten)]
     pub summary: JobSummary,
-    #[serde(flatten)]
-    pub work: Work,
-    #[serde(flatten)]
-    pub failure_policy: FailurePolicy,
-    /// How often the job is retried after a process of the job failed.
     #[serde(default)]
-    pub retry_failed: u32,
-    /// How often the job is retried after it lost a node.
-    #[serde(default = "default_retry_lost")]
-    pub retry_lost: u32,
+    pub work: Work,
+    /// Variables added to the environment.
+    #[serde(default, skip_serializing_if = "Environment::is_empty")]
+    pub env: Environment,
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
     /// How often a process of the job failed.
     #[serde(default)]
     pub failed_count: u32,
@@ -81,32 +84,16 @@ impl Job {
                 name: spec.name.filter(|n| !n.is_empty()),
                 priority: spec.priority,
                 submitted_at: now,
-                capacity: Capacity {
-                    vcpus: spec.vcpus,
-                    memory_mib: spec.memory_mib,
-                    scratch_gib: spec.scratch_gib,
-                    gpus: spec.gpus,
-                },
-                instance_type: spec.instance_type,
-                market: spec.market,
-                exclusive: spec.exclusive,
-                nodes: spec.nodes,
+                needs: spec.needs,
                 array_limit: spec.array_limit,
                 after: spec.after,
                 tries: Tries::default(),
                 done: BTreeSet::new(),
                 allocs: BTreeSet::new(),
             },
-            work: Work {
-                command: spec.command,
-                env: spec.env,
-                image: spec.image,
-                caches: spec.caches,
-                timeout_s: spec.timeout_s,
-            },
+            work: spec.work,
+            env: spec.env,
             failure_policy: spec.failure_policy,
-            retry_failed: spec.retry_failed,
-            retry_lost: spec.retry_lost,
             failed_count: 0,
             lost_count: 0,
             finished_at: None,
@@ -241,17 +228,17 @@ impl Job {
         let (count, allowed) = match client {
             ClientStatus::Complete => {
                 self.summary.done.insert(id.member);
-                if self.summary.done.len() >= self.summary.nodes as usize {
+                if self.summary.done.len() >= self.summary.needs.nodes as usize {
                     self.summary.state = JobState::Complete;
                     self.reason = None;
                     self.finished_at = Some(now);
                 }
                 return;
             }
-            ClientStatus::Failed => (&mut self.failed_count, self.retry_failed),
+            ClientStatus::Failed => (&mut self.failed_count, self.failure_policy.retry_failed),
             _ => {
                 tries.note_lost_on(alloc.node_id);
-                (&mut self.lost_count, self.retry_lost)
+                (&mut self.lost_count, self.failure_policy.retry_lost)
             }
         };
         // What has never run may run as often as it takes.
@@ -279,7 +266,7 @@ impl Job {
 
     /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
     fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
-        let member = if self.summary.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
+        let member = if self.summary.needs.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
         let lost = if matches!(ending.cause, EndCause::Lost { .. }) { "lost: " } else { "" };
         let line = self.summary.tries.last_line.as_ref();
         let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
@@ -288,12 +275,34 @@ impl Job {
 
     /// Queues the job again; if other members still run, after they have stopped.
     fn wait_again(&mut self, reason: &str) {
-        if self.summary.nodes > 1 && !self.summary.allocs.is_empty() {
+        if self.summary.needs.nodes > 1 && !self.summary.allocs.is_empty() {
             self.summary.state = JobState::Regrouping;
             self.reason = Some(reason.to_owned());
         } else {
             self.queue(reason);
         }
+    }
+
+    /// What in a stored job cannot be carried out; `None` if nothing. Somebody may have put the row without a check.
+    pub fn contradiction(&self) -> Option<String> {
+        let (summary, work) = (&self.summary, &self.work);
+        let nodes = summary.needs.nodes;
+        if !(1..=MAX_NODES).contains(&nodes) {
+            return Some(format!("it wants {nodes} nodes: 1 to {MAX_NODES} are possible"));
+        }
+        let follows = summary.after.len();
+        if follows > MAX_AFTER {
+            return Some(format!("it follows {follows} jobs: at most {MAX_AFTER} are possible"));
+        }
+        if summary.after.contains_key(&summary.job_id) {
+            return Some("it follows itself".to_owned());
+        }
+        let mut mistakes = Mistakes::default();
+        work.check_stored(&self.env, &mut mistakes);
+        let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
+        mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
+        check_placing(&summary.needs, work, self.failure_policy, &mut mistakes);
+        mistakes.found().map(|all| all.join("; "))
     }
 
     /// The sort key of the `queue` index: higher priority first, then earlier submission.
@@ -306,12 +315,17 @@ impl Job {
 mod tests {
     use super::*;
     use crate::fixtures::{self, at};
+    use crate::needs::Needs;
     use crate::words::AfterEnd;
 
     const KEEP: Span = Span::from_s(7 * 86_400);
 
     fn placed(nodes: u32, retry_failed: u32, retry_lost: u32) -> (Job, Vec<AllocSummary>) {
-        let spec = JobSpec { command: vec!["true".into()], nodes, retry_failed, retry_lost, ..JobSpec::default() };
+        let spec = JobSpec {
+            needs: Needs { nodes, ..Needs::default() },
+            failure_policy: FailurePolicy { retry_failed, retry_lost, ..FailurePolicy::default() },
+            ..JobSpec::running(["true"])
+        };
         let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
         let allocs: Vec<_> = (0..nodes)
             .map(|n| {
@@ -410,7 +424,7 @@ mod tests {
     #[test]
     fn a_job_that_was_placed_does_not_wait_for_the_others_again() {
         let after = [(fixtures::job_id(7), AfterEnd::Success)].into();
-        let spec = JobSpec { command: vec!["true".into()], after, ..JobSpec::default() };
+        let spec = JobSpec { after, ..JobSpec::running(["true"]) };
         let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
         let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
         let alloc = crate::alloc::Alloc::place(id, &job, &fixtures::ready(0), at(1)).unwrap().summary;
@@ -464,13 +478,21 @@ mod tests {
 
     #[test]
     fn a_bad_submission_lists_every_mistake() {
-        let spec = JobSpec { vcpus: 0, nodes: 25, priority: 1001, caches: vec!["a/b".into()], ..JobSpec::default() };
+        let spec = JobSpec {
+            priority: 1001,
+            needs: Needs { vcpus: 0, nodes: 25, ..Needs::default() },
+            work: Work { caches: vec!["a/b".into()], ..Work::default() },
+            ..JobSpec::default()
+        };
         let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
         assert!(wrong.iter().any(|w| w.contains("it has no command")) && wrong.len() >= 5, "{wrong:?}");
         let spec = JobSpec {
-            command: vec!["x".into()],
-            nodes: 24,
-            caches: (0..3).map(|n| format!("c{n}")).collect(),
+            needs: Needs { nodes: 24, ..Needs::default() },
+            work: Work {
+                command: vec!["x".into()],
+                caches: (0..3).map(|n| format!("c{n}")).collect(),
+                ..Work::default()
+            },
             ..JobSpec::default()
         };
         let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();

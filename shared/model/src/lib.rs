@@ -5,7 +5,8 @@
 //! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
 //! | [`words`], [`names`] | the closed sets of words in tables, requests and policy; what names from outside may be |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
-//! | [`spec`], [`summary`], [`mod@array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
+//! | [`spec`], [`needs`], [`work`], [`failure_policy`] | what a user submits, and its parts, which rows, indexes and orders have too |
+//! | [`summary`], [`mod@array`] | what planning reads of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`], [`output`], [`stored`] | HTTP bodies, node credentials, the output of allocs on its way to a reader, and where it is stored |
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
@@ -37,6 +38,7 @@ pub mod control;
 pub mod end_cause;
 pub mod events;
 pub mod explain;
+pub mod failure_policy;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 pub mod functions;
@@ -46,8 +48,10 @@ mod instance;
 pub mod job;
 pub mod launch;
 pub mod limits;
+mod mistakes;
 pub mod money;
 pub mod names;
+pub mod needs;
 pub mod node;
 pub mod output;
 pub mod policy;
@@ -63,23 +67,25 @@ pub mod tries;
 pub mod webhook;
 pub mod wire;
 pub mod words;
+pub mod work;
 
 pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use end_cause::{EndCause, Ending};
+pub use failure_policy::FailurePolicy;
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
 pub use job::{Job, JobSet};
+pub use mistakes::BadJob;
 pub use money::{BadAmount, Usd};
+pub use needs::{MAX_NODES, Needs};
 pub use node::{
     ABSENCE_CONFIRM, Caller, Capacity, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life,
     MAX_REASON_BYTES, NewLife, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
 };
-pub use spec::{
-    BadJob, FailurePolicy, INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES, MAX_NODES, MAX_PRIORITY, MAX_TRANSACTION_ITEMS,
-    Work,
-};
-pub use summary::{AllocSummary, JobSummary, counts_for};
+pub use spec::{JobSpec, MAX_TRANSACTION_ITEMS};
+pub use summary::{AllocSummary, DEFAULT_PRIORITY, JobSummary, MAX_PRIORITY, counts_for};
 pub use tries::{JobTimes, Tries};
 pub use words::{
     ActionName, AfterEnd, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
     NodeStateName, NodeStatus, Reconcile, UnknownWord,
 };
+pub use work::{Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, Work};

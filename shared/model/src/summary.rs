@@ -4,16 +4,26 @@
 //! Does not: change anything. `job` and `alloc` hold the state machines.
 
 use crate::array::ArrayLimit;
+use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
-use crate::node::{Capacity, Version};
-use crate::spec::{FailurePolicy, MAX_PRIORITY, default_priority, one};
+use crate::needs::Needs;
+use crate::node::Version;
 use crate::time::Time;
 use crate::tries::Tries;
-use crate::words::{AfterEnd, ClientStatus, Desired, JobState, Market};
+use crate::words::{AfterEnd, ClientStatus, Desired, JobState};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What planning needs of a job. The `queue` index projects it, so it has at most 20 attributes besides keys.
+/// The highest priority.
+pub const MAX_PRIORITY: u32 = 1000;
+/// The priority of a job that says none.
+pub const DEFAULT_PRIORITY: u32 = 500;
+
+const fn default_priority() -> u32 {
+    DEFAULT_PRIORITY
+}
+
+/// What planning reads of a job. The `queue` index projects these attributes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct JobSummary {
@@ -28,21 +38,8 @@ pub struct JobSummary {
     #[serde(default = "default_priority")]
     pub priority: u32,
     pub submitted_at: Time,
-    /// What one member needs.
-    #[serde(flatten)]
-    pub capacity: Capacity,
-    /// The only instance type that the job accepts; `None` for any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance_type: Option<String>,
-    /// The only market that the job accepts; `None` for any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub market: Option<Market>,
-    /// Whether each member gets a node for itself, without allocs of other jobs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub exclusive: bool,
-    /// The number of members. Each gets a node of its own.
-    #[serde(default = "one")]
-    pub nodes: u32,
+    #[serde(default)]
+    pub needs: Needs,
     /// How many jobs of its array may be placed at the same time; `None` for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_limit: Option<ArrayLimit>,
@@ -77,7 +74,7 @@ impl JobSummary {
     }
 }
 
-/// What planning needs of an alloc. The `live` index projects it, so it has at most 20 attributes besides keys.
+/// What planning reads of an alloc. The `live` index projects these attributes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct AllocSummary {
@@ -99,19 +96,18 @@ pub struct AllocSummary {
     pub awaiting: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_since_at: Option<Time>,
+    /// Since when the alloc has the order to stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping_since_at: Option<Time>,
     /// The alloc that this copy replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<AllocId>,
     /// The copy that replaces this alloc.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<AllocId>,
-    /// The capacity that the alloc takes up on its node.
-    #[serde(flatten)]
-    pub capacity: Capacity,
-    /// Whether the alloc gets its node for itself, without allocs of other jobs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub exclusive: bool,
-    #[serde(flatten)]
+    #[serde(default)]
+    pub needs: Needs,
+    #[serde(default)]
     pub failure_policy: FailurePolicy,
 }
 

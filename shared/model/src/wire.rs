@@ -7,13 +7,16 @@
 
 use crate::batch::Batch;
 use crate::end_cause::EndCause;
+use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
+use crate::needs::Needs;
 use crate::output::{Switches, Then};
 use crate::stored::S3Place;
 use crate::time::Time;
 use crate::words::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
+use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// The largest request body that is read, in bytes; a larger one is answered 413.
 pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
@@ -225,30 +228,15 @@ pub struct AllocOrder {
     pub client: ClientStatus,
     /// The `seq` of the node when the alloc was placed.
     pub placed_seq: u64,
-    /// The program and its arguments.
-    pub command: Vec<String>,
+    #[serde(default)]
+    pub needs: Needs,
+    #[serde(default)]
+    pub work: Work,
     /// Variables added to the environment.
+    #[serde(default, skip_serializing_if = "Environment::is_empty")]
+    pub env: Environment,
     #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    /// The container image, if the agent runs containers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
-    /// Named volumes that outlive the alloc.
-    #[serde(default)]
-    pub caches: Vec<String>,
-    /// How long the alloc may run, in seconds; 0 for no limit.
-    pub timeout_s: u64,
-    /// The time from TERM to KILL, in seconds.
-    pub kill_timeout_s: u64,
-    /// The memory that the alloc may use, in MiB; 0 for no limit.
-    pub memory_mib: u64,
-    /// The vCPUs that the alloc asked for.
-    pub vcpus: u32,
-    /// The GPUs that the alloc asked for.
-    #[serde(default)]
-    pub gpus: u32,
-    /// The number of members of the job.
-    pub nodes: u32,
+    pub failure_policy: FailurePolicy,
     /// The addresses of the members' nodes, in the order of the members' numbers. An address that is not known is
     /// empty; for a job of one member, the list is empty instead.
     #[serde(default)]

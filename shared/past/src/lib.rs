@@ -112,7 +112,7 @@ impl Past {
             uses.push(Use {
                 alloc_id: alloc.alloc_id,
                 node_id: alloc.node_id,
-                vcpus: alloc.capacity.vcpus,
+                vcpus: alloc.needs.vcpus,
                 from: alloc.placed_at,
                 to: now,
             });

@@ -94,7 +94,7 @@ pub fn set_aside(
     });
     let ids = counts(jobs.iter().map(|j| j.job_id));
     jobs.retain(|job| {
-        let what = match job.nodes {
+        let what = match job.needs.nodes {
             _ if is_twice(&ids, &job.job_id) => "it is in the table twice",
             1..=MAX_NODES => return true,
             n => &format!("it wants {n} nodes: 1 to {MAX_NODES} are possible"),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     fn job(n: u32) -> Job {
-        let spec = JobSpec { command: vec!["true".into()], priority: n * 7 % 3, ..JobSpec::default() };
+        let spec = JobSpec { priority: n * 7 % 3, ..JobSpec::running(["true"]) };
         let id = JobId::new(ulid(n));
         Job::submit(id, spec, at(i64::from(n))).unwrap()
     }

@@ -131,16 +131,13 @@ pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbErro
 }
 
 pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
-    // The `live` index has no room for `node_id` besides its hash key `live_node`, which has the same value.
-    let behind = !item.contains_key("node_id");
     // No list of due handles would ever show such a row.
     if table == Table::Handles && !item.contains_key("due") {
         let (table, key, detail) = (table.suffix(), key_text(table, item), "attribute `due` is missing".to_owned());
         return Err(DbError::Corrupt { table, key, detail });
     }
-    let name = |name| if behind && name == "live_node" { "node_id" } else { name };
     let corrupt = |detail| DbError::Corrupt { table: table.suffix(), key: key_text(table, item), detail };
-    let read = R::deserialize(de::attributes(item.iter().map(|(k, v)| (name(k.as_str()), v))));
+    let read = R::deserialize(de::attributes(item.iter().map(|(k, v)| (k.as_str(), v))));
     let read = read.map_err(|e| corrupt(e.to_string()))?;
     match R::contradiction(&read) {
         None => Ok(read),
@@ -435,15 +432,6 @@ mod tests {
         assert_eq!(from_item::<Job>(Table::Jobs, &row(&job)).unwrap(), job);
         let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
         assert_eq!(from_item::<Alloc>(Table::Allocs, &row(&alloc)).unwrap(), alloc);
-    }
-
-    #[test]
-    fn a_row_of_the_live_index_reads_its_node_from_the_hash_key() {
-        let (job, node) = (fixtures::job(1), fixtures::ready(1));
-        let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
-        let mut shown = row(&alloc);
-        shown.remove("node_id");
-        assert_eq!(from_item::<model::AllocSummary>(Table::Allocs, &shown).unwrap(), alloc.summary);
     }
 
     #[test]

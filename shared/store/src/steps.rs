@@ -113,7 +113,7 @@ fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
     let event = event
         .with("node_id", seen.node_id.to_string())
         .with("placed_at", seen.placed_at.as_ms())
-        .with("vcpus", seen.capacity.vcpus);
+        .with("vcpus", seen.needs.vcpus);
     match name {
         // An event costs one write unit, up to 1 KiB.
         Some(name) => event.with("name", name.chars().take(MAX_NAME).collect::<String>()),
@@ -255,7 +255,7 @@ pub const SUBMITTED_TOGETHER: usize = MAX_TRANSACTION_ITEMS / 2;
 pub async fn submit_jobs(store: &Store, jobs: &[Job], keep: Retention, now: Time) -> Result<Vec<Job>, WriteError> {
     let (mut writes, mut written) = (Vec::with_capacity(jobs.len() * 2), Vec::with_capacity(jobs.len()));
     for job in jobs {
-        let reason = format!("priority {}, {} node(s)", job.summary.priority, job.summary.nodes);
+        let reason = format!("priority {}, {} node(s)", job.summary.priority, job.summary.needs.nodes);
         let subject = Subject::Job(job.summary.job_id);
         let event = Event::of_change(&subject, ActionName::Submit, &reason, now, keep.events);
         let (write, job) = change(None, job);

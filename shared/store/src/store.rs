@@ -230,7 +230,8 @@ impl Store {
     /// The allocs of a job that still have rows, also ended ones, of its last copies. No index is needed, because
     /// the ids follow from the numbers of members and copies.
     pub async fn allocs_of(&self, job: &Job) -> Result<Listed<Alloc>, DbError> {
-        let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes.min(MAX_NODES), job.summary.tries.copies);
+        let (id, nodes, copies) =
+            (job.summary.job_id, job.summary.needs.nodes.min(MAX_NODES), job.summary.tries.copies);
         let copies = copies.saturating_sub(COPIES)..copies;
         let ids = copies.flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
         let mut listed = self.allocs_listed(ids).await?;

@@ -180,15 +180,24 @@ impl Deref for Watch {
     }
 }
 
+/// An attribute, or a part of what a job needs, of what it runs or of how its failures are treated.
+fn said<'a>(row: &'a Item, name: &str) -> Option<&'a AttributeValue> {
+    let part = |map: &&str| match row.get(*map) {
+        Some(AttributeValue::M(map)) => map.get(name),
+        _ => None,
+    };
+    row.get(name).or_else(|| ["needs", "work", "failure_policy"].iter().find_map(part))
+}
+
 fn text<'a>(row: &'a Item, name: &str) -> Option<&'a str> {
-    match row.get(name) {
+    match said(row, name) {
         Some(AttributeValue::S(s)) => Some(s),
         _ => None,
     }
 }
 
 fn number(row: &Item, name: &str) -> Option<i64> {
-    match row.get(name) {
+    match said(row, name) {
         Some(AttributeValue::N(n)) => n.parse().ok(),
         _ => None,
     }
@@ -207,7 +216,7 @@ fn within(row: &Item, map: &str, name: &str) -> Value {
 }
 
 fn is_true(row: &Item, name: &str) -> bool {
-    matches!(row.get(name), Some(AttributeValue::Bool(true)))
+    matches!(said(row, name), Some(AttributeValue::Bool(true)))
 }
 
 fn set(row: &Item) -> BTreeSet<AllocId> {

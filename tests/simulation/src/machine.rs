@@ -201,7 +201,7 @@ impl Machine {
             ground.running = running.keys().copied().collect();
         }
         let order = |id: &AllocId| self.disk.started.get(id).map(|(order, _)| order);
-        ground.caches = running.keys().filter_map(order).flat_map(|order| order.caches.clone()).collect();
+        ground.caches = running.keys().filter_map(order).flat_map(|order| order.work.caches.clone()).collect();
         if !ground.handles.iter().eq(handles.keys()) {
             ground.handles = handles.keys().cloned().collect();
         }
@@ -294,15 +294,15 @@ impl Machine {
             self.protocol.observe(id, Seen::Ended(ended));
             return;
         }
-        let s = match order.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
+        let s = match order.work.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
             _ if self.core.is_healed() => 5,
             Some(s) => s,
             None => 1 << 40,
         };
-        let timeout = i64::try_from(order.timeout_s).unwrap_or(i64::MAX);
+        let timeout = i64::try_from(order.work.timeout_s).unwrap_or(i64::MAX);
         let fails = self.core.happens(Fault::WorkFails);
         let (s, cause) = match (timeout > 0 && s > timeout, fails) {
-            (true, _) => (timeout, EndCause::OverTime { limit_s: order.timeout_s }),
+            (true, _) => (timeout, EndCause::OverTime { limit_s: order.work.timeout_s }),
             (false, true) => (self.core.of(Fault::WorkFails, 0, s.min(86_400)), EndCause::Exited { code: 1 }),
             (false, false) => (s, EndCause::Exited { code: 0 }),
         };
@@ -315,7 +315,7 @@ impl Machine {
         } else {
             self.disk.handles.insert(id.to_string(), label.clone());
         }
-        for cache in &order.caches {
+        for cache in &order.work.caches {
             self.disk.handles.entry(format!("cache:{cache}")).or_insert_with(|| label.clone());
         }
         // Some processes handle TERM and exit with 0.
@@ -345,7 +345,7 @@ impl Machine {
         if let Some(process) = self.processes.get_mut(&id) {
             if !process.stopping {
                 let stubborn = self.core.happens(Fault::IgnoresTerm);
-                let s = if stubborn { i64::try_from(order.kill_timeout_s).unwrap_or(30) } else { 1 };
+                let s = if stubborn { i64::try_from(order.failure_policy.kill_timeout_s).unwrap_or(30) } else { 1 };
                 process.stopping = true;
                 let code = Some(if stubborn { 137 } else { process.told_code });
                 process.cause = EndCause::Stopped { why: "stopped as ordered".into(), code };

@@ -1,7 +1,7 @@
 //! The states: what each changes, and what becomes of it.
 
 use super::Town;
-use crate::raw::{Item, item, n, s};
+use crate::raw::{Item, item, m, n, s};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, NodeId};
 
@@ -220,11 +220,15 @@ pub const STATES: &[State] = &[
             of_job(t, ended)
         },
     },
-    State { name: "a job of no nodes", fate: Aside, edits: |t| of_job(t, vec![("nodes", Some(n(0)))]) },
+    State {
+        name: "a job of no nodes",
+        fate: Aside,
+        edits: |t| of_job(t, vec![("needs", Some(m(&[("nodes", n(0))])))]),
+    },
     State {
         name: "a job names a cache twice",
         fate: Aside,
-        edits: |t| of_job(t, vec![("caches", Some(AttributeValue::L(vec![s("a"), s("a")])))]),
+        edits: |t| of_job(t, vec![("work", Some(m(&[("caches", AttributeValue::L(vec![s("a"), s("a")]))])))]),
     },
     State { name: "a job in an unknown state", fate: Aside, edits: |t| of_job(t, vec![("state", Some(s("tired")))]) },
     State { name: "a job without a version", fate: Aside, edits: |t| of_job(t, vec![("version", None)]) },

@@ -343,7 +343,7 @@ impl Fleet {
             let Work::Run(order) = work else { continue };
             node.handles.insert(order.alloc_id.to_string());
             node.protocol.observe(order.alloc_id, Seen::Running);
-            if order.command.first().is_some_and(|c| c != "forever") {
+            if order.work.command.first().is_some_and(|c| c != "forever") {
                 self.due.insert((self.ms() + JOB_S * 1000, Due::Ends(id.to_owned(), order.alloc_id)));
             }
         }

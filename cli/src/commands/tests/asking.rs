@@ -85,7 +85,7 @@ async fn a_long_story_is_whole_and_says_what_a_limit_leaves_out() {
 async fn a_row_that_contradicts_the_contract_is_named_by_its_job_and_by_status() {
     let world = World::with_policy().await;
     let mut job = fixtures::job(1);
-    job.summary.nodes = 0;
+    job.summary.needs.nodes = 0;
     world.store().write(None, &job, Vec::new()).await.unwrap();
     let what = "the row is not used: it wants 0 nodes: 1 to 24 are possible; correct or delete it";
     for command in [&["jobs"][..], &["plan"]] {

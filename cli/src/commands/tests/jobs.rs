@@ -58,14 +58,14 @@ async fn the_jobs_of_an_array_have_their_numbers_and_its_limit() {
     for id in out.lines() {
         let job = world.store().job(id.parse().unwrap()).await.unwrap().unwrap();
         assert_eq!(job.summary.array_limit, model::array::ArrayLimit::new(2));
-        assert_eq!((job.work.env["A"].as_str(), job.work.env["NODEKEEPER_ARRAY_COUNT"].as_str()), ("1", "4"));
+        assert_eq!((job.env["A"].as_str(), job.env["NODEKEEPER_ARRAY_COUNT"].as_str()), ("1", "4"));
         assert_eq!(
             id,
             model::array::Array::of(job.summary.job_id)
-                .job(job.work.env["NODEKEEPER_ARRAY_INDEX"].parse().unwrap())
+                .job(job.env["NODEKEEPER_ARRAY_INDEX"].parse().unwrap())
                 .to_string()
         );
-        indexes.push(job.work.env["NODEKEEPER_ARRAY_INDEX"].clone());
+        indexes.push(job.env["NODEKEEPER_ARRAY_INDEX"].clone());
     }
     assert_eq!(indexes, ["3", "4", "5", "7"]);
     // The index of the queue has what the plan needs.
@@ -79,7 +79,7 @@ async fn a_submission_without_options_uses_the_documented_defaults() {
     let world = World::new().await;
     let out = world.run(&["submit", "--", "true"]).await.done();
     let job = world.store().job(out.trim().parse().unwrap()).await.unwrap().unwrap();
-    let spec = model::JobSpec { command: vec!["true".into()], ..Default::default() };
+    let spec = model::JobSpec::running(["true"]);
     let mut expected = Job::submit(job.summary.job_id, spec, world.now).unwrap();
     expected.summary.version = job.summary.version;
     assert_eq!(job, expected);

@@ -195,10 +195,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
 #[tokio::test]
 async fn a_reader_without_environments_sees_everything_else() {
     let world = World::with_policy().await;
-    let job = Job {
-        work: model::Work { env: [("KEY".into(), "secret".into())].into(), ..fixtures::job(1).work },
-        ..fixtures::job(1)
-    };
+    let job = Job { env: [("KEY".into(), "secret".into())].into(), ..fixtures::job(1) };
     let job = world.store().write(None, &job, Vec::new()).await.unwrap();
     let id = job.summary.job_id.to_string();
     assert!(world.run(&["job", &id]).await.done().contains("KEY=secret"));

@@ -136,7 +136,7 @@ fn has(screen: &str, words: &[&str]) -> bool {
 fn opened_job(n: u32) -> Opening {
     let mut job = fixtures::job(n);
     job.summary.name = Some("train".into());
-    job.work.env = BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]).into_iter().collect();
+    job.env = BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]).into_iter().collect();
     let alloc = Alloc::place(fixtures::alloc_id(n), &job, &fixtures::ready(0), at(100)).unwrap();
     let tail = "step 1\n\x1b[31mred\u{202e}\tend\n".to_owned();
     let ending = Ending { log_tail: Some(tail), ..Ending::lost("its node is gone") };

@@ -209,7 +209,7 @@ pub struct Offering {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Capacity {
-    #[serde(default = "crate::spec::one")]
+    #[serde(default = "one")]
     pub vcpus: u32,
     #[serde(default)]
     pub memory_mib: u64,
@@ -217,6 +217,10 @@ pub struct Capacity {
     pub scratch_gib: u64,
     #[serde(default)]
     pub gpus: u32,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// What is known from a node's heartbeats.

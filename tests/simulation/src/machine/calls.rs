@@ -244,7 +244,7 @@ impl Machine {
             Ok(id) => self.protocol.durable.allocs.contains_key(&id) || self.processes.contains_key(&id),
             Err(_) => {
                 let cache = handle.strip_prefix("cache:").unwrap_or_default();
-                self.protocol.durable.allocs.values().any(|a| a.order.caches.iter().any(|c| c == cache))
+                self.protocol.durable.allocs.values().any(|a| a.order.work.caches.iter().any(|c| c == cache))
             }
         };
         let now = self.core.now();

@@ -70,14 +70,14 @@ impl Bin<'_> {
 
     pub(super) fn fits(&self, job: &JobSummary) -> bool {
         self.is_open()
-            && self.is_kind(job.instance_type.as_deref(), job.market)
+            && self.is_kind(job.needs.instance_type.as_deref(), job.needs.market)
             && (self.empty || !alone(job))
-            && fits(job.capacity, self.free)
+            && fits(job.needs.capacity(), self.free)
     }
 
     /// Whether the node would fit a member of the job if nothing were on it.
     pub(super) fn would_fit(&self, job: &JobSummary) -> bool {
-        fits(job.capacity, self.capacity) && self.is_kind(job.instance_type.as_deref(), job.market)
+        fits(job.needs.capacity(), self.capacity) && self.is_kind(job.needs.instance_type.as_deref(), job.needs.market)
     }
 
     /// The order to fill bins: ready nodes, the fullest first; then booting nodes in the order of their launches; then
@@ -155,7 +155,7 @@ impl<'a> Bins<'a> {
     /// Puts a member of the job into this bin.
     pub(super) fn take(&mut self, n: usize, job: &JobSummary) {
         self.change(n, |bin| {
-            bin.free = minus(bin.free, job.capacity);
+            bin.free = minus(bin.free, job.needs.capacity());
             bin.empty = false;
             bin.taken |= alone(job);
             bin.for_job = bin.for_job.or(Some(job.job_id));
@@ -179,7 +179,7 @@ impl<'a> Bins<'a> {
         let fits = |n: &usize| self.all.get(*n).is_some_and(|bin| bin.fits(job));
         let lost_on = &job.tries.lost_on;
         let mut fitting: Vec<usize> =
-            shelf.candidates(job.capacity).filter(fits).take(most.saturating_add(lost_on.len())).collect();
+            shelf.candidates(job.needs.capacity()).filter(fits).take(most.saturating_add(lost_on.len())).collect();
         // Another ready node comes before one on which the job was lost, and such a node comes before one that boots.
         let was_lost_on = |n: usize| self.all.get(n).and_then(Bin::node).is_some_and(|id| lost_on.contains(&id));
         fitting.sort_by_key(|n| (*n >= self.ready, was_lost_on(*n)));
@@ -198,7 +198,7 @@ impl<'a> Bins<'a> {
 
 /// Whether an alloc of this job gets its node alone.
 pub(super) const fn alone(job: &JobSummary) -> bool {
-    job.exclusive || job.capacity.gpus > 0
+    job.needs.exclusive || job.needs.gpus > 0
 }
 
 pub(super) const fn minus(have: Capacity, taken: Capacity) -> Capacity {
@@ -214,9 +214,9 @@ pub(super) const fn minus(have: Capacity, taken: Capacity) -> Capacity {
 mod tests {
     use super::*;
     use model::Job;
-    use model::JobSpec;
     use model::chance::Chance;
     use model::fixtures::{self, at};
+    use model::{JobSpec, Needs};
 
     struct Draw(Chance);
 
@@ -254,15 +254,17 @@ mod tests {
 
         fn job(&self, n: u32) -> JobSummary {
             let spec = JobSpec {
-                command: vec!["true".into()],
-                vcpus: self.of(&[1, 2, 3, 8]),
-                memory_mib: self.below(5) * 900,
-                scratch_gib: self.of(&[0, 0, 1, 99, 120]),
-                gpus: self.of(&[0, 0, 0, 1]),
-                exclusive: self.below(5) == 0,
-                instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
-                market: self.of(&[None, None, Some(Market::Spot)]),
-                ..JobSpec::default()
+                needs: Needs {
+                    vcpus: self.of(&[1, 2, 3, 8]),
+                    memory_mib: self.below(5) * 900,
+                    scratch_gib: self.of(&[0, 0, 1, 99, 120]),
+                    gpus: self.of(&[0, 0, 0, 1]),
+                    exclusive: self.below(5) == 0,
+                    instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
+                    market: self.of(&[None, None, Some(Market::Spot)]),
+                    ..Needs::default()
+                },
+                ..JobSpec::running(["true"])
             };
             Job::submit(fixtures::job_id(n), spec, at(0)).unwrap().summary
         }

@@ -177,7 +177,7 @@ impl<'a> Want<'a> {
 
     const fn members(&self) -> u32 {
         match self {
-            Self::Job(job) => job.nodes,
+            Self::Job(job) => job.needs.nodes,
             Self::Copy { .. } => 1,
         }
     }
@@ -207,7 +207,7 @@ fn free_slots(view: &View<'_>) -> Vec<Slot> {
 /// The unknown allocs whose job wants a copy meanwhile and that have no copy yet. Jobs of several members get no
 /// copies.
 fn copies_wanted<'v, 'a>(view: &'v View<'a>, job: &JobSummary) -> impl Iterator<Item = AllocId> + use<'v, 'a> {
-    let of_job = if job.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
+    let of_job = if job.needs.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
     of_job
         .iter()
         .filter(|a| wants_copy(a) && !view.ending.contains(&a.alloc_id))
@@ -225,22 +225,22 @@ fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Option<Reason>
     let policy = &view.seen.policy;
     let sizes = sizes.fitting(job);
     if sizes.is_empty() {
-        let narrowed = match (&job.instance_type, job.market) {
+        let narrowed = match (&job.needs.instance_type, job.needs.market) {
             (None, None) => String::new(),
             (t, m) => format!(" with {} {}", t.as_deref().unwrap_or("any type"), m.map_or("", Market::as_str)),
         };
         let usable = policy.nodes.memory_usable;
-        return Some(Reason::NoSizeFits { needs: job.capacity, narrowed, usable });
+        return Some(Reason::NoSizeFits { needs: job.needs.capacity(), narrowed, usable });
     }
     // A maximum of 0 pauses the cluster: jobs wait.
-    if job.nodes > policy.nodes.max && policy.nodes.max > 0 {
-        return Some(Reason::MoreThanMaximum { nodes: job.nodes, max: policy.nodes.max });
+    if job.needs.nodes > policy.nodes.max && policy.nodes.max > 0 {
+        return Some(Reason::MoreThanMaximum { nodes: job.needs.nodes, max: policy.nodes.max });
     }
     let most: u32 = sizes.iter().map(|s| s.max.unwrap_or(u32::MAX)).fold(0, u32::saturating_add);
-    if job.nodes > most {
-        return Some(Reason::MoreThanSizesAllow { nodes: job.nodes, most });
+    if job.needs.nodes > most {
+        return Some(Reason::MoreThanSizesAllow { nodes: job.needs.nodes, most });
     }
     let cap = policy.nodes.max_price_per_hour;
-    let price = cheapest(&sizes, job.nodes, |_| 0).unwrap_or(Usd::ZERO);
+    let price = cheapest(&sizes, job.needs.nodes, |_| 0).unwrap_or(Usd::ZERO);
     (!is_within_cap(policy, price)).then_some(Reason::DearerThanCap { price, cap })
 }

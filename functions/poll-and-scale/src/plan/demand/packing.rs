@@ -200,7 +200,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// wait, the error says why. The first such job keeps nodes that it found, and other nodes that it needs are kept
     /// free for it. If the job waits because of a cap, room for new nodes is reserved too.
     pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, queue: Queue) -> Result<Vec<usize>, Rc<[Reason]>> {
-        let shape = (Kind::of(job), job.capacity, members);
+        let shape = (Kind::of(job), job.needs.capacity(), members);
         let known = self.failed.get(&shape).filter(|_| queue == Queue::SomeoneWaits).map(Rc::clone);
         if let Some(why) = known {
             return Err(why);
@@ -267,7 +267,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     fn launch(&mut self, job: &JobSummary) -> Result<usize, Blocked> {
         let sizes = self.sizes.fitting(job);
         let reason = Reason::JobNeedsNode { job: name_of(job) };
-        self.launch_one_of(&sizes, job.market, Some(job.job_id), reason)
+        self.launch_one_of(&sizes, job.needs.market, Some(job.job_id), reason)
     }
 
     pub(super) fn launch_one_of(
@@ -549,9 +549,9 @@ fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> 
         for_set: None,
     };
     for alloc in view.allocs_on(life.node_id) {
-        bin.free = minus(bin.free, alloc.capacity);
+        bin.free = minus(bin.free, alloc.needs.capacity());
         bin.empty = false;
-        bin.taken |= alloc.exclusive || alloc.capacity.gpus > 0;
+        bin.taken |= alloc.needs.exclusive || alloc.needs.gpus > 0;
     }
     bin
 }

@@ -27,11 +27,11 @@ pub(super) struct Kind<'a> {
 impl<'a> Kind<'a> {
     pub(super) fn of(job: &'a JobSummary) -> Self {
         Self {
-            instance_type: job.instance_type.as_deref(),
-            market: job.market,
+            instance_type: job.needs.instance_type.as_deref(),
+            market: job.needs.market,
             alone: alone(job),
-            gpus: job.capacity.gpus,
-            scratch_gib: job.capacity.scratch_gib.checked_ilog2().map_or(0, |power| 1 << power),
+            gpus: job.needs.gpus,
+            scratch_gib: job.needs.scratch_gib.checked_ilog2().map_or(0, |power| 1 << power),
         }
     }
 

@@ -9,7 +9,7 @@ use model::ids::NodeId;
 use model::refusal::Scope;
 use model::time::Span;
 use model::words::Reach;
-use model::{Class, Offering};
+use model::{Class, Needs, Offering};
 
 /// `n` ready nodes with a lease until 150 s, and a minimum of as many.
 fn fleet(n: u32) -> Given {
@@ -325,7 +325,7 @@ fn a_refusal_of_one_scope_keeps_nobody_else_from_launching() {
     let sizes = json!([
         {"name": "small", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
         {"name": "gpu", "instance_type": "g5.xlarge", "vcpus": 2, "memory_mib": 8192, "gpus": 1, "price_per_hour": 1}]);
-    let gpu = |s: &mut JobSpec| (s.gpus, s.priority) = (1, 900);
+    let gpu = |s: &mut JobSpec| (s.needs.gpus, s.priority) = (1, 900);
     let given = given(json!({"size": sizes})).job(5, gpu).job(6, whole).job(7, whole);
     let gpu = Offering { size: "gpu".into(), instance_type: "g5.xlarge".into(), ..fixtures::offering() };
     for (reach, launches) in [
@@ -376,8 +376,8 @@ fn a_row_that_contradicts_the_contract_is_named_and_not_used() {
         "the sound row is used"
     );
     assert_eq!(state(vec![node.clone(), node.clone()], vec![job.clone()]), ["warn slot#0", "launch slot#1 small"]);
-    let none = JobSummary { nodes: 0, ..job.clone() };
-    let many = JobSummary { nodes: 25, ..job.clone() };
+    let none = JobSummary { needs: Needs { nodes: 0, ..job.needs.clone() }, ..job.clone() };
+    let many = JobSummary { needs: Needs { nodes: 25, ..job.needs.clone() }, ..job.clone() };
     let idle = [format!("warn job#{}", job.job_id), "set_idle slot#0".to_owned()];
     assert_eq!(state(vec![node.clone()], vec![none]), idle);
     assert_eq!(state(vec![node.clone()], vec![many]), idle, "more members than one transaction can place");
@@ -393,14 +393,14 @@ fn an_alloc_that_is_there_twice_is_named_and_its_node_is_left_alone() {
         "policy": example_json()});
     let (seen, now) = Observation::from_state(&state, None).unwrap();
     let alloc = fixtures::alloc_id(0);
-    let actions = Given { seen }.job(5, |s| s.vcpus = 1).actions(now);
+    let actions = Given { seen }.job(5, |s| s.needs.vcpus = 1).actions(now);
     assert_eq!(actions[0], format!("warn alloc#{alloc}"));
     assert_eq!(actions[1..], ["launch slot#1 small"], "nothing else happens to the node or to the job of the alloc");
 }
 
 #[test]
 fn nodes_max_0_pauses_the_cluster_and_rejects_no_job() {
-    let given = given(json!({"nodes": {"max": 0}})).job(5, whole).job(6, |s| s.nodes = 3);
+    let given = given(json!({"nodes": {"max": 0}})).job(5, whole).job(6, |s| s.needs.nodes = 3);
     assert_eq!(given.actions(at(100)), Vec::<String>::new());
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use model::chance::Chance;
 use model::control::{ControlKey, EntryRow};
 use model::ids::{AllocId, NodeId};
-use model::{Desired, Reconcile};
+use model::{Desired, Needs, Reconcile};
 use std::collections::BTreeSet;
 
 /// When the plans are made.
@@ -26,7 +26,7 @@ fn heard(n: u32) -> NodeRecord {
 impl Given {
     /// A job with a copy on each of these nodes, in this order. The first copies are `back`: they came back after a silence.
     fn copies(mut self, job: u32, nodes: &[u32], back: usize, reconcile: Reconcile) -> Self {
-        let mut spec = JobSpec { command: vec!["true".into()], vcpus: 1, ..JobSpec::default() };
+        let mut spec = JobSpec { needs: Needs { vcpus: 1, ..Needs::default() }, ..JobSpec::running(["true"]) };
         (spec.failure_policy.replace, spec.failure_policy.reconcile) = (true, reconcile);
         let mut job = Job::submit(fixtures::job_id(job), spec, at(0)).unwrap();
         let mut ids = Vec::new();
