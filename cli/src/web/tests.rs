@@ -160,6 +160,8 @@ async fn a_job_is_told_whole_without_its_environment() {
     let alloc = served.store.alloc(fixtures::alloc_id(1)).await.unwrap().unwrap();
     let ending = Ending { log_tail: Some("<b>done</b>\n".into()), ..Ending::lost("its node is gone") };
     served.store.write(Some(&alloc), &alloc.end(&ending, Span::from_s(99_999), at(800)), Vec::new()).await.unwrap();
+    let (subject, keep) = (Subject::Alloc(alloc.id()), Span::from_s(99_999));
+    served.store.tell(&Event::of_change(&subject, ActionName::EndAlloc, "lost", at(800), keep)).await;
     let (_, text) = served.answer(&format!("/api/jobs/{}", id(1))).await;
     assert!(!text.contains("hunter2"), "{text}");
     let job: Value = serde_json::from_str(&text).unwrap();
@@ -169,7 +171,7 @@ async fn a_job_is_told_whole_without_its_environment() {
         (&json!("<b>done</b>\n"), &json!("lost"))
     );
     let story: Vec<_> = job["story"].as_array().unwrap().iter().map(|h| h["action"].as_str().unwrap()).collect();
-    assert_eq!(story, ["place", "lost"]);
+    assert_eq!(story, ["place", "end_alloc"]);
     let (status, text) = served.answer(&format!("/api/jobs/{}", id(99))).await;
     assert!(status == StatusCode::NOT_FOUND && text.contains("there is no job"), "{text}");
     assert_eq!(served.answer("/api/jobs/nonsense").await.0, StatusCode::BAD_REQUEST);

@@ -209,5 +209,5 @@ async fn a_reader_without_environments_sees_everything_else() {
     }
     let before = world.store().job(job.summary.job_id).await.unwrap().unwrap();
     let seen = reader.store().job(job.summary.job_id).await.unwrap().unwrap();
-    assert_eq!(Job { work: before.work.clone(), ..seen }, before, "nothing else is missing");
+    assert_eq!(Job { env: before.env.clone(), ..seen }, before, "nothing else is missing");
 }

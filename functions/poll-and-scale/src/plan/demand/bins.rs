@@ -71,7 +71,7 @@ impl Bin<'_> {
     pub(super) fn fits(&self, job: &JobSummary) -> bool {
         self.is_open()
             && self.is_kind(job.needs.instance_type.as_deref(), job.needs.market)
-            && (self.empty || !alone(job))
+            && (self.empty || !job.needs.alone())
             && fits(job.needs.capacity(), self.free)
     }
 
@@ -157,7 +157,7 @@ impl<'a> Bins<'a> {
         self.change(n, |bin| {
             bin.free = minus(bin.free, job.needs.capacity());
             bin.empty = false;
-            bin.taken |= alone(job);
+            bin.taken |= job.needs.alone();
             bin.for_job = bin.for_job.or(Some(job.job_id));
         });
     }
@@ -194,11 +194,6 @@ impl<'a> Bins<'a> {
         others.sort_by_key(|(_, b)| (!b.would_fit(job), !b.empty, Reverse(b.free.vcpus), b.preference()));
         others.into_iter().map(|(n, _)| n).collect()
     }
-}
-
-/// Whether an alloc of this job gets its node alone.
-pub(super) const fn alone(job: &JobSummary) -> bool {
-    job.needs.exclusive || job.needs.gpus > 0
 }
 
 pub(super) const fn minus(have: Capacity, taken: Capacity) -> Capacity {

@@ -551,7 +551,7 @@ fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> 
     for alloc in view.allocs_on(life.node_id) {
         bin.free = minus(bin.free, alloc.needs.capacity());
         bin.empty = false;
-        bin.taken |= alloc.needs.exclusive || alloc.needs.gpus > 0;
+        bin.taken |= alloc.needs.alone();
     }
     bin
 }

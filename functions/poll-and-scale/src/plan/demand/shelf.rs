@@ -8,7 +8,7 @@
 //! [`Bin::preference`]; the first one costs about the logarithm of the number of bins.
 //! Does not: check the scratch space exactly. The caller does.
 
-use super::bins::{Bin, alone};
+use super::bins::Bin;
 use model::{Capacity, JobSummary, Market};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ impl<'a> Kind<'a> {
         Self {
             instance_type: job.needs.instance_type.as_deref(),
             market: job.needs.market,
-            alone: alone(job),
+            alone: job.needs.alone(),
             gpus: job.needs.gpus,
             scratch_gib: job.needs.scratch_gib.checked_ilog2().map_or(0, |power| 1 << power),
         }
