@@ -181,11 +181,12 @@ impl Draw {
 
     fn job(&self, n: u32, policy: &Policy) -> Job {
         let size = self.one_of(&policy.size);
+        let (vcpus, memory_mib) = (1 + self.below(4), u64::from(self.below(6)) * 1000);
         let mut spec = JobSpec {
             priority: *self.one_of(&[500, 500, 600]),
             needs: Needs {
-                vcpus: 1 + self.below(4),
-                memory_mib: u64::from(self.below(6)) * 1000,
+                vcpus,
+                memory_mib,
                 exclusive: self.is(0.2),
                 nodes: if self.is(0.15) { 2 + self.below(3) } else { 1 },
                 instance_type: self.is(0.2).then(|| size.instance_type.clone()),

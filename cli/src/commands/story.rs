@@ -135,6 +135,8 @@ fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
             format!("on slot {} ({}){fits}", summary.slot, summary.node_id)
         }
     };
-    let started = summary.started_at.map(|at| happened(at, "start", "reported by its node".to_owned()));
+    // The clocks of two functions may differ by a moment.
+    let started_at = summary.started_at.map(|at| at.max(summary.placed_at));
+    let started = started_at.map(|at| happened(at, "start", "reported by its node".to_owned()));
     std::iter::once(happened(summary.placed_at, "place", placed)).chain(started).collect()
 }
