@@ -15,9 +15,6 @@ use std::path::Path;
 /// How old the functions' copies of the keys may be. Here time is short: a rotation is done within seconds.
 const KEY_MAX_AGE_S: u32 = 5;
 
-/// The line for a shell that loads the environment file of the usual working directory.
-pub const LOAD_ENVIRONMENT: &str = "set -a; . .nodekeeper/env; set +a";
-
 /// The environment of the functions, and of other programs that use this system.
 pub(super) fn variables(
     args: &LocalArgs,
