@@ -462,14 +462,12 @@ impl Fleet {
             memory_mb: 512,
             max_concurrency: 1,
             max_waiting: 1,
-            event_retries: 0,
         });
         let settings = LambdaSettings {
             functions: functions.collect(),
             schedules: Vec::new(),
             region: REGION.to_owned(),
             inherited_env: BTreeMap::new(),
-            event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
             url_auth: None,
             invoke_auth: None,
         };

@@ -52,7 +52,6 @@ pub(super) fn settings(
         schedules: periods(args.tick_s()).into_iter().map(schedule).collect(),
         region: REGION.to_owned(),
         inherited_env: inherited.into_iter().filter_map(|(n, v)| Some((n.to_owned(), v.clone()?))).collect(),
-        event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
         url_auth: (args.node_auth == LocalAuth::Iam).then(|| Arc::clone(credentials) as Arc<dyn Issuer>),
         invoke_auth: Some(invoke_auth),
     }
@@ -75,7 +74,6 @@ fn function_config(function: &Function, binaries: &Binaries, variables: &BTreeMa
             _ => 1,
         },
         max_waiting: 1_000,
-        event_retries: 0,
     }
 }
 
