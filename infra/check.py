@@ -60,10 +60,10 @@ PSEUDO = {
     "AWS::URLSuffix": "amazonaws.com",
 }
 
-# Each mode has the parameters of one way to deploy: as it comes, with tokens, and with everything of one's own.
+# Each mode has the parameters of one way to deploy: as it comes, with other choices, and with everything of one's own.
 MODES = {
-    "iam": {"ClusterName": CLUSTER},
-    "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "true", "HasDashboard": "false", "OutputS3": OUTPUT, "NodeRootDevice": "/dev/sda1"},
+    "default": {"ClusterName": CLUSTER},
+    "chosen": {"ClusterName": CLUSTER, "Architecture": "x86_64", "DeletionProtection": "true", "HasDashboard": "false", "OutputS3": OUTPUT, "NodeRootDevice": "/dev/sda1"},
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
         "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123", "AlarmEmail": "a@example.org",
@@ -76,7 +76,6 @@ MODES = {
 class Expected:
     """What the values must be in a mode."""
 
-    auth: str
     node_role: str
     launch_templates: list[str]
     architecture: str
@@ -85,9 +84,9 @@ class Expected:
 
 
 EXPECTED = {
-    "iam": Expected("iam", "arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "arm64", "false", None),
-    "token": Expected("token", "arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "x86_64", "true", None),
-    "own": Expected("iam", ROLE, [TEMPLATE_ARN], "arm64", "false", 20),
+    "default": Expected("arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "arm64", "false", None),
+    "chosen": Expected("arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "x86_64", "true", None),
+    "own": Expected(ROLE, [TEMPLATE_ARN], "arm64", "false", 20),
 }  # fmt: skip
 ABSENT = object()
 
@@ -104,7 +103,8 @@ class Needs:
     memory_mb: int
     # How often Lambda tries an event again, and how old the event may be then.
     retries: tuple[int, int] = (0, 60)
-    key: bool = False
+    # Whether it answers or launches nodes, and so knows their role.
+    nodes: bool = False
     urls_in_user_data: bool = False
     # Variables that no other function has, with their values.
     variables: tuple[tuple[str, str], ...] = ()
@@ -112,10 +112,10 @@ class Needs:
 
 NEEDS = {
     # A spot warning is the only input whose content no later run can observe. So it is tried once more.
-    "poll-and-scale": Needs(55, 512, retries=(1, 120), key=True, urls_in_user_data=True),
+    "poll-and-scale": Needs(55, 512, retries=(1, 120), nodes=True, urls_in_user_data=True),
     "clean-stale-records": Needs(240, 512),
-    "heartbeat-ingest": Needs(20, 256, key=True),
-    "sweep-dispatch": Needs(55, 256, key=True),
+    "heartbeat-ingest": Needs(20, 256, nodes=True),
+    "sweep-dispatch": Needs(55, 256, nodes=True),
     # An alarm is told once. So its message is tried again as often as Lambda can.
     "webhook": Needs(60, 256, retries=(2, 3600), variables=(
         ("NODEKEEPER_WEBHOOK_URL", "https://example.org/hook"),
@@ -203,7 +203,6 @@ def has_webhook(mode: str) -> bool:
 # What a deployer may choose: the default of each parameter (none: it must be given), and its rule.
 PARAMETERS = {
     "ClusterName": (None, {"AllowedPattern": "[A-Za-z0-9_-]{1,44}"}),
-    "NodeAuth": ("iam", {"AllowedValues": ["iam", "token"]}),
     "NodeRoleArn": ("", {"AllowedPattern": "(arn:aws[a-z-]*:iam::[0-9]{12}:role/.+)?"}),
     "LaunchTemplateArns": ("", {}),
     "VpcId": ("", {"AllowedPattern": "(vpc-[0-9a-f]+)?"}),
@@ -301,7 +300,7 @@ PICTURE = {
     "AWS::SNS::Topic": ("AlarmTopic", "TopicName"),
     "AWS::Scheduler::Schedule": ("(F)Schedule", "FlexibleTimeWindow(Mode) GroupName Name ScheduleExpression State Target(Arn RetryPolicy(MaximumEventAgeInSeconds MaximumRetryAttempts) RoleArn)"),
     "AWS::Scheduler::ScheduleGroup": ("(Clean|Poll|Sweep)ScheduleGroup", "Name"),
-    "AWS::SecretsManager::Secret": ("(Node|Webhook)Key", "Description GenerateSecretString(ExcludeCharacters ExcludePunctuation ExcludeUppercase PasswordLength RequireEachIncludedType)"),
+    "AWS::SecretsManager::Secret": ("WebhookKey", "Description GenerateSecretString(ExcludePunctuation PasswordLength RequireEachIncludedType)"),
 }  # fmt: skip
 SECTIONS = {"AWSTemplateFormatVersion", "Conditions", "Description", "Metadata", "Outputs", "Parameters", "Resources", "Rules"}
 # Besides its type, its properties and its condition, a resource may have these.
@@ -774,12 +773,9 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
         for field, value in should.items():
             if properties.get(field) != value:
                 yield f"{wanted.logical_id}: {field} is {properties.get(field)}, must be {value}"
-        auth = EXPECTED[mode].auth
-        environment = {"NODEKEEPER_CLUSTER": CLUSTER, "NODEKEEPER_NODE_AUTH": auth, "RUST_LOG": "info"}
-        if wanted.routes:
+        environment = {"NODEKEEPER_CLUSTER": CLUSTER, "RUST_LOG": "info"}
+        if wanted.needs.nodes:
             environment["NODEKEEPER_NODE_ROLE"] = EXPECTED[mode].node_role
-        if wanted.needs.key:
-            environment["NODEKEEPER_NODE_KEY_SECRET"] = secret_arn("NodeKey")
         if wanted.needs.urls_in_user_data:
             environment["NODEKEEPER_HEARTBEAT_URL"] = "FunctionUrl of HeartbeatUrl"
             environment["NODEKEEPER_SWEEP_URL"] = "FunctionUrl of SweepUrl"
@@ -878,11 +874,8 @@ def check_stream(function: str, table: str, stream: dict[str, Any]) -> Iterator[
 
 
 def check_urls(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
-    """A function has a URL exactly when it has routes. Each URL has its two permissions.
-
-    Everybody may call a URL only in token mode, where the function itself checks the token.
-    """
-    auth, caller = ("NONE", "*") if mode == "token" else ("AWS_IAM", EXPECTED[mode].node_role)
+    """A function has a URL exactly when it has routes. Only the nodes' role may call it, by its two permissions."""
+    auth, caller = "AWS_IAM", EXPECTED[mode].node_role
     urls = of_type(resources, "AWS::Lambda::Url")
     granted = []
     for logical_id, grant in of_type(resources, "AWS::Lambda::Permission").items():
@@ -937,7 +930,7 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
     for wanted in contract.checked_functions(mode):
         found = granted_by_role.pop(f"{wanted.logical_id}Role", set())
         needed = set(CALLS.get(wanted.name, [])) | stream_calls(wanted.name)
-        needed |= {"secretsmanager:GetSecretValue"} if wanted.needs.key or wanted.name == "webhook" else set()
+        needed |= {"secretsmanager:GetSecretValue"} if wanted.name == "webhook" else set()
         needed |= {"logs:CreateLogStream", "logs:PutLogEvents"} | (launch_calls(mode) if wanted.needs.urls_in_user_data else set())
         if wanted.every_min is not None and granted_by_role.pop(f"{wanted.logical_id}ScheduleRole", None) != {"lambda:InvokeFunction"}:
             yield f"{wanted.logical_id}ScheduleRole: must allow to invoke the function, and nothing else"
@@ -1047,11 +1040,8 @@ def check_grant(
         yield f"{role}: {action}: on more than the cluster's own tables and indexes"
     if action == "dynamodb:DeleteItem" and f"{own_tables}nodes" in granted and role != "CleanStaleRecordsRole":
         yield f"{role}: {action}: only clean-stale-records deletes rows of nodes"
-    if service == "secretsmanager" and verb != "GetSecretValue" and role != "OperatorPolicy":
-        yield f"{role}: {action}: only an operator changes the key"
-    secret = "WebhookKey" if role == "WebhookRole" else "NodeKey"
-    if service == "secretsmanager" and granted != [secret_arn(secret)]:
-        yield f"{role}: {action}: on {granted}, must be only {secret}"
+    if service == "secretsmanager" and granted != [secret_arn("WebhookKey")]:
+        yield f"{role}: {action}: on {granted}, must be only WebhookKey"
     if action in ("ec2:TerminateInstances", "ec2:GetConsoleOutput"):
         if equals.get("aws:ResourceTag/nodekeeper:cluster") != CLUSTER:
             yield f"{role}: {action}: needs the condition aws:ResourceTag/nodekeeper:cluster = the cluster"
@@ -1169,10 +1159,9 @@ def check_bucket(resources: dict[str, Any], arn: str) -> Iterator[str]:
 
 
 def check_secret(resources: dict[str, Any], mode: str) -> Iterator[str]:
-    """The master key is generated as 64 hex digits, the webhook's as 64 digits of base64. The functions read these forms."""
+    """The webhook's key is generated as 64 digits of base64, the form that the function reads."""
     any_digit = {"PasswordLength": 64, "ExcludePunctuation": True, "RequireEachIncludedType": False}
-    hexadecimal = {**any_digit, "ExcludeUppercase": True, "ExcludeCharacters": "ghijklmnopqrstuvwxyz"}
-    expected = {"NodeKey": (hexadecimal, "0-9a-f")} | ({"WebhookKey": (any_digit, "A-Za-z0-9")} if has_webhook(mode) else {})
+    expected = {"WebhookKey": (any_digit, "A-Za-z0-9")} if has_webhook(mode) else {}
     secrets = of_type(resources, "AWS::SecretsManager::Secret")
     if secrets.keys() != expected.keys():
         yield f"secrets: there are {sorted(secrets)}, must be {sorted(expected)} in {mode} mode"
@@ -1334,7 +1323,7 @@ def check_outputs(values: Values, template: dict[str, Any], contract: Contract) 
         **{f"{t['name'].capitalize()}Table": f"{CLUSTER}-{t['name']}" for t in contract.tables},
         "WebhookKeySecret": secret_arn("WebhookKey"),
     }
-    for name in sorted(found.keys() - should.keys() - {"AgentBucket", "AlarmTopic", "NodeKeySecret", "NodeTemplate", *(f"{w.capitalize()}Policy" for w in PEOPLE)}):
+    for name in sorted(found.keys() - should.keys() - {"AgentBucket", "AlarmTopic", "NodeTemplate", *(f"{w.capitalize()}Policy" for w in PEOPLE)}):
         yield f"output {name}: nobody needs it"
     for name, value in should.items():
         if found.get(name) != value:

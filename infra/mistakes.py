@@ -133,7 +133,7 @@ MISTAKES = [
     Mistake("a schedule that is no expression", put("CleanStaleRecords", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(5 minute)"), "schedule is"),
     Mistake("no schedule", put("SweepDispatch", "Events"), "SweepDispatch: schedule is []"),
     Mistake("schedules of two clusters collide", put("PollAndScale", "Events", "Schedule", "Properties", "Name"), "a second cluster"),
-    Mistake("no key in the environment", put("HeartbeatIngest", "Environment"), "NODEKEEPER_NODE_KEY_SECRET"),
+    Mistake("no role of the nodes in the environment", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_NODE_ROLE"), "NODEKEEPER_NODE_ROLE"),
     Mistake("the URLs swapped", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_SWEEP_URL", value={"Fn::GetAtt": ["HeartbeatUrl", "FunctionUrl"]}), "NODEKEEPER_SWEEP_URL"),
     Mistake("the cluster's name missing", lambda t: t["Globals"]["Function"]["Environment"]["Variables"].pop("NODEKEEPER_CLUSTER"), "NODEKEEPER_CLUSTER"),
     Mistake("a log kept forever", put("HeartbeatIngestLog", "RetentionInDays"), "forever"),
@@ -150,10 +150,10 @@ MISTAKES = [
     Mistake("a schedule that only plans", put("PollAndScale", "Events", "Schedule", "Properties", "Input", value='{"dry_run": true}'), "PollAndScaleSchedule.Target.Input: not in PICTURE"),
     Mistake("a table without the stream", put("JobsTable", "StreamSpecification"), "StreamArn"),
     # URLs
-    Mistake("open to all in iam mode", put("SweepUrl", "AuthType", value="NONE"), "SweepUrl"),
+    Mistake("a URL open to all", put("SweepUrl", "AuthType", value="NONE"), "SweepUrl"),
     Mistake("only one of the two permissions", drop("Resources", "HeartbeatInvokePermission"), "InvokedViaFunctionUrl"),
     Mistake("anybody may invoke, not only by URL", put("SweepInvokePermission", "InvokedViaFunctionUrl"), "more than the URLs need"),
-    Mistake("everybody in iam mode", put("HeartbeatUrlPermission", "Principal", value="*"), "more than the URLs need in iam mode"),
+    Mistake("everybody may call", put("HeartbeatUrlPermission", "Principal", value="*"), "more than the URLs need in default mode"),
     # Policies
     Mistake("all of DynamoDB", statement("PollAndScaleRole", "Control", lambda s: s.update(Action="dynamodb:*")), "name each action"),
     Mistake("any table", statement("SweepDispatchRole", "Control", lambda s: s.update(Resource="*")), "SweepDispatchRole: dynamodb"),
@@ -191,9 +191,7 @@ MISTAKES = [
     Mistake("nodes store output that nobody wants", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append(properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].pop()["Fn::If"][1]), "NodeRole: must allow nothing but"),
     Mistake("operators may read any bucket", lambda t: properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource="*"), "OperatorPolicy: s3:GetObject on *"),
     Mistake("submitters may not read outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"].pop(), "SubmitterPolicy: s3:GetObject: a command of the submitter makes this call"),
-    # Secret, alarms, outputs
-    Mistake("a key that is no hex", put("NodeKey", "GenerateSecretString", "ExcludeCharacters"), "0-9a-f"),
-    Mistake("a key too short", put("NodeKey", "GenerateSecretString", "PasswordLength", value=32), "0-9a-f"),
+    # Alarms, outputs
     Mistake("silence is no alarm", put("PollAndScaleSilent", "TreatMissingData", value="notBreaching"), "TreatMissingData"),
     Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent: Metrics"),
     Mistake("an alarm on another function", put("HeartbeatIngestErrors", "Dimensions", 0, "Value", value={"Ref": "SweepDispatch"}), "HeartbeatIngestErrors"),
@@ -213,15 +211,14 @@ MISTAKES = [
     Mistake("a graph of another function's metric", lambda t: dashboard(t, '"FailedStarts", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"FailedStarts", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"'), "nothing emits nodekeeper FailedStarts"),
     Mistake("an alarm of the webhook that the dashboard does not show", lambda t: dashboard(t, "${WebhookAlarms}", ""), "an alarm that it does not show"),
     # Webhook
-    Mistake("a webhook that nobody asked for", lambda t: t["Resources"]["Webhook"].pop("Condition"), "Webhook: must not be there in iam mode"),
-    Mistake("a log of nothing", lambda t: t["Resources"]["WebhookLog"].pop("Condition"), "WebhookLog: must not be there in iam mode"),
+    Mistake("a webhook that nobody asked for", lambda t: t["Resources"]["Webhook"].pop("Condition"), "Webhook: must not be there in default mode"),
+    Mistake("a log of nothing", lambda t: t["Resources"]["WebhookLog"].pop("Condition"), "WebhookLog: must not be there in default mode"),
     Mistake("a webhook in the clear", lambda t: t["Parameters"]["WebhookUrl"].update(AllowedPattern="(https?://[!-~]+)?"), "parameter WebhookUrl"),
     Mistake("the webhook's URL is shown", lambda t: t["Parameters"]["WebhookUrl"].pop("NoEcho"), "parameter WebhookUrl"),
     Mistake("one record fails its batch", put("Webhook", "Events", "ChangedJobs", "Properties", "FunctionResponseTypes"), "only what was not told is tried again"),
     Mistake("an end is forgotten at once", put("Webhook", "Events", "ChangedJobs", "Properties", "MaximumRetryAttempts", value=0), "forgotten without a word"),
     Mistake("new jobs call the webhook", put("Webhook", "Events", "ChangedJobs", "Properties", "FilterCriteria"), "for webhook: must be filtered"),
     Mistake("no alarm is told", put("Webhook", "Events", "Alarms"), "AlarmSubscription: must be"),
-    Mistake("the webhook signs with the key of the nodes", statement("WebhookRole", "WebhookKey", lambda s: s.update(Resource={"Ref": "NodeKey"})), "must be only WebhookKey"),
     Mistake("the webhook may change jobs", statement("WebhookRole", "Jobs", lambda s: s.update(Action=["dynamodb:GetItem", "dynamodb:UpdateItem"])), "dynamodb:UpdateItem jobs: the function never"),
     Mistake("a key of the webhook that is no base64", put("WebhookKey", "GenerateSecretString", "ExcludePunctuation"), "A-Za-z0-9"),
     Mistake("no alarm for lost documents", drop("Resources", "WebhookFailed"), "WebhookFailed"),
@@ -306,7 +303,6 @@ RESOURCES = {
     "AWS::IAM::ManagedPolicy": {"PolicyDocument": {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "iam:CreateUser", "Resource": "*"}]}},
     "AWS::Lambda::Permission": {"Action": "lambda:InvokeFunction", "FunctionName": {"Ref": "PollAndScale"}, "Principal": "210987654321"},
     "AWS::Lambda::Url": {"AuthType": "NONE", "TargetFunctionArn": {"Ref": "PollAndScale"}},
-    "AWS::SecretsManager::ResourcePolicy": {"SecretId": {"Ref": "NodeKey"}, "ResourcePolicy": {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "secretsmanager:GetSecretValue", "Resource": "*"}]}},
     "AWS::SNS::Topic": {"TopicName": "other"},
     "AWS::EC2::SecurityGroupEgress": {"GroupId": {"Fn::GetAtt": ["NodeSecurityGroup", "GroupId"]}, "IpProtocol": "-1", "CidrIp": "0.0.0.0/0"},
 }  # fmt: skip
@@ -320,14 +316,14 @@ def additions(template: dict[str, Any]) -> Iterator[Drawn]:
     """Everything that can be added at a known place."""
     for logical_id, resource in template["Resources"].items():
         place, there = ("Resources", logical_id), resource["Properties"]
-        yield from (Drawn((*place, key), "add", value) for key, value in {"DeletionPolicy": "Retain", "DependsOn": "NodeKey"}.items() if key not in resource)
+        yield from (Drawn((*place, key), "add", value) for key, value in {"DeletionPolicy": "Retain", "DependsOn": "NodesTable"}.items() if key not in resource)
         known = OF_FUNCTION if resource["Type"].startswith("AWS::Serverless") else schema_of(resource["Type"])
         yield from (Drawn((*place, "Properties", key), "add", value) for key, value in known.items() if key not in there)
         for name in there.get("Events", {}):
             way = (*place, "Properties", "Events", name, "Properties")
             yield from (Drawn((*way, key), "add", value) for key, value in OF_EVENT.items())
     yield from (Drawn(("Resources", "Added"), "add", {"Type": kind, "Properties": of}) for kind, of in RESOURCES.items())
-    yield Drawn(("Outputs", "Added"), "add", {"Value": {"Fn::Sub": "{{resolve:secretsmanager:${NodeKey}}}"}})
+    yield Drawn(("Outputs", "Added"), "add", {"Value": {"Ref": "NodesTable"}})
     for way in statements_in(template["Resources"], ("Resources",)):
         yield from (Drawn((*way, "append"), "add", statement) for statement in STATEMENTS)
 

@@ -64,7 +64,7 @@ class Rows:
             "state": "in_use", "node_id": f"{slot}-{ulid(assigned, slot + 1)}", "attempt": 1,
             "launch_claim_until_at": assigned + 60_000, "size": "small", "instance_type": "m7a.large",
             "market": "on_demand", "template": "nodekeeper", "price_per_hour": 0.116, "vcpus": 2, "memory_mib": 8192,
-            "scratch_gib": 0, "gpus": 0, "request_digest": "d", "key_version": 1, "instance_id": f"i-{slot:017x}",
+            "scratch_gib": 0, "gpus": 0, "request_digest": "d", "instance_id": f"i-{slot:017x}",
             "assigned_at": assigned, "seq": 3, "first_ping_at": assigned + 55_000, "last_ping_at": heard,
             "lease_expires_at": heard + 600_000, "status": status, "incarnation": "one", "boot_id": "boot", "gate_seq": 1,
         }

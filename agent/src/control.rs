@@ -129,13 +129,6 @@ async fn send_heartbeat(
     let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
     state.answered();
     state.want(answer.follows.clone());
-    if let Some(token) = &answer.token {
-        // The node would lose a token that is not on disk with its agent. Until then the old one counts.
-        match state.keep_token(token) {
-            Ok(()) => client.use_token(token),
-            Err(error) => tracing::warn!(%error, "the new token cannot be saved: the old one is used"),
-        }
-    }
     if answer.report_handles {
         state.handles_changed.notify_one();
     }

@@ -85,12 +85,6 @@ impl NodeState {
         stopped
     }
 
-    /// Keeps a new token: first on disk.
-    pub fn keep_token(&self, token: &str) -> Result<(), DataDirError> {
-        let node_id = lock(&self.node).durable.node_id;
-        self.data_dir.save_token(node_id, token)
-    }
-
     fn save(&self, durable: &Durable) -> Result<(), DataDirError> {
         let saved = self.data_dir.save(durable);
         self.save_failed.store(saved.is_err(), Ordering::Relaxed);

@@ -290,24 +290,3 @@ async fn of_several_supervisors_one_runs_the_alloc_and_none_if_it_is_never_to_be
         assert_eq!(runs.lines().count(), usize::from(!never));
     }
 }
-
-#[tokio::test]
-async fn a_new_token_is_used_from_then_on_and_survives_the_agent() {
-    let mut node = TestNode::new().await;
-    node.with(|p| p.gives = Some("session-1".into()));
-    node.start(&[]);
-    node.beats(1).await;
-    // From now on only the new token counts.
-    node.with(|p| (p.accepts, p.gives) = (Some("session-1".into()), None));
-    node.beats(2).await;
-    assert!(node.with(|p| p.bearers.iter().all(|b| b == crate::common::TOKEN || b == "session-1")));
-    node.kill_agent();
-    node.with(|p| p.bearers.clear());
-    node.start(&[]);
-    node.beats(2).await;
-    assert!(node.with(|p| p.bearers.iter().all(|b| b == "session-1")), "{:?}", node.with(|p| p.bearers.clone()));
-    // A restored table knows the first token only: the agent finds that out.
-    node.with(|p| p.accepts = None);
-    node.beats(2).await;
-    assert_eq!(node.with(|p| p.bearers.last().cloned()).as_deref(), Some(crate::common::TOKEN));
-}

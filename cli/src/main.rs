@@ -156,11 +156,10 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let config = nodekeeper_cli::aws::config(profile.as_deref(), &told).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::new(aws_sdk_ec2::Client::new(&config), name);
-    let secrets = aws_sdk_secretsmanager::Client::new(&config);
     let endpoint = std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty());
     let outputs = nodekeeper_cli::aws::s3(&config, endpoint.as_deref(), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
-    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), secrets, outputs })
+    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs })
 }
 
 /// Whether tables have colours.

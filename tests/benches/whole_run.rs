@@ -49,7 +49,7 @@ fn cluster() -> ClusterName {
 
 fn settings() -> LaunchSettings {
     let url = |name: &str| format!("https://{name}");
-    LaunchSettings { cluster: cluster(), keys: None, heartbeat_url: url("heartbeat"), sweep_url: url("sweep") }
+    LaunchSettings { cluster: cluster(), key: None, heartbeat_url: url("heartbeat"), sweep_url: url("sweep") }
 }
 
 fn dynamo(url: &str) -> Dynamo {
@@ -89,7 +89,7 @@ async fn measure(case: &str, dynamo_url: &str, ec2_url: &str) {
 
 /// A ready node on a running instance.
 async fn node(cloud: &Ec2, policy: &Policy, n: u32) -> NodeRecord {
-    let request = LaunchRequest::render(&settings(), policy, fixtures::node_id(n), 1, &fixtures::offering());
+    let request = LaunchRequest::render(&settings(), policy, fixtures::node_id(n), &fixtures::offering());
     let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0);
     let id = instance.instance_id;
     let record = fixtures::assigned(n).bind(&id, None, at(1)).unwrap();

@@ -114,7 +114,6 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         intent: Intent::Drain,
         must_report: true,
         report_handles: true,
-        token: Some("t".repeat(128)),
         allocs: Some(orders.clone()),
         others: others.clone(),
         unreadable: unreadable.clone(),

@@ -5,7 +5,7 @@
 //! ended), the second run may use it, and the third one is judged.
 
 use async_trait::async_trait;
-use model::auth::KeyRing;
+use model::auth::NodeKey;
 use model::chance::Chance;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
 use model::control::{ControlKey, EntryRow, PolicyRow};
@@ -79,7 +79,7 @@ impl Cloud for Ec2 {
 fn settings() -> LaunchSettings {
     LaunchSettings {
         cluster: "c".parse().unwrap(),
-        keys: Some(KeyRing::new("5a".repeat(32).parse().unwrap(), None)),
+        key: Some("5a".repeat(32).parse::<NodeKey>().unwrap()),
         heartbeat_url: "http://h".into(),
         sweep_url: "http://s".into(),
     }
@@ -152,7 +152,7 @@ impl Draw {
         let in_use = match &mut record.state {
             NodeState::Assigned(assigned) => {
                 set(assigned);
-                let request = LaunchRequest::render(&settings(), policy, assigned.node_id, 1, &assigned.offering);
+                let request = LaunchRequest::render(&settings(), policy, assigned.node_id, &assigned.offering);
                 assigned.request_digest = request.digest();
                 assigned.assigned_at = at(NOW_S - 1 - i64::from(self.below(100)));
                 None

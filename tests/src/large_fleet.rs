@@ -113,7 +113,7 @@ async fn unknown_ids_do_not_hide_the_others() {
     let mut known = Vec::new();
     for n in 0..7 {
         let offering = fixtures::offering();
-        let request = LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), 1, &offering);
+        let request = LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), &offering);
         let launched = world.cloud.launch(&request, &format!("token-{n}")).await.unwrap();
         known.extend(launched.into_iter().map(|i| i.instance_id));
     }

@@ -189,7 +189,6 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
         busy,
         refuses: None,
         uptime_ms: Some(now.as_ms().unsigned_abs()),
-        token: None,
         now,
         lease_expires_at: now + Span::from_s(90),
     };
@@ -231,7 +230,6 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
         busy: false,
         refuses: None,
         uptime_ms: None,
-        token: None,
         now: at(199),
         lease_expires_at: at(300),
     };

@@ -1,6 +1,6 @@
 //! What an operator sees: the whole story of a job, told by one command.
 
-use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client, secrets_client};
+use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client};
 use clap::Parser;
 use model::ids::{AllocId, JobId};
 use model::time::Time;
@@ -41,11 +41,10 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
 impl World {
     pub async fn operate(&self, line: &[&str]) -> String {
         let (store, cloud) = (self.look.clone(), Arc::clone(&self.cloud));
-        // No command of a story makes tables, or needs the secret.
+        // No command of a story makes tables.
         let dynamo = Dynamo::new(dynamo_client("http://127.0.0.1:9"), self.cluster.clone());
-        let secrets = secrets_client("http://127.0.0.1:9", "us-east-1", credentials());
         let outputs = s3_client("http://127.0.0.1:9", "us-east-1", credentials());
-        operate(Cluster { store, dynamo, cloud, secrets, outputs }, self.now(), line).await.unwrap()
+        operate(Cluster { store, dynamo, cloud, outputs }, self.now(), line).await.unwrap()
     }
 
     /// Steps until the alloc is in this state and as many nodes are ready.

@@ -70,7 +70,7 @@ impl Bench {
     async fn run(&self, input: Value) -> Option<f64> {
         let settings = LaunchSettings {
             cluster: "c".parse().unwrap(),
-            keys: None,
+            key: None,
             heartbeat_url: "http://h".into(),
             sweep_url: "http://s".into(),
         };

@@ -5,7 +5,7 @@
 
 use crate::node::Node;
 use async_trait::async_trait;
-use model::auth::KeyRing;
+use model::auth::NodeKey;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Cloud, CloudError, Instance, LaunchError, NODE_TAG};
 use model::control::PolicyRow;
@@ -19,7 +19,6 @@ use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
-use runtime::keys::Keys;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -71,20 +70,6 @@ pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
     aws_sdk_ec2::Client::from_conf(config)
 }
 
-pub fn secrets_client(
-    url: &str,
-    region: &'static str,
-    credentials: aws_sdk_dynamodb::config::Credentials,
-) -> aws_sdk_secretsmanager::Client {
-    let config = aws_sdk_secretsmanager::Config::builder()
-        .behavior_version(aws_sdk_secretsmanager::config::BehaviorVersion::latest())
-        .region(aws_sdk_secretsmanager::config::Region::new(region))
-        .credentials_provider(credentials)
-        .endpoint_url(url)
-        .build();
-    aws_sdk_secretsmanager::Client::from_conf(config)
-}
-
 /// A client of the S3 at this URL.
 pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb::config::Credentials) -> s3::S3 {
     let config = aws_config::SdkConfig::builder()
@@ -96,7 +81,7 @@ pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb:
 }
 
 /// The master key of every world.
-const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
+pub const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
 
 /// A cluster name that no other test of this process has.
 pub fn fresh_cluster() -> ClusterName {
@@ -360,11 +345,11 @@ impl World {
         };
         let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch), function: "" });
-        let keys = KeyRing::new(NODE_KEY.parse().unwrap(), None);
-        let credentials = Credentials::Token(Keys::fixed(keys.clone()));
+        let key = NODE_KEY.parse::<NodeKey>().unwrap();
+        let credentials = Credentials::Token(key.clone());
         let settings = LaunchSettings {
             cluster: cluster.clone(),
-            keys: Some(keys),
+            key: Some(key),
             heartbeat_url: "http://heartbeat".into(),
             sweep_url: "http://sweep".into(),
         };
@@ -399,7 +384,7 @@ impl World {
     /// stands for the role of their instances.
     pub async fn batched(policy: Value) -> Self {
         let mut world = Self::with(policy, ec2_stand_in::Ec2Settings::default()).await;
-        world.settings.keys = None;
+        world.settings.key = None;
         world
     }
 
@@ -440,7 +425,7 @@ impl World {
         self.ec2.advance();
         for machine in self.hooks.started.lock().unwrap().drain(..) {
             let mut node = Node::boot(&machine);
-            let key = || KeyRing::new(NODE_KEY.parse().unwrap(), None).boot_token(&self.cluster, node.file.node_id, 1);
+            let key = || NODE_KEY.parse::<NodeKey>().unwrap().token(&self.cluster, node.file.node_id);
             node.file.token = Some(node.file.token.clone().unwrap_or_else(key));
             node.protocol.busy = self.foreign_work.then_some(true);
             self.nodes.insert(machine.instance_id.clone(), node);

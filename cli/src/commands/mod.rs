@@ -26,7 +26,6 @@ mod job;
 mod job_file;
 mod job_line;
 mod jobs;
-mod key;
 mod logs;
 mod next;
 mod nodes;
@@ -77,8 +76,6 @@ pub struct Cluster {
     pub dynamo: Dynamo,
     /// The cluster's instances in EC2.
     pub cloud: Arc<dyn Cloud>,
-    /// Where the master key of the node tokens is kept.
-    pub secrets: aws_sdk_secretsmanager::Client,
     /// Where nodes store outputs.
     pub outputs: s3::S3,
 }
@@ -202,9 +199,6 @@ pub enum Command {
     Top(top::TopArgs),
     /// Show the cluster on a page of this machine, until Ctrl-C
     Web(web::WebArgs),
-    /// Show and rotate the master key of the node tokens
-    #[command(subcommand)]
-    Key(key::KeyCommand),
     /// Let every instance go and prove that none is left, before the stack is deleted
     Teardown(teardown::TeardownArgs),
 }
@@ -236,7 +230,6 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Cost(args) => cost::run(context, &args).await,
         Command::Top(args) => top::run(context, &args).await,
         Command::Web(args) => web::run(context, &args).await,
-        Command::Key(command) => key::run(context, &command).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }
 }

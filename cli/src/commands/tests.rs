@@ -8,7 +8,6 @@ mod ending;
 mod explaining;
 mod following;
 mod jobs;
-mod keys;
 mod naming;
 mod nodes;
 mod output;
@@ -18,7 +17,6 @@ mod setting_up;
 mod stored;
 
 use super::*;
-use crate::local::secrets::LocalSecret;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
@@ -164,20 +162,6 @@ impl Said {
     }
 }
 
-/// A client of the local secret.
-async fn secrets(secret: &LocalSecret) -> aws_sdk_secretsmanager::Client {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}{}", listener.local_addr().unwrap(), crate::local::secrets::PATH);
-    let router = secret.router();
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    let config = aws_sdk_secretsmanager::Config::builder()
-        .behavior_version(aws_sdk_secretsmanager::config::BehaviorVersion::latest())
-        .region(aws_sdk_secretsmanager::config::Region::new("eu-west-1"))
-        .credentials_provider(aws_sdk_secretsmanager::config::Credentials::new("local", "local", None, None, "test"))
-        .endpoint_url(url);
-    aws_sdk_secretsmanager::Client::from_conf(config.build())
-}
-
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) cluster: Cluster,
@@ -201,15 +185,8 @@ impl World {
             .build();
         let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), "test".parse().unwrap());
         let store = Store::new(Arc::new(dynamo.clone()));
-        let secrets = secrets(&LocalSecret::new(&format!("1:{}", "0f".repeat(32)), Arc::new(|| at(0)))).await;
         Self {
-            cluster: Cluster {
-                store,
-                dynamo,
-                cloud: Arc::new(Listed(Vec::new())),
-                secrets,
-                outputs: stored::nothing(),
-            },
+            cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())), outputs: stored::nothing() },
             now: at(1000),
             tick: Span::ZERO,
             screen: Screen::Pipe,

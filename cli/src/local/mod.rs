@@ -47,7 +47,6 @@ mod ports;
 mod processes;
 mod region;
 mod run;
-pub(crate) mod secrets;
 mod stack;
 pub(crate) mod terminal;
 mod triggers;

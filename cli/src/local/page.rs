@@ -8,7 +8,6 @@ use super::args::{LocalArgs, LocalEnv};
 use super::credentials::{LocalCredentials, ROLE};
 use super::directory::REGION;
 use super::machines::{LocalMachines, Metadata};
-use super::secrets;
 use crate::web::{self, Extra, Pace, Source};
 use aws_config::SdkConfig;
 use axum::Router;
@@ -89,15 +88,14 @@ fn processes(ec2: Arc<Ec2>, lambda: Option<Arc<Lambda>>) -> Extra {
     })
 }
 
-/// Serves the page and the local secret until the listener fails or the future is dropped.
-pub(super) async fn serve(listener: TcpListener, page: Page, secrets: Router, access: Access) {
+/// Serves the page until the listener fails or the future is dropped.
+pub(super) async fn serve(listener: TcpListener, page: Page, access: Access) {
     let shown = web::router(page.source.clone());
     let metadata = Router::new()
         .route("/metadata/{instance_id}/latest/api/token", put(|| async { TOKEN }))
         .route("/metadata/{instance_id}/latest/meta-data/{*path}", get(metadata))
         .with_state(Arc::new(page));
-    let secrets = access.signed(secrets, "secretsmanager", secrets::unsigned);
-    access.serve("the page", listener, programs_only(metadata).merge(secrets).merge(shown)).await;
+    access.serve("the page", listener, programs_only(metadata).merge(shown)).await;
 }
 
 /// The node id of an instance: its tag, or its place in its batch.

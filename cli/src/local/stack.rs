@@ -17,13 +17,12 @@ use super::machines::{LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::ports::Ports;
 use super::region::region;
-use super::secrets::LocalSecret;
 use super::{database, environment, functions, hook, processes, triggers};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ec2_stand_in::Ec2;
 use lambda_stand_in::{Lambda, LambdaSettings};
-use model::auth::{NumberedKey, hex};
+use model::auth::{NodeKey, hex};
 use model::cloud::Cloud;
 use model::ids::JobId;
 use model::policy::Policy;
@@ -69,7 +68,6 @@ impl Stack {
         let ports = Ports::bind(args).await?;
         let places = ports.places(args, dir)?;
         let access = Access::new(env);
-        let secret = LocalSecret::new(&key, Arc::clone(&env.clock));
         let variables = environment::variables(args, &places, &key, &access, env.s3_endpoint.as_deref());
 
         let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
@@ -116,7 +114,7 @@ impl Stack {
                 webhook_key.as_ref().map(|_| start_webhook(args, env, &store, page.cloud(), lambda, &mut tasks));
             tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(lambda), ended));
         }
-        tasks.spawn(page::serve(ports.page, page, secret.router(), access));
+        tasks.spawn(page::serve(ports.page, page, access));
         tasks.spawn(reap_orphans());
         // Whoever waits for this file finds the tables.
         environment::write_file(&places.env_file, &variables)?;
@@ -151,7 +149,7 @@ impl Stack {
 fn node_key(given: Option<&str>) -> Result<String, LocalError> {
     #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
     let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
-    key.parse::<NumberedKey>()?;
+    key.parse::<NodeKey>()?;
     Ok(key)
 }
 

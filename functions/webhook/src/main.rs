@@ -17,7 +17,7 @@ use webhook::{FUNCTION, Webhook};
 
 #[tokio::main]
 async fn main() {
-    let parts = lambda::start(FUNCTION, Needs { key: false, callers: false, urls: false }).await;
+    let parts = lambda::start(FUNCTION, Needs { nodes: false, urls: false }).await;
     let webhook = match made(&parts).await {
         Ok(webhook) => Arc::new(webhook),
         Err(e) => lambda::fail(FUNCTION, &e),

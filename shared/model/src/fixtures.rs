@@ -49,19 +49,11 @@ pub fn offering() -> Offering {
 }
 
 pub fn new_life(n: u32) -> NewLife {
-    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), key_version: 1, batch: None }
+    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), batch: None }
 }
 
 pub fn caller(instance_id: &str) -> Caller<'_> {
-    Caller {
-        instance_id,
-        boot_id: "boot-1",
-        busy: false,
-        address: Some("10.0.0.1"),
-        refuses: None,
-        uptime_ms: None,
-        session: None,
-    }
+    Caller { instance_id, boot_id: "boot-1", busy: false, address: Some("10.0.0.1"), refuses: None, uptime_ms: None }
 }
 
 /// Slot `n`, claimed at 0 s; the launch call has no answer yet.

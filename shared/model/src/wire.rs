@@ -42,7 +42,7 @@ pub struct LaunchFile {
     /// The batch that the instance was launched in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
-    /// The node's credential; `None` if IAM authenticates the caller.
+    /// The node's credential; `None` if the node signs its requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// Base URL of heartbeat-ingest, without `/v1/…`.
@@ -74,7 +74,7 @@ impl LaunchFile {
 pub struct NodeFile {
     pub cluster: ClusterName,
     pub node_id: NodeId,
-    /// The node's credential; `None` if IAM authenticates the caller.
+    /// The node's credential; `None` if the node signs its requests.
     pub token: Option<String>,
     /// Base URL of heartbeat-ingest, without `/v1/…`.
     pub heartbeat_url: String,
@@ -133,9 +133,6 @@ pub struct HeartbeatAnswer {
     /// Whether a report of handles is due now, although the agent's handles have not changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub report_handles: bool,
-    /// The token to use from now on, if it is another one than that of the call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<String>,
     /// The orders that the caller may not have, if its `as_of` was below `seq`: those placed after its `as_of`, the oldest
     /// first, as many as one answer takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

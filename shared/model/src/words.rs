@@ -360,7 +360,5 @@ words! {
         DemandSet = "demand_set",
         /// An operator stored a policy.
         PolicySet = "policy_set",
-        /// An operator rotated the master key of the node tokens.
-        KeyRotated = "key_rotated",
     }
 }

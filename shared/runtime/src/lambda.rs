@@ -9,16 +9,13 @@
 use crate::answer::RunAnswer;
 use crate::bounded::{self, Bounded};
 use crate::clock::RunClock;
-use crate::env::{Environment, KeySource, Needs, NodeAuth};
+use crate::env::{Environment, Needs};
 use crate::http::Credentials;
-use crate::keys::{KeySecret, Keys};
 use crate::{metrics, trust};
-use async_trait::async_trait;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, ConfigLoader, SdkConfig};
 use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
-use model::auth::{KeyRing, NumberedKey};
 use model::ids::ClusterName;
 use model::launch::LaunchSettings;
 use model::time::Time;
@@ -41,28 +38,17 @@ pub struct Parts {
     pub env: Environment,
     /// The configuration of the SDK, for clients that only some functions need.
     pub aws: SdkConfig,
-    keys: Option<Keys>,
 }
 
 impl Parts {
-    /// How nodes prove who they are.
-    pub fn credentials(&self) -> Credentials {
-        let credentials = match self.env.node_auth {
-            NodeAuth::Token => self.keys.clone().map(Credentials::Token),
-            NodeAuth::Iam => self.env.node_role.clone().map(Credentials::Iam),
-        };
-        credentials.unwrap_or(Credentials::Nobody)
-    }
-
     /// The settings that are needed to render a launch request.
-    pub async fn launch_settings(&self, now: Time) -> LaunchSettings {
-        let keys = match &self.keys {
-            Some(keys) => Some(keys.ring(now).await),
-            None => None,
-        };
+    pub fn launch_settings(&self) -> LaunchSettings {
         LaunchSettings {
             cluster: self.env.cluster.clone(),
-            keys,
+            key: match &self.env.credentials {
+                Credentials::Token(key) => Some(key.clone()),
+                Credentials::Iam(_) | Credentials::Nobody => None,
+            },
             heartbeat_url: self.env.heartbeat_url.clone(),
             sweep_url: self.env.sweep_url.clone(),
         }
@@ -116,54 +102,8 @@ async fn parts(needs: Needs) -> Result<Parts, String> {
     if config.region().is_none() {
         return Err("AWS_REGION is not set: Lambda sets it; elsewhere, set it to the region of the tables".into());
     }
-    let keys = match &env.key {
-        // Signed requests need no key.
-        _ if !needs.key || env.node_auth == NodeAuth::Iam => None,
-        KeySource::Given(key) => Some(Keys::fixed(KeyRing::new(key.clone(), None))),
-        KeySource::Secret(name) => {
-            let client = aws_sdk_secretsmanager::Client::new(&config);
-            Some(Keys::of_secret(Arc::new(Secret { client, name: name.clone() }), env.key_max_age, Time::now()).await?)
-        }
-        KeySource::None => None,
-    };
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), env.cluster.clone());
-    Ok(Parts { store: Store::new(Arc::new(Bounded(dynamo))), env, aws: config, keys })
-}
-
-/// The secret of the keys. Secrets Manager keeps the value before the current one under a label of its own.
-#[derive(Debug)]
-struct Secret {
-    client: aws_sdk_secretsmanager::Client,
-    name: String,
-}
-
-impl Secret {
-    /// The value with this label; `None` if there is none.
-    async fn value(&self, label: &str) -> Result<Option<NumberedKey>, String> {
-        let name = &self.name;
-        let answer = self.client.get_secret_value().secret_id(name).version_stage(label).send().await;
-        let text = match answer {
-            Ok(answer) => answer.secret_string().unwrap_or_default().to_owned(),
-            Err(e) if e.as_service_error().is_some_and(|e| e.is_resource_not_found_exception()) => return Ok(None),
-            Err(e) => {
-                let e = aws_sdk_secretsmanager::error::DisplayErrorContext(e);
-                return Err(format!("secret {name} (NODEKEEPER_NODE_KEY_SECRET) cannot be read: {e}"));
-            }
-        };
-        let key = text.parse().map_err(|e| format!("secret {name} (NODEKEEPER_NODE_KEY_SECRET) is wrong: {e}"));
-        key.map(Some)
-    }
-}
-
-#[async_trait]
-impl KeySecret for Secret {
-    async fn read(&self) -> Result<KeyRing, String> {
-        let current = self.value("AWSCURRENT").await?;
-        let missing = || format!("secret {} (NODEKEEPER_NODE_KEY_SECRET) does not exist or has no value", self.name);
-        // A previous value that is no key does not count, for example one that somebody wrote by mistake.
-        let previous = self.value("AWSPREVIOUS").await.unwrap_or_default();
-        Ok(KeyRing::new(current.ok_or_else(missing)?, previous))
-    }
+    Ok(Parts { store: Store::new(Arc::new(Bounded(dynamo))), env, aws: config })
 }
 
 /// A function's answer to an event.

@@ -21,7 +21,6 @@ pub mod clock;
 pub mod confirm;
 pub mod env;
 pub mod http;
-pub mod keys;
 pub mod lambda;
 pub mod lanes;
 pub mod metrics;

@@ -542,7 +542,6 @@ mod tests {
             address: Some("255.255.255.255"),
             refuses: None,
             uptime_ms: Some(99_999_999_999),
-            session: Some(12),
         };
         let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x")
             .unwrap()

@@ -15,7 +15,6 @@ use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::{join_all, try_join_all};
-use model::auth::TokenKind;
 use model::chance::Chance;
 use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
 use model::events::Event;
@@ -63,8 +62,6 @@ pub struct Pulse<'a> {
     pub refuses: Option<&'a str>,
     /// How long the machine had been up when it made the heartbeat, in milliseconds; `None` if the agent does not say.
     pub uptime_ms: Option<u64>,
-    /// The key version of the token of this call; `None` with IAM.
-    pub token: Option<(u32, TokenKind)>,
     pub now: Time,
     /// When the renewed lease expires.
     pub lease_expires_at: Time,
@@ -443,13 +440,6 @@ impl Store {
             // The same heartbeat may arrive twice.
             let newest = Cond::Lt("uptime_ms", n(uptime_ms.saturating_add(1)));
             when.push(Cond::Any(vec![Cond::says_nothing("uptime_ms"), newest]));
-        }
-        if let Some((version, kind)) = pulse.token {
-            when.push(Cond::Eq("key_version", n(version)));
-            when.push(match kind {
-                TokenKind::Session => Cond::Eq("session", AttributeValue::Bool(true)),
-                TokenKind::Boot => Cond::says_nothing("session"),
-            });
         }
         let effect = Effect::Update { set, remove: Vec::new() };
         let write = Write { key: node_key(pulse.node_id.slot()), when, effect };

@@ -24,8 +24,6 @@ use tokio::task::AbortHandle;
 #[derive(Default)]
 struct Disk {
     durable: Option<Durable>,
-    /// The token that an answer gave.
-    token: Option<String>,
     /// The order of each alloc that was started, and in which boot.
     started: BTreeMap<AllocId, (AllocOrder, u32)>,
     /// How each ended alloc ended.
@@ -61,8 +59,6 @@ pub struct Machine {
     /// Until when the machine can start nothing, and what it could not start.
     cannot_start_until: Option<Time>,
     failed_starts: BTreeSet<AllocId>,
-    /// Whether the node may have lost the token that counts.
-    locked_out: bool,
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
@@ -115,7 +111,6 @@ impl Machine {
             refuses_until: None,
             cannot_start_until: None,
             failed_starts: BTreeSet::new(),
-            locked_out: false,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
             // work by then.
             hangs_at: core.is_planned(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
@@ -425,8 +420,6 @@ impl Machine {
         }
         if core.happens(Fault::DiskLost) {
             core.tell(|| self.name(), || "reboots with an empty disk".into());
-            // With its disk the node loses its session token, and its boot token does not count any more.
-            self.locked_out |= self.disk.token.is_some();
             self.disk = Disk::default();
             self.reboot(core.of(Fault::DiskLost, 20, 200)).await;
         } else if core.happens(Fault::Reboots) {

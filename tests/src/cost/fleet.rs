@@ -9,7 +9,7 @@ use super::account::{Account, Ec2};
 use super::meter::{Meter, Tables, Use};
 use crate::node::{answer, http};
 use crate::world::{START, set_policy};
-use model::auth::KeyRing;
+use model::auth::NodeKey;
 use model::chance::Chance;
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::ids::{AllocId, JobId};
@@ -22,7 +22,6 @@ use nodekeeper_agent::protocol::{Durable, Ended, HandleList, Identity, Node as P
 use runtime::answer::{Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
-use runtime::keys::Keys;
 use runtime::lambda::Reply;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -123,11 +122,11 @@ impl Fleet {
         let store = |meter: &Meter| Store::with_chance(Arc::new(meter.clone()), chance.clone());
         let (of_ingest, of_sweep) = (Meter::new(&tables), Meter::new(&tables));
         let cluster: model::ids::ClusterName = "cost".parse().unwrap();
-        let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
-        let credentials = Credentials::Token(Keys::fixed(keys.clone()));
+        let key = "5a".repeat(32).parse::<NodeKey>().unwrap();
+        let credentials = Credentials::Token(key.clone());
         let settings = LaunchSettings {
             cluster: cluster.clone(),
-            keys: Some(keys),
+            key: Some(key),
             heartbeat_url: "https://heartbeat".into(),
             sweep_url: "https://sweep".into(),
         };

@@ -54,7 +54,7 @@ pub(super) fn calls<'p>(acting: &Acting<'_>, launches: Vec<Numbered<'p, Action>>
 fn common<'p>(acting: &Acting<'_>, planned: &'p Planned) -> Option<Common<'p>> {
     match &planned.action {
         // A token in the user data belongs to one node.
-        Action::Launch { offerings, .. } if acting.settings.keys.is_none() => Some(Common::Offerings(offerings)),
+        Action::Launch { offerings, .. } if acting.settings.key.is_none() => Some(Common::Offerings(offerings)),
         Action::Relaunch(node_id) => {
             let record = acting.record(*node_id).ok()?;
             record.life()?.batch.as_ref().map(|batch| Common::Batch(batch.ulid()))

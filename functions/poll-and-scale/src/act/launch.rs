@@ -98,7 +98,6 @@ impl Acting<'_> {
     async fn claim(&self, wanted: &[(Slot, String)], offering: &Offering) -> Result<Vec<NodeRecord>, ActError> {
         let now = self.run.now();
         let ulid = self.run.store.chance().ulid(now);
-        let key_version = self.settings.key_version();
         let slots = || wanted.iter().map(|(slot, _)| *slot);
         let batch = if wanted.len() > 1 { Batch::of_lowest(ulid, slots().collect()) } else { None };
         let mut changes: Vec<Change> = Vec::with_capacity(wanted.len());
@@ -106,10 +105,8 @@ impl Acting<'_> {
         for (slot, reason) in wanted.iter().filter(|(s, _)| batch.as_ref().is_none_or(|b| b.slots().contains(s))) {
             let node_id = NodeId::new(*slot, ulid);
             let launched = batch.as_ref().map_or(Launched::Node(node_id), Launched::Batch);
-            let request_digest =
-                digest.get_or_insert_with(|| self.render(launched, key_version, offering).digest()).clone();
-            let life =
-                NewLife { node_id, offering: offering.clone(), request_digest, key_version, batch: batch.clone() };
+            let request_digest = digest.get_or_insert_with(|| self.render(launched, offering).digest()).clone();
+            let life = NewLife { node_id, offering: offering.clone(), request_digest, batch: batch.clone() };
             let previous = self.run.lanes.record(*slot);
             let claimed = NodeRecord::assign(*slot, previous.as_ref(), life, now, reason)?;
             changes.push((previous, claimed));
@@ -186,7 +183,7 @@ impl Acting<'_> {
                 record.clean(now, &error.to_string())?
             } else {
                 let launched = batch.map_or(Launched::Node(life.node_id), Launched::Batch);
-                let digest = self.render(launched, life.key_version, offering).digest();
+                let digest = self.render(launched, offering).digest();
                 record.next_attempt(offering.clone(), batch.cloned(), digest, now)?
             };
             changes.push((Some(record.clone()), after));
@@ -205,7 +202,7 @@ impl Acting<'_> {
             Err(error) => return all(&error.outcome()),
         };
         let Some(life) = records.first().and_then(NodeRecord::life) else { return all(&ActError::CONFLICT.outcome()) };
-        if self.render(life.launched(), life.key_version, &life.offering).digest() != life.request_digest {
+        if self.render(life.launched(), &life.offering).digest() != life.request_digest {
             // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
             // tagged instances, or abandon the launch.
             return all(&(Outcome::Said, None));
@@ -242,15 +239,15 @@ impl Acting<'_> {
         self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await
     }
 
-    fn render<'l>(&self, launched: impl Into<Launched<'l>>, key_version: u32, offering: &Offering) -> LaunchRequest {
-        LaunchRequest::render(self.settings, &self.run.seen.policy, launched, key_version, offering)
+    fn render<'l>(&self, launched: impl Into<Launched<'l>>, offering: &Offering) -> LaunchRequest {
+        LaunchRequest::render(self.settings, &self.run.seen.policy, launched, offering)
     }
 
     /// Makes the launch call of these records, which all have the same one.
     async fn call(&self, records: &[NodeRecord]) -> Result<Vec<Instance>, LaunchError> {
         let life = records.first().and_then(NodeRecord::life);
         let Some(life) = life else { return Err(LaunchError::Lost("the record is cleaned".into())) };
-        let request = self.render(life.launched(), life.key_version, &life.offering);
+        let request = self.render(life.launched(), &life.offering);
         self.cloud.launch(&request, &client_token(life)).await
     }
 

@@ -24,8 +24,6 @@ pub struct NewLife {
     pub offering: Offering,
     /// Digest of the rendered launch request.
     pub request_digest: String,
-    /// The version of the master key that the node's token is made with.
-    pub key_version: u32,
     /// The batch of the launch call; `None` if the call is for this node alone.
     pub batch: Option<Batch>,
 }
@@ -44,24 +42,6 @@ pub struct Caller<'a> {
     pub refuses: Option<&'a str>,
     /// How long the machine had been up when it made the call, in milliseconds; `None` if the agent does not say.
     pub uptime_ms: Option<u64>,
-    /// The key version of the session token that it used; `None` for another credential.
-    pub session: Option<u32>,
-}
-
-impl Life {
-    /// Whether a session token of this key version is news about the node's credential.
-    pub fn would_note(&self, session: Option<u32>) -> bool {
-        session.is_some_and(|version| !self.session || version > self.key_version)
-    }
-
-    /// Notes that the node used a session token of this key version. Returns whether that is news.
-    fn used(&mut self, session: Option<u32>) -> bool {
-        let news = self.would_note(session);
-        if let Some(version) = session.filter(|_| news) {
-            (self.session, self.key_version) = (true, self.key_version.max(version));
-        }
-        news
-    }
 }
 
 /// How a run saw a node.
@@ -95,8 +75,6 @@ impl NodeRecord {
             launch_claim_until_at: now + LAUNCH_CLAIM,
             offering: launch.offering,
             request_digest: launch.request_digest,
-            key_version: launch.key_version,
-            session: false,
             instance_id: None,
             address: None,
             assigned_at: now,
@@ -191,7 +169,6 @@ impl NodeRecord {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("register"))?;
         life.seq = life.next_seq(now);
-        life.used(caller.session);
         if life.instance_id.is_none() {
             life.instance_id = Some(caller.instance_id.to_owned());
         }
@@ -237,8 +214,8 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that changes more than the pulse: the node was disconnected or down, `busy` or `refuses` differs, or the
-    /// node uses a new token.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy` or `refuses`
+    /// differs.
     pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
@@ -279,13 +256,8 @@ impl NodeRecord {
                 contact.gate_seq = seq;
             }
         }
-        if let Some(life) = new.life_mut() {
-            if life.used(caller.session) && reason.is_empty() {
-                reason = "uses its new token";
-            }
-            if let Some(address) = caller.address {
-                life.address = Some(address.to_owned());
-            }
+        if let (Some(address), Some(life)) = (caller.address, new.life_mut()) {
+            life.address = Some(address.to_owned());
         }
         Ok(new.touched(now, reason))
     }

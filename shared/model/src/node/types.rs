@@ -127,12 +127,6 @@ pub struct Life {
     pub offering: Offering,
     /// Digest of the rendered launch request: it shows whether another run would repeat the same call.
     pub request_digest: String,
-    /// The version of the master key that the node's token is made with.
-    pub key_version: u32,
-    /// Whether the node has used its session token. From then on its boot token, which stands in user data, does not
-    /// count.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub session: bool,
     /// `None` until it is known. A node has at most one instance, ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
