@@ -75,6 +75,20 @@ def index(logical_id: str, *path: Any, value: Any) -> Callable[[dict[str, Any]],
     return put(logical_id, "GlobalSecondaryIndexes", 0, *path, value=value)
 
 
+def pattern(template: dict[str, Any], gone: str) -> None:
+    """Takes this out of the filter of the pipe."""
+    found = properties("JobEventsPipe")(template)["SourceParameters"]["FilterCriteria"]["Filters"][0]
+    assert gone in found["Pattern"]
+    found["Pattern"] = found["Pattern"].replace(gone, "")
+
+
+def template_of_event(template: dict[str, Any], old: str, new: str) -> None:
+    """Changes the text of the event."""
+    found = properties("JobEventsPipe")(template)["TargetParameters"]["InputTemplate"]
+    assert old in found["Fn::Sub"]
+    found["Fn::Sub"] = found["Fn::Sub"].replace(old, new)
+
+
 def dashboard(template: dict[str, Any], old: str, new: str) -> None:
     """Changes the text of the dashboard."""
     body = properties("Dashboard")(template)["DashboardBody"]["Fn::Sub"]
@@ -209,20 +223,21 @@ MISTAKES = [
     Mistake("an alarm that no deployer can set", put("NodesNotReady", "Threshold", value=0), "NodesNotReady: Threshold"),
     Mistake("an alarm that the dashboard does not show", lambda t: dashboard(t, '"${Orphans.Arn}",', ""), "an alarm that it does not show"),
     Mistake("a graph of another function's metric", lambda t: dashboard(t, '"FailedStarts", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"FailedStarts", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"'), "nothing emits nodekeeper FailedStarts"),
-    Mistake("an alarm of the webhook that the dashboard does not show", lambda t: dashboard(t, "${WebhookAlarms}", ""), "an alarm that it does not show"),
-    # Webhook
-    Mistake("a webhook that nobody asked for", lambda t: t["Resources"]["Webhook"].pop("Condition"), "Webhook: must not be there in default mode"),
-    Mistake("a log of nothing", lambda t: t["Resources"]["WebhookLog"].pop("Condition"), "WebhookLog: must not be there in default mode"),
-    Mistake("a webhook in the clear", lambda t: t["Parameters"]["WebhookUrl"].update(AllowedPattern="(https?://[!-~]+)?"), "parameter WebhookUrl"),
-    Mistake("the webhook's URL is shown", lambda t: t["Parameters"]["WebhookUrl"].pop("NoEcho"), "parameter WebhookUrl"),
-    Mistake("one record fails its batch", put("Webhook", "Events", "ChangedJobs", "Properties", "FunctionResponseTypes"), "only what was not told is tried again"),
-    Mistake("an end is forgotten at once", put("Webhook", "Events", "ChangedJobs", "Properties", "MaximumRetryAttempts", value=0), "forgotten without a word"),
-    Mistake("new jobs call the webhook", put("Webhook", "Events", "ChangedJobs", "Properties", "FilterCriteria"), "for webhook: must be filtered"),
-    Mistake("no alarm is told", put("Webhook", "Events", "Alarms"), "AlarmSubscription: must be"),
-    Mistake("the webhook may change jobs", statement("WebhookRole", "Jobs", lambda s: s.update(Action=["dynamodb:GetItem", "dynamodb:UpdateItem"])), "dynamodb:UpdateItem jobs: the function never"),
-    Mistake("a key of the webhook that is no base64", put("WebhookKey", "GenerateSecretString", "ExcludePunctuation"), "A-Za-z0-9"),
-    Mistake("no alarm for lost documents", drop("Resources", "WebhookFailed"), "WebhookFailed"),
-    Mistake("nobody learns the key of the webhook", drop("Outputs", "WebhookKeySecret"), "output WebhookKeySecret"),
+    Mistake("an alarm of the job events that the dashboard does not show", lambda t: dashboard(t, "${MoreAlarms}", ""), "an alarm that it does not show"),
+    # Job events
+    Mistake("job events that nobody asked for", lambda t: t["Resources"]["JobEventsPipe"].pop("Condition"), "JobEventsPipe: must not be there in default mode"),
+    Mistake("a pipe that sends each change of a job", put("JobEventsPipe", "SourceParameters", "FilterCriteria", "Filters", value=[]), "JobEventsPipe: SourceParameters"),
+    Mistake("an end is told with each later change", lambda t: pattern(t, ',"OldImage":{"end":{"M":{"state":{"S":[{"exists":false}]}}}}'), "JobEventsPipe: SourceParameters"),
+    Mistake("a stream that does not show what ends", put("JobsTable", "StreamSpecification", "StreamViewType", value="NEW_IMAGE"), "stream"),
+    Mistake("a field that no row has", lambda t: template_of_event(t, "end.M.cause.S", "tries.M.cause.M.kind.S"), "JobEventsPipe: TargetParameters"),
+    Mistake("an event with the environment", lambda t: template_of_event(t, '"cluster"', '"env": <$.dynamodb.NewImage.env.M>, "cluster"'), "cannot be checked"),
+    Mistake("a batch that no bus takes", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "BatchSize", value=100), "JobEventsPipe: SourceParameters"),
+    Mistake("an event that is lost without a word", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "DeadLetterConfig"), "JobEventsPipe: SourceParameters"),
+    Mistake("lost events that nobody hears of", drop("Resources", "JobEventsLost"), "JobEventsLost"),
+    Mistake("the pipe puts events on any bus", statement("JobEventsRole", "Bus", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:events:${AWS::Region}:${AWS::AccountId}:event-bus/default"})), "JobEventsRole: events:PutEvents: on"),
+    Mistake("the pipe reads the jobs table", statement("JobEventsRole", "JobsStream", lambda s: s["Action"].append("dynamodb:DescribeTable")), "JobEventsRole: dynamodb:DescribeTable jobs/stream"),
+    Mistake("the pipe's role for a function", lambda t: properties("JobEventsRole")(t)["AssumeRolePolicyDocument"]["Statement"][0].update(Principal={"Service": "lambda.amazonaws.com"}), "JobEventsRole: may be assumed by"),
+    Mistake("nobody learns the name of the bus", drop("Outputs", "JobEventBus"), "output JobEventBus"),
     Mistake("no output for a URL", drop("Outputs", "HeartbeatUrl"), "output HeartbeatUrl"),
     # Only a linter sees these
     Mistake("a property that does not exist", put("NodesTable", "TimeToLive", value={"Enabled": True}), "E3002"),
@@ -242,7 +257,6 @@ CONTRACT_MISTAKES = [
     Mistake("a URL without a route", row("heartbeat-ingest", period_s=60, routes=[]), "HeartbeatUrl: a URL, but no function"),
     Mistake("a function that nothing runs", row("heartbeat-ingest", routes=[]), "neither a period nor a route"),
     Mistake("a function without a block", lambda c: c["functions"].append({"name": "new-one", "period_s": 60, "routes": []}), "function new-one"),
-    Mistake("a webhook that each cluster needs", row("webhook", optional=False), "neither a period nor a route"),
     Mistake("a block without a function", lambda c: c["functions"].pop(), "the table of functions does not"),
     Mistake("a metric with an alarm that its function does not emit", lambda c: c["metrics"]["names"]["sweep-dispatch"].remove("RowsSetAside"), "HandleRowsSetAside: nothing emits"),
     Mistake("metrics in another namespace", lambda c: c["metrics"].update(namespace="other"), "BrakesHeld: nothing emits nodekeeper"),

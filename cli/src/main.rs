@@ -14,6 +14,7 @@ use model::time::Time;
 use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Screen, Usage};
 use nodekeeper_cli::contexts::{self, ContextCommand, Given};
 use nodekeeper_cli::hidden_env::HiddenEnv;
+#[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
 use nodekeeper_cli::no_cluster;
 use std::collections::BTreeMap;
@@ -47,7 +48,14 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum What {
     /// Run the whole system on this machine, without AWS
+    #[cfg(feature = "local")]
     Local(LocalArgs),
+    /// Run the whole system on this machine, without AWS: only in a checkout
+    #[cfg(not(feature = "local"))]
+    Local {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        options: Vec<String>,
+    },
     /// Choose the cluster that commands work with, from ~/.config/nodekeeper/config.toml (or NODEKEEPER_CONFIG)
     #[command(subcommand)]
     Context(ContextCommand),
@@ -97,6 +105,7 @@ async fn main() -> ExitCode {
 async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Outcome> {
     let clock: Arc<dyn Fn() -> Time + Send + Sync> = Arc::new(Time::now);
     match what {
+        #[cfg(feature = "local")]
         What::Local(args) => {
             let env = |name: &str| std::env::var(name).ok();
             let exe = std::env::current_exe()?;
@@ -105,6 +114,13 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
             let env = LocalEnv { path, home, rust_log, s3_endpoint, sudo_uid: env("SUDO_UID"), exe, clock };
             local::run(args, env).await?;
             Ok(Outcome::Done)
+        }
+        #[cfg(not(feature = "local"))]
+        What::Local { options } => {
+            let line = format!("cargo run -- local {}", options.join(" "));
+            let line = line.trim_end();
+            Err(Usage(format!("a released program has no stand-ins for AWS: in a checkout of nodekeeper, `{line}`"))
+                .into())
         }
         What::Context(command) => {
             contexts::run(&command, &given, &mut io::stdout())?;

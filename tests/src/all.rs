@@ -51,5 +51,4 @@ mod store;
 mod story;
 mod turns;
 mod unreadable;
-mod webhook;
 mod world;

@@ -154,7 +154,7 @@ impl Scene {
             SignedIngest => answer(&self.signed.handle(event, world.now()).await),
             Sweep => match world.sweep.handle(event.clone(), world.clock()).await.unwrap() {
                 Reply::Http(response) => answer(&response),
-                Reply::Run(_) | Reply::Told(_) => (0, json!({"error": "", "message": "it was taken for the schedule"})),
+                Reply::Run(_) => (0, json!({"error": "", "message": "it was taken for the schedule"})),
             },
         }
     }

@@ -232,7 +232,7 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
 
 #[test]
 fn a_bad_start_is_one_clear_line_and_exit_1() {
-    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch", "webhook"] {
+    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch"] {
         let start = |env: &[(&str, &str)]| {
             let output = Command::new(program(function))
                 .env_clear()
@@ -246,11 +246,7 @@ fn a_bad_start_is_one_clear_line_and_exit_1() {
         };
         assert!(start(&[]).contains("NODEKEEPER_CLUSTER is not set"));
         assert!(start(&[("NODEKEEPER_CLUSTER", "a b"), ("AWS_REGION", "x")]).contains("NODEKEEPER_CLUSTER is wrong"));
-        if function == "webhook" {
-            let said =
-                start(&[("NODEKEEPER_CLUSTER", "c"), ("AWS_REGION", "x"), ("NODEKEEPER_WEBHOOK_URL", "http://a.b/")]);
-            assert!(said.contains("NODEKEEPER_WEBHOOK_URL is wrong") && said.contains("needed to sign"), "{said}");
-        } else if function != "clean-stale-records" {
+        if function != "clean-stale-records" {
             let said = start(&[("NODEKEEPER_CLUSTER", "c"), ("AWS_REGION", "x"), ("NODEKEEPER_NODE_KEY", "short")]);
             assert!(said.contains("NODEKEEPER_NODE_KEY is wrong"), "{said}");
         }

@@ -52,8 +52,6 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:BatchGetItem jobs",
         "beside::a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node",
     ),
-    // No decision depends on the webhook, so no world has one.
-    ("webhook", "dynamodb:GetItem jobs", "permitted::nightly_a_whole_life_needs_only_what_the_roles_allow"),
 ];
 
 /// The calls that the functions make in these worlds.

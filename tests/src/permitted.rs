@@ -11,7 +11,6 @@ use crate::end_to_end::program;
 use crate::node::{Node, http};
 use crate::second_opinions::root;
 use crate::story::operate;
-use crate::webhook::{Receiver, changed};
 use crate::world::{NODE_KEY, Switch, quick_policy, set_policy};
 use aws_sdk_dynamodb::config::Credentials as Keys;
 use base64::Engine;
@@ -275,10 +274,6 @@ async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     assert_eq!(fleet.dead.len(), 2, "the orphan, and a machine that never comes up");
     fleet.until_quiet(&functions).await;
     assert!(fleet.allocs(completes).await.iter().any(|a| a.summary.client == ClientStatus::Complete));
-    let receiver = Receiver::start(&[200]).await;
-    let store = fleet.store(&fleet.account.role("WebhookRole"));
-    let told = receiver.webhook(store, &fleet.cluster).handle(&changed(&[completes]), fleet.clock()).await;
-    assert_eq!((told.answer, receiver.got().len()), (Ok(json!({"batchItemFailures": []})), 1));
 
     // poll-and-scale notices that an instance is gone.
     let lost = fleet.lose_a_node(&functions).await;

@@ -82,16 +82,6 @@ fn no_link() -> i32 {
     (nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK).bits()
 }
 
-/// The directory, unless `--dir` names another one.
-pub(super) const DEFAULT: &str = ".nodekeeper";
-
-/// Whether `nodekeeper local` runs in this current directory, with its usual working directory.
-pub fn runs_in(current: &Path) -> bool {
-    let dir = current.join(DEFAULT);
-    let lock = File::open(dir.join("lock"));
-    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock))) && dir.join("env").exists()
-}
-
 /// Makes an empty directory that jobs cannot enter; an earlier one is removed with its content.
 pub(super) fn private_directory(path: &Path) -> Result<(), LocalError> {
     fresh_directory(path, 0o700)

@@ -11,9 +11,6 @@ use super::functions;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The line for a shell that loads the environment file of the usual working directory.
-pub const LOAD_ENVIRONMENT: &str = "set -a; . .nodekeeper/env; set +a";
-
 /// The environment of the functions, and of other programs that use this system.
 pub(super) fn variables(
     args: &LocalArgs,

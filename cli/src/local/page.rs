@@ -65,13 +65,6 @@ impl Page {
     }
 }
 
-impl Page {
-    /// What the page reads EC2 with.
-    pub(super) fn cloud(&self) -> Arc<dyn model::cloud::Cloud> {
-        Arc::clone(&self.source.cloud)
-    }
-}
-
 /// The functions and the instances of this machine.
 fn processes(ec2: Arc<Ec2>, lambda: Option<Arc<Lambda>>) -> Extra {
     Arc::new(move || {

@@ -17,23 +17,16 @@ use super::machines::{LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::ports::Ports;
 use super::region::region;
-use super::{database, environment, functions, hook, processes, triggers};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use super::{database, environment, functions, processes, triggers};
 use ec2_stand_in::Ec2;
 use lambda_stand_in::{Lambda, LambdaSettings};
 use model::auth::{NodeKey, hex};
-use model::cloud::Cloud;
-use model::ids::JobId;
 use model::policy::Policy;
-use model::webhook::KEY_PREFIX;
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
@@ -48,8 +41,6 @@ pub(super) struct Stack {
     pub(super) isolation: JobIsolation,
     /// Absent if the functions run elsewhere.
     pub(super) lambda: Option<Arc<Lambda>>,
-    /// What the webhook signs with, if there is one.
-    pub(super) webhook_key: Option<String>,
     pub(super) policy: Policy,
     pub(super) clock: Clock,
     pub(super) places: Places,
@@ -86,12 +77,10 @@ impl Stack {
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
         let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
-        let webhook_key = args.webhook.as_ref().map(|_| webhook_key(args.webhook_secret.as_deref()));
         let lambda = match ports.lambda {
             Some(listener) => {
-                let key = webhook_key.as_deref();
                 let signed = access.signatures("lambda", lambda_stand_in::unsigned);
-                let settings = functions::settings(args, env, binaries, &variables, &credentials, key, signed);
+                let settings = functions::settings(args, env, binaries, &variables, &credentials, signed);
                 Some(start_lambda(settings, env, &places, listener)?)
             }
             None => {
@@ -110,28 +99,14 @@ impl Stack {
         );
         let page = page.with_credentials((args.node_auth == LocalAuth::Iam).then_some(credentials));
         if let Some(lambda) = &lambda {
-            let ended =
-                webhook_key.as_ref().map(|_| start_webhook(args, env, &store, page.cloud(), lambda, &mut tasks));
-            tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(lambda), ended));
+            tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(lambda)));
         }
         tasks.spawn(page::serve(ports.page, page, access));
         tasks.spawn(reap_orphans());
         // Whoever waits for this file finds the tables.
         environment::write_file(&places.env_file, &variables)?;
         let clock = Arc::clone(&env.clock);
-        Ok(Self {
-            store,
-            ec2,
-            machines,
-            isolation,
-            lambda,
-            webhook_key,
-            policy,
-            clock,
-            places,
-            _tasks: tasks,
-            _lock: lock,
-        })
+        Ok(Self { store, ec2, machines, isolation, lambda, policy, clock, places, _tasks: tasks, _lock: lock })
     }
 
     /// Stops the schedules, ends the functions and the machines, and returns when none is left.
@@ -151,28 +126,6 @@ fn node_key(given: Option<&str>) -> Result<String, LocalError> {
     let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
     key.parse::<NodeKey>()?;
     Ok(key)
-}
-
-fn webhook_key(given: Option<&str>) -> String {
-    #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
-    let random = || format!("{KEY_PREFIX}{}", STANDARD.encode(rand::random::<[u8; 32]>()));
-    given.map_or_else(random, str::to_owned)
-}
-
-/// Starts what passes events on to the webhook. Returns where the ended jobs go.
-fn start_webhook(
-    args: &LocalArgs,
-    env: &LocalEnv,
-    store: &Store,
-    cloud: Arc<dyn Cloud>,
-    lambda: &Arc<Lambda>,
-    tasks: &mut JoinSet<()>,
-) -> UnboundedSender<BTreeSet<JobId>> {
-    let (ended, passed_on) = mpsc::unbounded_channel();
-    tasks.spawn(hook::pass_on(passed_on, Arc::clone(lambda)));
-    let clock = Arc::clone(&env.clock);
-    tasks.spawn(hook::watch(store.clone(), cloud, args.cluster.clone(), Arc::clone(lambda), clock));
-    ended
 }
 
 /// Serves EC2, with agent processes as its machines.

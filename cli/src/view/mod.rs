@@ -19,7 +19,7 @@ pub(crate) use detail::{JobDetail, NodeDetail};
 pub(crate) use list::{Searched, Wanted, holds, words};
 pub(crate) use live::{JobRow, Live, NodeRow, Stored};
 
-use crate::local::Clock;
+use crate::Clock;
 use cached::Cached;
 use model::cloud::Cloud;
 use model::time::Span;

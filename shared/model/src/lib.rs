@@ -12,7 +12,6 @@
 //! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
 //! | [`container_env`] | how a variable reaches a container |
-//! | [`webhook`] | where the webhook calls, and what it signs with |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
 //!
 //! A transition takes the record as read, what happened and the time. It returns the new record, or says why the
@@ -60,7 +59,6 @@ pub mod summary;
 pub mod time;
 pub mod told;
 pub mod tries;
-pub mod webhook;
 pub mod wire;
 pub mod words;
 

@@ -113,17 +113,6 @@ pub enum Reply {
     Http(Value),
     /// The answer of a scheduled run.
     Run(Box<RunAnswer>),
-    /// The answer of a function that tells others what happened.
-    Told(Told),
-}
-
-/// What a function that tells others answers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Told {
-    /// The answer to Lambda. With an error the invocation fails, and Lambda sends its event again.
-    pub answer: Result<Value, String>,
-    /// The metrics; `None` if nothing was to tell.
-    pub metrics: Option<Value>,
 }
 
 impl Reply {
@@ -158,14 +147,10 @@ where
                     }
                     Ok(serde_json::to_value(answer.bounded()).unwrap_or_default())
                 }
-                Ok(Reply::Told(Told { answer, metrics })) => {
-                    metrics.iter().for_each(print_line);
-                    answer.map_err(failed)
-                }
                 Err(e) => {
                     tracing::error!("{function} failed: {e}");
                     print_line(&metrics::of_failed_run(function, cluster, clock.now()));
-                    Err(failed(e.to_string()))
+                    Err(Diagnostic { error_type: "Failed".into(), error_message: e.to_string() })
                 }
             }
         }
@@ -174,10 +159,6 @@ where
     if let Err(e) = result {
         fail(function, &e);
     }
-}
-
-fn failed(error_message: String) -> Diagnostic {
-    Diagnostic { error_type: "Failed".into(), error_message }
 }
 
 /// Writes metrics to standard output, one JSON object in a line: CloudWatch reads them from the log. A line

@@ -17,6 +17,7 @@ mod de;
 mod defaults;
 mod dynamo;
 mod handles;
+mod job_event;
 mod listed;
 mod queue;
 mod rows;
@@ -32,6 +33,7 @@ pub use conditions::{
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError};
 pub use dynamo::Dynamo;
+pub use job_event::JOB_EVENT;
 pub use listed::{Listed, Unreadable};
 pub use queue::{Ended, Waiting, placed_last};
 pub use rows::{

@@ -7,7 +7,7 @@
 use crate::db::{DbError, Row};
 use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
-use crate::{de, ser};
+use crate::{de, job_event, ser};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
 use model::events::{Event, Once};
@@ -169,7 +169,7 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
     fn set_version(&mut self, version: Version);
     /// The attributes that only an index needs.
     const INDEXED: &'static [&'static str] = &[];
-    /// Adds the attributes that only an index needs.
+    /// Adds the attributes that follow from the record, for an index or for the table's stream.
     fn index(&self, _item: &mut Item) {}
     /// Whether the record, as it was read, leaves out what its row says, so that the next write must put the whole row.
     fn is_blank(&self) -> bool {
@@ -203,6 +203,7 @@ impl Record for Job {
     }
     const INDEXED: &'static [&'static str] = &["queue", "rank", "demand", "demand_until_at"];
     fn index(&self, item: &mut Item) {
+        item.extend(job_event::end(self).map(|end| (job_event::END.to_owned(), end)));
         // What the index says of the command, which it does not project. Another program may put a row without it.
         for name in ["demand", "demand_until_at"] {
             item.remove(name);

@@ -194,6 +194,7 @@ const JOBS_WITHOUT_ENV: &[&str] = &[
     "demand",
     "demand_until_at",
     "done",
+    "end",
     "exclusive",
     "expires_at",
     "failed_count",

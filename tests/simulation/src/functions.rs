@@ -265,7 +265,7 @@ impl Functions {
                 let clock = RunClock::new(self.core.now() + process.skew, None, Duration::from_secs(25));
                 match Box::pin(process.function.handle(event.clone(), clock)).await.ok()? {
                     Reply::Http(answer) => Some(answer),
-                    Reply::Run(_) | Reply::Told(_) => None,
+                    Reply::Run(_) => None,
                 }
             } else {
                 let process = self.ingests.get(n)?;

@@ -76,7 +76,7 @@ pub struct Load {
 /// A row of the bill, and its dollars in a month.
 pub type Bill = Vec<(&'static str, f64)>;
 
-/// What the template says of a cluster without a webhook.
+/// What the template says of a cluster without job events.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
@@ -85,7 +85,7 @@ pub struct Template {
 impl Template {
     pub fn read() -> Self {
         let text = std::fs::read_to_string(root().join("infra/template.yaml")).unwrap();
-        let always = |block: &&str| !block.contains("\n    Condition: HasWebhook\n");
+        let always = |block: &&str| !block.contains("\n    Condition: SendsJobEvents\n");
         Self { text: text.split("\n\n").filter(always).collect::<Vec<_>>().join("\n\n") }
     }
 

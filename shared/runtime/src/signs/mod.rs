@@ -30,7 +30,7 @@ use model::cloud::CloudError;
 use model::control::{Control, Found};
 use model::events::Event;
 use model::explain::Explanation;
-use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH, WEBHOOK};
+use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::ids::{AllocId, Slot};
 use model::policy::{Policy, example_json};
 use model::reason::Reason;
@@ -284,13 +284,6 @@ pub const SIGNS: &[Sign] = &[
         ends: "with the first heartbeat",
         raise: functions::heartbeats,
         alarms: &[],
-    },
-    Sign {
-        name: "webhook",
-        raised_by: "the receiver of the webhook refused a document, or did not take it for two minutes; only CloudWatch knows it",
-        ends: "with the next document that is taken",
-        raise: |_| Vec::new(),
-        alarms: &[alarm(("WebhookFailed", "webhook-failed"), "DeliveriesFailed", WEBHOOK, |_| 0)],
     },
     Sign {
         name: "plan",
