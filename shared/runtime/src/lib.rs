@@ -29,5 +29,4 @@ pub mod rate;
 pub mod run;
 pub mod signs;
 pub mod soundness;
-mod trust;
 pub mod watchdog;
