@@ -20,7 +20,7 @@
 
 use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
-use crate::outputs::OutputFiles;
+use crate::output_files::OutputFiles;
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};

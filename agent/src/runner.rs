@@ -11,7 +11,7 @@ use crate::atomic_file;
 use crate::data_dir::DataDir;
 use crate::fitness::{Fitness, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
-use crate::outputs::OutputFiles;
+use crate::output_files::OutputFiles;
 use crate::process_table;
 use crate::protocol::{Ended, Seen, tail};
 use crate::runtime::RuntimeKind;

@@ -9,7 +9,8 @@
 
 use crate::backoff::{self, History};
 use crate::node_state::NodeState;
-use crate::outputs::{Outputs, Progress, Waiting};
+use crate::output_files::Progress;
+use crate::outputs::{Outputs, Waiting};
 use crate::s3_access::S3Access;
 use model::chance::Chance;
 use model::ids::AllocId;
