@@ -8,7 +8,7 @@
 //! Does not: say what is taken away, or how many there are. Each caller does.
 //! Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
 
-use crate::control::{BrakeEntry, BrakePart, Release, node_of};
+use crate::control::{BrakeEntry, BrakePart, Control, Release, node_of};
 use crate::reason::Reason;
 use crate::time::{Span, Time};
 use crate::words::BrakeKind;
@@ -30,6 +30,13 @@ pub struct Brake<'a> {
     now: Time,
     /// The held ids of this source that this look does not judge. They stay held.
     others: BTreeSet<String>,
+}
+
+impl Control {
+    /// A brake, as the function or node of this name sees it.
+    pub fn brake_of<'a>(&self, kind: BrakeKind, source: &'a str, now: Time) -> Brake<'a> {
+        Brake::new(kind, source, self.brake(kind), self.release(kind), now)
+    }
 }
 
 /// How many may be taken away without a wait.
@@ -259,7 +266,7 @@ impl<'a> Brake<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Control, Entry};
+    use crate::control::Entry;
     use crate::fixtures::at;
 
     const HOLD: Option<Span> = Some(Span::from_s(300));

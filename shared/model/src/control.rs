@@ -6,7 +6,7 @@
 
 mod demand_set;
 mod entries;
-mod key;
+pub(crate) mod key;
 
 pub use demand_set::WantedSet;
 pub use entries::{
@@ -15,7 +15,6 @@ pub use entries::{
 };
 pub use key::ControlKey;
 
-use crate::brake::Brake;
 use crate::node::{LONGEST_AHEAD, Offering, Version};
 use crate::policy::Policy;
 use crate::time::{Span, Time};
@@ -337,11 +336,6 @@ impl Control {
     /// Failed starts in a row.
     pub fn failed_starts(&self) -> FailedStarts {
         self.entry(&ControlKey::FailedStarts)
-    }
-
-    /// A brake, as the function or node of this name sees it.
-    pub fn brake_of<'a>(&self, kind: BrakeKind, source: &'a str, now: Time) -> Brake<'a> {
-        Brake::new(kind, source, self.brake(kind), self.release(kind), now)
     }
 
     /// What a brake holds back.

@@ -5,7 +5,7 @@
 //! it begins to bind. One run writes few events, and the next runs write the rest.
 //! Does not: hold anything that a decision needs. If the row is lost, events are repeated.
 
-use crate::control::ControlKey;
+use crate::control::key::ControlKey;
 use crate::events::Subject;
 use crate::explain::{Explanation, Waiting};
 use crate::ids::JobId;

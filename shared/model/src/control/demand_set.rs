@@ -4,8 +4,9 @@
 //! renewals; names, numbers and times are bounded.
 //! Does not: say which nodes satisfy a set. The plan of poll-and-scale does.
 
+use super::Control;
 use super::entries::{DemandNeed, DemandSet, EntryRow};
-use super::{Control, ControlKey};
+use super::key::ControlKey;
 use crate::time::{Span, Time};
 
 /// A set that applies now.

@@ -3,7 +3,7 @@
 //! Guarantees: all of them have the format of [`EntryRow`]; each has a type of its own.
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
-use super::ControlKey;
+use super::key::ControlKey;
 use crate::ids::JobId;
 use crate::node::{Capacity, LONGEST_AHEAD, Version};
 use crate::time::{Span, Time};
