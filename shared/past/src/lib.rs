@@ -14,40 +14,29 @@ mod lives;
 mod picture;
 mod series;
 mod told;
+mod uses;
 
 pub use cost::{By, Line, Report};
 pub use lives::{NodeLife, Phase, Segment};
 pub use picture::{Lane, Picture, Tone};
 pub use series::Series;
+pub use uses::Use;
 
 use charge::Charge;
 
 use model::control::Control;
 use model::events::Event;
-use model::ids::{AllocId, JobId, NodeId};
+use model::ids::{JobId, NodeId};
 use model::money::Usd;
 use model::time::{Span, Time};
 use model::{AllocSummary, JobState, JobSummary, NodeRecord};
 use std::collections::BTreeMap;
 use store::{DbError, Store};
 use told::Told;
+use uses::MOST;
 
-/// The most steps of nodes, uses of nodes and changes of the queue that are kept, each.
-const MOST: usize = 300_000;
 /// The longest past that can be asked for. Events are rarely kept longer.
 pub const LONGEST: Span = Span::from_s(90 * 86_400);
-
-/// An alloc's time on a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Use {
-    pub alloc_id: AllocId,
-    pub node_id: NodeId,
-    pub vcpus: u32,
-    pub from: Time,
-    /// The end, or now if the alloc is live.
-    pub to: Time,
-}
 
 /// What happened in a span of time.
 #[derive(Clone, Debug)]

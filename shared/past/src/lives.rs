@@ -4,8 +4,8 @@
 //! decides whether the last life is over. A life whose end was not told ends with the next one.
 //! Does not: know when EC2 began or stopped to charge. A life is counted from its launch to its end in the table.
 
-use super::Use;
 use super::told::{Ended, Step};
+use super::uses::Use;
 use model::ids::{NodeId, Slot};
 use model::money::Usd;
 use model::time::Time;

@@ -3,7 +3,7 @@
 //! Guarantees: at most [`MOST`] of each kind are kept; of the time before `from` only what is needed to know how things
 //! stood then. Events of a subject may come in any order; in the order of time, less of them is kept.
 
-use super::{MOST, Use};
+use super::uses::{MOST, Use};
 use model::events::Event;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::money::Usd;
