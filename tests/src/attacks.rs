@@ -29,7 +29,7 @@ const NODE_ROLE: &str = "arn:aws:iam::123456789012:role/node";
 enum Door {
     Ingest,
     Sweep,
-    /// `heartbeat-ingest` in `iam` mode. The function URL has already checked the signature of the caller.
+    /// `heartbeat-ingest` as in AWS. The function URL has already checked the signature of the caller.
     SignedIngest,
 }
 

@@ -119,7 +119,7 @@ pub const KNOBS: &[Knob] = &[
         "launch.max_per_call",
         Kind::Whole(1, MAX_BATCH as i64),
         "99",
-        "the most nodes of one launch call, with `iam`; 1: a call for each node, for agents that know no batches",
+        "the most nodes of one launch call; 1: a call for each node, for agents that know no batches",
     ),
     knob(
         "launch.calls_per_second",
