@@ -19,7 +19,7 @@
 //! line of the file and nothing else.
 //! Does not: hold credentials.
 
-use crate::commands::Usage;
+use crate::console::Usage;
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use model::ids::ClusterName;

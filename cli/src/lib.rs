@@ -4,10 +4,14 @@
 //! why, and what to do. Does not: overwrite what a function wrote: every write is conditional, as in the functions.
 
 pub mod aws;
-pub mod commands;
+mod changes;
+pub mod command;
+mod commands;
+pub mod console;
 pub mod contexts;
 pub mod hidden_env;
 pub mod local;
 pub mod no_cluster;
+mod top;
 mod view;
 pub mod web;

@@ -1,7 +1,7 @@
 //! The `nodekeeper` command: reads arguments, environment and clock, and runs a command.
 //!
 //! Guarantees: an error is one line on standard error; exit code 0 done, 1 failed, 2 wrong usage.
-//! Does not: contain a command; `commands` and `local` do.
+//! Does not: contain a command; `command` and `local` do.
 
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
 
@@ -11,7 +11,8 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
-use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Screen, Usage};
+use nodekeeper_cli::command::{self, Command};
+use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Screen, Usage, show};
 use nodekeeper_cli::contexts::{self, ContextCommand, Given};
 use nodekeeper_cli::hidden_env::HiddenEnv;
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
@@ -86,16 +87,16 @@ async fn main() -> ExitCode {
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Code(code)) => ExitCode::from(code),
         // The reader closed the pipe: it has read enough, and not everything was told.
-        Err(e) if commands::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
+        Err(e) if show::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
-            eprintln!("nodekeeper: {}{}", commands::error(&e), no_cluster::where_it_looked(&e, &given));
+            eprintln!("nodekeeper: {}{}", show::error(&e), no_cluster::where_it_looked(&e, &given));
             ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
         }
     }
 }
 
 async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Outcome> {
-    let clock: Arc<dyn Fn() -> Time + Send + Sync> = Arc::new(Time::now);
+    let clock: Clock = Arc::new(Time::now);
     match what {
         What::Local(args) => {
             let env = |name: &str| std::env::var(name).ok();
@@ -134,7 +135,7 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
                 out: &mut io::stdout(),
                 err: &mut io::stderr(),
             };
-            commands::run(command, &mut context).await
+            command::run(command, &mut context).await
         }
     }
 }

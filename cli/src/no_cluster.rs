@@ -4,7 +4,7 @@
 //! names `nodekeeper local`, and contexts where they help.
 //! Does not: choose a cluster. A command that works on another cluster than the one meant can do harm.
 
-use crate::commands::Usage;
+use crate::console::Usage;
 use crate::contexts::{Given, Settings};
 use crate::local;
 use anyhow::bail;

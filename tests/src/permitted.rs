@@ -28,7 +28,7 @@ use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use model::{BrakeKind, Class, ClientStatus, Market};
-use nodekeeper_cli::commands::Cluster;
+use nodekeeper_cli::console::Cluster;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
 use serde_json::{Value, json};

@@ -6,7 +6,8 @@ use model::ids::{AllocId, JobId};
 use model::time::Time;
 use model::{ClientStatus, NodeStatus};
 use nodekeeper_agent::protocol::{Ended, Seen};
-use nodekeeper_cli::commands::{self, Cluster, Command, Context, Screen};
+use nodekeeper_cli::command::{self, Command};
+use nodekeeper_cli::console::{Cluster, Context, Screen};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use store::Dynamo;
@@ -34,7 +35,7 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
         out: &mut out,
         err: &mut err,
     };
-    commands::run(command, &mut context).await.map_err(|e| format!("{e:#}"))?;
+    command::run(command, &mut context).await.map_err(|e| format!("{e:#}"))?;
     Ok(String::from_utf8(out).unwrap())
 }
 

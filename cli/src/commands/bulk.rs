@@ -4,8 +4,8 @@
 //! what is in and what is not is known at the end, also if a write failed or its answer was lost.
 //! Does not: choose ids.
 
-use super::Cluster;
 use super::progress::Bar;
+use crate::console::Cluster;
 use futures::stream::{self, StreamExt};
 use model::Job;
 use model::ids::JobId;

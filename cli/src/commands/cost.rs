@@ -3,8 +3,8 @@
 //! Guarantees: the lines and the line without work add up to the total; what is not known is counted and said.
 //! Does not: know a bill. `past` reckons from events and records.
 
-use super::show::{self, Rows, dollars, moment, rough, several};
-use super::{Context, Outcome};
+use crate::console::show::{self, Rows, dollars, moment, rough, several};
+use crate::console::{Context, Outcome};
 use clap::{Args, ValueEnum};
 use model::time::Span;
 use past::{By, LONGEST, Past, Report};
@@ -68,7 +68,7 @@ fn span(text: &str) -> Result<Span, String> {
     Ok(span)
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let past = Past::read(&cluster.store, args.since, now).await?;
     let mut report = Report::of(&past, args.since, args.by.into());

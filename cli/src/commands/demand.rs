@@ -5,9 +5,11 @@
 //! Does not: launch anything. The next run of poll-and-scale does.
 
 use super::amounts::{gibibytes, mebibytes, seconds};
-use super::operate::{BY_OPERATOR, retention, retried, tell};
-use super::show::{self, Rows, moment, one_line};
-use super::{Cluster, Context, Next, Outcome, Usage, next};
+use crate::changes::operate::{BY_OPERATOR, retention, retried, tell};
+use crate::console::show::{self, Rows, moment, one_line};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::Next;
+use crate::view::next;
 use clap::{Args, Subcommand};
 use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
 use model::events::Subject;
@@ -96,7 +98,7 @@ pub struct DeleteArgs {
     json: bool,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Outcome> {
     match command {
         DemandCommand::Set(args) => set(context, args).await,
         DemandCommand::Show(args) => show(context, args).await,
@@ -283,7 +285,7 @@ async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outc
     let sets = rows.map(|(_, row)| DemandSet::from_row(row.clone()));
     let asked = |set: &DemandSet| set.applies(now) && args.name.as_deref().is_none_or(|name| name == set.name());
     let sets: Vec<DemandSet> = sets.filter(asked).collect();
-    let next = if sets.is_empty() { None } else { next::read_for_list(&cluster, now, context.err).await? };
+    let next = if sets.is_empty() { None } else { next::for_list(cluster.next(now).await, context.err)? };
     let note = |set: &DemandSet| next.as_ref()?.plan.explained.sets.iter().find(|note| note.name == set.name());
     if args.json {
         let shown = sets.iter().map(|set| Shown { has: note(set).map(Has::of), ..Shown::of(set, now) });

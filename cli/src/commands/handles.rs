@@ -4,10 +4,11 @@
 //! nothing else go, and expires by itself.
 //! Does not: destroy anything, or release what a brake holds later.
 
-use super::find::{Finder, node_of, short_alloc};
-use super::operate::{BY_OPERATOR, retention, retried, tell};
-use super::show::{self, Rows, or_blank, when};
-use super::{Cluster, Context, Outcome, Usage, nodes};
+use crate::changes::operate::{BY_OPERATOR, retention, retried, tell};
+use crate::console::show::{self, Rows, or_blank, when};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::no_node;
+use crate::view::find::{Finder, node_of, short_alloc};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
 use model::control::{BrakeEntry, ControlKey, Entry, Release};
@@ -88,10 +89,10 @@ impl Held {
     }
 }
 
-pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
-    let record = cluster.store.node(slot).await?.ok_or_else(|| nodes::no_node(slot))?;
+    let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
     let listed = match node_of(&record) {
         Some(node) => cluster.store.handles_of(node).await?,
         None => Listed::default(),
@@ -120,13 +121,13 @@ pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
     Ok(Outcome::Done)
 }
 
-pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let node = match &args.slot {
         Some(given) => {
             let slot = Finder::new(&cluster).slot(given).await?;
-            let record = cluster.store.node(slot).await?.ok_or_else(|| nodes::no_node(slot))?;
-            node_of(&record).ok_or_else(|| nodes::no_node(slot))?
+            let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
+            node_of(&record).ok_or_else(|| no_node(slot))?
         }
         None => find(&cluster, &args.handle).await?,
     };
@@ -226,7 +227,7 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
     Ok(Outcome::Done)
 }
 
-pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
     let held = retried(async || {

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: prints the tables that it created. Does not: change an existing table. In AWS the stack creates them.
 
-use super::{Context, Outcome, show};
+use crate::console::show;
+use crate::console::{Context, Outcome};
 use clap::Args;
 use model::functions;
 use runtime::metrics;
@@ -17,7 +18,7 @@ pub struct InitArgs {
     print_contract: bool,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
     if args.print_contract {
         let (tables, functions, metrics) = (tables_json(), functions::to_json(), metrics::to_json());
         show::json(context.out, &json!({"tables": tables, "functions": functions, "metrics": metrics}))?;

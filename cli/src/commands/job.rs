@@ -3,13 +3,12 @@
 //! Guarantees: the job and its allocs are read consistently.
 //! Does not: change anything.
 
-use super::find::{Finder, short_alloc};
 use super::jobs::needs;
-use super::show::{self, Rows, Screen, moment, or_blank, when, when_known};
-use super::{Cluster, Context, Outcome};
+use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_known};
+use crate::console::{Cluster, Context, Outcome};
+use crate::view::find::{Finder, no_job, short_alloc};
 use clap::Args;
 use model::events::Subject;
-use model::ids::JobId;
 use model::time::Time;
 use model::{AfterEnd, Alloc, EndCause, Job, JobState};
 use serde::Serialize;
@@ -26,10 +25,6 @@ pub struct JobArgs {
     json: bool,
 }
 
-pub(super) fn no_job(id: JobId) -> anyhow::Error {
-    anyhow::anyhow!("there is no job {id}: `nodekeeper jobs --all` lists the jobs that are stored")
-}
-
 /// A job in JSON: its row, its allocs, and why it waits.
 #[derive(Serialize)]
 struct Whole<'a> {
@@ -44,7 +39,7 @@ struct Whole<'a> {
     waits_because: Option<&'a str>,
 }
 
-pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let id = Finder::new(&cluster).job(&args.job).await?;
     let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;

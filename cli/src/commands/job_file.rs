@@ -9,12 +9,13 @@
 //! The memory of a file are events with the subject `submission#…`: that it was begun last, and that all of it is in.
 
 use super::bulk::{self, Written};
-use super::find::Finder;
 use super::followed;
 use super::job_line::{self, Follows};
-use super::operate::retention;
 use super::submit::{self, SubmitArgs};
-use super::{Cluster, Context, Outcome, Usage, show};
+use crate::changes::operate::retention;
+use crate::console::show;
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::Finder;
 use anyhow::Context as _;
 use model::array::Array;
 use model::auth::hex;
@@ -43,7 +44,7 @@ struct Line {
     follows: Follows,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
     let defaults = args.job.spec(&args.command, args.demand);
@@ -263,7 +264,7 @@ impl Outside {
     /// Looks the names up.
     async fn find(cluster: &Cluster, args: &SubmitArgs, lines: &[Line], shown: &str) -> anyhow::Result<Self> {
         let mut finder = Finder::new(cluster);
-        let of_options = followed::of_options(cluster, &mut finder, &args.job).await?;
+        let of_options = followed::of_options(cluster, &mut finder, args.job.after()).await?;
         let of_lines = others(cluster, &mut finder, lines, shown).await?;
         Ok(Self { of_options, of_lines })
     }

@@ -6,18 +6,20 @@
 
 use super::demand;
 use super::filter::Filter;
-use super::find::short;
-use super::next;
-use super::show::{self, Rows, or_blank, when, when_known};
 use super::watch::{self, Page};
-use super::{Cluster, Context, Outcome};
+use crate::console::show::{self, Rows, or_blank, when, when_known};
+use crate::console::{Cluster, Context, Outcome};
+use crate::view::find::short;
+use crate::view::next::{self, Next};
+use crate::view::present::Present;
 use clap::Args;
 use model::time::Time;
 use model::{EndCause, Job, JobSummary};
+use runtime::observation::ObserveError;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::Write;
-use store::placed_last;
+use store::Listed;
 
 /// The most waiting jobs that are read for a list of the newest.
 const READ: usize = 100_000;
@@ -44,7 +46,7 @@ pub struct JobsArgs {
     json: bool,
 }
 
-pub(super) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Outcome> {
     list_with(context, args, watch::pause).await
 }
 
@@ -61,7 +63,7 @@ pub(super) async fn list_with(
 
 /// A job of the list: what planning reads of it, or its whole row. And why it waits.
 #[derive(Serialize)]
-struct Listed {
+struct Printed {
     #[serde(flatten)]
     job: Row,
     /// Why it ended, or why its last try did.
@@ -101,44 +103,47 @@ struct Found {
     jobs: Vec<Row>,
     /// Whether more jobs wait than were read.
     more: bool,
+    /// The next run, if it was read with them.
+    next: Option<Result<Next, ObserveError>>,
 }
 
 async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<Found> {
-    let (mut jobs, more, unreadable);
-    if args.all || args.filter.wants_ended() {
-        let stored = cluster.store.jobs_listed().await?;
-        (more, unreadable) = (false, stored.unreadable);
-        jobs = stored.rows.into_iter().map(|job| Row::Whole(Box::new(job))).collect::<Vec<_>>();
+    let mut found = if args.all || args.filter.wants_ended() {
+        let Listed { rows, unreadable } = cluster.store.jobs_listed().await?;
+        show::unreadable(&mut page.err, &unreadable)?;
+        Found { jobs: rows.into_iter().map(|job| Row::Whole(Box::new(job))).collect(), more: false, next: None }
     } else {
-        let whole = !args.queue || !args.filter.is_empty();
-        let waiting = cluster.store.waiting(None, if whole { READ } else { args.limit }).await?;
-        let placed = cluster.store.placed().await?;
-        more = waiting.end.is_some();
-        unreadable = waiting.unreadable.into_iter().chain(placed.unreadable).collect();
-        jobs = placed_last(waiting.jobs, placed.rows).into_iter().map(|job| Row::Summary(Box::new(job))).collect();
-    }
-    show::unreadable(&mut page.err, &unreadable)?;
-    jobs.retain(|job| args.filter.takes(job.summary(), now));
+        let most = if !args.queue || !args.filter.is_empty() { READ } else { args.limit };
+        let present = Present::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
+        show::unreadable(&mut page.err, &present.bad_jobs)?;
+        let jobs = present.jobs.into_iter().map(|job| Row::Summary(Box::new(job))).collect();
+        Found { jobs, more: present.more_jobs_wait, next: Some(present.next) }
+    };
+    found.jobs.retain(|job| args.filter.takes(job.summary(), now));
     if !args.queue {
-        jobs.sort_by_key(|job| Reverse(job.summary().job_id));
+        found.jobs.sort_by_key(|job| Reverse(job.summary().job_id));
     }
-    Ok(Found { jobs, more })
+    Ok(found)
 }
 
 async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
-    let Found { mut jobs, more } = find(cluster, args, now, page).await?;
+    let Found { mut jobs, more, next } = find(cluster, args, now, page).await?;
     let all = jobs.len();
     // With `--queue`, the jobs that run are shown behind those that wait.
     if !args.queue || !args.filter.is_empty() {
         jobs.truncate(args.limit);
     }
     let waits = jobs.iter().any(|job| !job.summary().state.is_ended());
-    let next = if waits { next::read_for_list(cluster, now, &mut page.err).await? } else { None };
+    let next = match (waits, next) {
+        (true, Some(read)) => next::for_list(read, &mut page.err)?,
+        (true, None) => next::for_list(cluster.next(now).await, &mut page.err)?,
+        (false, _) => None,
+    };
     let why = |job: &Row| next.as_ref().and_then(|n| n.of_job(job.summary().job_id)).map(str::to_owned);
     if args.json {
         let listed = jobs.into_iter().map(|job| {
             let cause = job.summary().tries.cause.clone();
-            Listed { waits_because: why(&job), exit_code: cause.as_ref().and_then(EndCause::exit_code), cause, job }
+            Printed { waits_because: why(&job), exit_code: cause.as_ref().and_then(EndCause::exit_code), cause, job }
         });
         show::json(&mut page.out, &listed.collect::<Vec<_>>())?;
     } else if jobs.is_empty() {

@@ -5,9 +5,9 @@
 //! Does not: reach the functions or the nodes. The functions read the secret again by themselves, and give each node a
 //! token of the new key with its next heartbeat (`docs/rules.md#section-11`).
 
-use super::operate::{BY_OPERATOR, retention, tell};
-use super::show::{self, several};
-use super::{Cluster, Context, Outcome};
+use crate::changes::operate::{BY_OPERATOR, retention, tell};
+use crate::console::show::{self, several};
+use crate::console::{Cluster, Context, Outcome};
 use anyhow::Context as _;
 use aws_sdk_secretsmanager::error::{DisplayErrorContext, SdkError};
 use aws_sdk_secretsmanager::operation::put_secret_value::PutSecretValueError;
@@ -77,7 +77,7 @@ struct Keys {
     older: Vec<Slot>,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, command: &KeyCommand) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, command: &KeyCommand) -> anyhow::Result<Outcome> {
     match command {
         KeyCommand::Show(args) => show(context, args).await,
         KeyCommand::Rotate(args) => rotate(context, args).await,

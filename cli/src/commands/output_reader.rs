@@ -8,17 +8,17 @@
 //! a reader that is killed costs nothing after [`FOLLOW_LASTS`].
 //! Does not: wait for ever for a node that does not answer, once the alloc has ended.
 
-use super::operate::retried;
-use super::output_printer::{Printer, Route, Text};
-use super::output_stream::{Until, lines_bytes, whole};
-use super::{Cluster, Context};
+use super::output_printer::{Printer, Route, Text, lines_bytes};
+use crate::changes::operate::retried;
+use crate::console::{Cluster, Context};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::chance::Chance;
 use model::ids::{AllocId, NodeId};
 use model::output::{FOLLOW_LASTS, Follow, Piece, Then};
 use model::time::{Span, Time};
-use model::{Alloc, NodeRecord, NodeStateName, NodeStatus};
+use model::wire::MAX_LOG_TAIL_BYTES;
+use model::{Alloc, ClientStatus, NodeRecord, NodeStateName, NodeStatus};
 
 /// The most pieces that are read in one look.
 const PIECES: u32 = 32;
@@ -30,6 +30,15 @@ const RENEW_BEFORE: Span = Span::from_s(45);
 const ANSWERS_WITHIN: Span = Span::from_s(20);
 /// The person is told that the node was asked if this look has found nothing.
 const SLOW_LOOK: u32 = LOOKS + 1;
+
+/// Which output is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// All there is now.
+    Now,
+    /// All until the alloc ends.
+    End,
+}
 
 /// How a look at an alloc's output went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -297,4 +306,20 @@ async fn write(
         Ok(cluster.store.write(Some(&record), &after, Vec::new()).await?)
     })
     .await
+}
+
+/// The whole output of an ended alloc, if its row has it.
+pub(super) fn whole(alloc: &Alloc) -> Option<Text> {
+    let client = alloc.summary.client;
+    let is_whole = client.is_final()
+        && match &alloc.log_tail {
+            None => client != ClientStatus::Lost,
+            // A longer output is cut at a character, which has at most four bytes. A tail that is cut shorter says so. What is
+            // no text has replacement characters.
+            Some(tail) => {
+                tail.len() < MAX_LOG_TAIL_BYTES - 4 && !tail.starts_with(model::wire::CUT) && !tail.contains('\u{fffd}')
+            }
+        };
+    let tail = alloc.log_tail.as_deref().unwrap_or_default();
+    is_whole.then(|| Text::new(tail.as_bytes(), alloc.tail_switches.clone()))
 }

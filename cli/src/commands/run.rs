@@ -5,13 +5,16 @@
 //! where this command says how the job goes; a part of the output that is missing is an error.
 //! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
 
-use super::find::{Finder, short};
 use super::follow::{Followed, Tells, last_allocs};
-use super::operate::{BY_OPERATOR, retention, retried};
 use super::output_printer::Route;
-use super::output_stream::{MISSING, OutputStream, POLL, Until, tail};
+use super::output_reader::Until;
+use super::output_stream::{MISSING, OutputStream, POLL, tail};
 use super::submit::JobOptions;
-use super::{Cluster, Context, Outcome, Usage, followed, input, show};
+use super::{followed, input};
+use crate::changes::operate::{BY_OPERATOR, retention, retried};
+use crate::console::show;
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::{Finder, short};
 use clap::Args;
 use model::chance::Chance;
 use model::ids::JobId;
@@ -88,7 +91,7 @@ fn read_lines(hear: UnboundedSender<Heard>) {
     });
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Outcome> {
     if !args.stdin {
         input::refuse_unread()?;
     }
@@ -111,7 +114,7 @@ pub(super) async fn run_with(
     // A mistake is told before anything is read.
     Job::submit(id, spec.clone(), now).map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
-    spec.after = followed::of_options(&cluster, &mut Finder::new(&cluster), &args.job).await?;
+    spec.after = followed::of_options(&cluster, &mut Finder::new(&cluster), args.job.after()).await?;
     let job = Job::submit(id, spec, now).map_err(|e| Usage(e.to_string()))?;
     let keep = retention(&cluster).await?;
     let job = submit_job(&cluster.store, &job, keep, now).await?;

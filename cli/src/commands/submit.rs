@@ -6,10 +6,12 @@
 use super::amounts::{gibibytes, mebibytes, seconds};
 use super::array_numbers::Numbers;
 use super::bulk;
-use super::find::Finder;
 use super::follow::{Followed, Tells};
-use super::operate::retention;
-use super::{Cluster, Context, Outcome, Usage, followed, input, job_file, show};
+use super::{followed, input};
+use crate::changes::operate::retention;
+use crate::console::show;
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::Finder;
 use clap::{ArgAction, Args};
 use model::array::Array;
 use model::chance::Chance;
@@ -106,7 +108,7 @@ pub struct SubmitArgs {
     /// job, as `job --json` shows them (what describes the state of that job is left out); what it does not name is as the
     /// options say. The same file given again writes only what is missing; when all its jobs have ended, it is new
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
-    file: Option<PathBuf>,
+    pub(crate) file: Option<PathBuf>,
     /// A pure demand: it runs nothing, and only keeps its nodes for the work of another scheduler, until it is cancelled or
     /// --timeout is over (counted from now on)
     #[arg(long)]
@@ -193,10 +195,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
-    if let Some(file) = &args.file {
-        return job_file::run(context, args, file).await;
-    }
+pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
     let mut spec = args.job.spec(&args.command, args.demand);
     if args.stdin {
         input::pass_on(context, &mut spec)?;
@@ -212,7 +211,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     // A mistake is told before anything is read.
     jobs(&BTreeMap::new())?;
     let cluster = context.cluster().await?;
-    let after = followed::of_options(&cluster, &mut Finder::new(&cluster), &args.job).await?;
+    let after = followed::of_options(&cluster, &mut Finder::new(&cluster), args.job.after()).await?;
     let jobs = jobs(&after)?;
     let keep = retention(&cluster).await?;
     let written = bulk::write(&cluster, &jobs, false, keep, now).await;

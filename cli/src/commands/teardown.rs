@@ -9,10 +9,10 @@
 //! between is printed. The command can be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
-use super::nodes::{Life, change_intent};
-use super::operate::{BY_OPERATOR, retention, retried, tell};
-use super::show::{self, counted, several};
-use super::{Cluster, Context, Outcome, Usage};
+use crate::changes::intent::{Life, change_intent};
+use crate::changes::operate::{BY_OPERATOR, retention, retried, tell};
+use crate::console::show::{self, counted, several};
+use crate::console::{Cluster, Context, Outcome, Usage};
 use anyhow::Context as _;
 use clap::Args;
 use model::ActionName;
@@ -54,7 +54,7 @@ pub struct TeardownArgs {
     pub(super) timeout_s: u32,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     if args.confirm != *cluster.dynamo.cluster() {
         let message = format!("the cluster is {}, not {}: nothing was done", cluster.dynamo.cluster(), args.confirm);

@@ -1,16 +1,12 @@
 //! The options of `nodekeeper local`, and what `main` reads for it.
 
 use super::{directory, ports};
+use crate::console::Clock;
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use model::ids::ClusterName;
-use model::time::Time;
 use model::webhook::{BadSigningKey, ReceiverUrl, SigningKey};
 use std::path::PathBuf;
-use std::sync::Arc;
-
-/// Gives the time.
-pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// The options of `nodekeeper local`.
 #[derive(Args, Clone, Debug)]

@@ -4,7 +4,7 @@
 //! end: agents must fetch them again.
 //! Does not: check signatures (`guard` does).
 
-use super::args::Clock;
+use crate::console::Clock;
 use guard::sigv4::{Issued, Issuer};
 use model::auth::hex;
 use model::time::{Span, Time};

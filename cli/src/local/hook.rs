@@ -6,7 +6,8 @@
 //! and is over once.
 //! Does not: read a stream. Deliveries that are under way are lost when this program ends.
 
-use crate::commands::{Check, Level, Seen};
+use crate::view::present::{COUNTED, Present};
+use crate::view::status::{Check, Level, Status};
 use lambda_stand_in::Lambda;
 use model::cloud::Cloud;
 use model::functions::WEBHOOK;
@@ -89,8 +90,9 @@ pub(super) async fn watch(
     loop {
         ticks.tick().await;
         let now = clock();
-        let checks = match Seen::read(&store, cloud.as_ref(), now).await {
-            Ok(seen) => seen.status(now).checks,
+        let status = async { Status::of(&store, &Present::read(&store, cloud.as_ref(), COUNTED, now).await?).await };
+        let checks = match status.await {
+            Ok(status) => status.checks,
             Err(error) => {
                 tracing::debug!(%error, "the tables cannot be read");
                 continue;

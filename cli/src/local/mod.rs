@@ -13,7 +13,7 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `args`, `error`, `terminal` | options, errors, output and signals |
+//! | `args`, `error`, `terminal` | options, errors, output |
 //! | `run` | the life of the command, from start to end |
 //! | `stack` | starts and stops the parts |
 //! | `ports` | the addresses of the parts |
@@ -49,11 +49,11 @@ mod region;
 mod run;
 pub(crate) mod secrets;
 mod stack;
-pub(crate) mod terminal;
+mod terminal;
 mod triggers;
 mod wake;
 
-pub use args::{Clock, LocalArgs, LocalEnv};
+pub use args::{LocalArgs, LocalEnv};
 pub use directory::runs_in;
 pub use environment::LOAD_ENVIRONMENT;
 pub use error::LocalError;

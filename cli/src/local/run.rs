@@ -10,7 +10,8 @@ use super::demo;
 use super::error::LocalError;
 use super::processes;
 use super::stack::Stack;
-use super::terminal::{Signals, say};
+use super::terminal::say;
+use crate::console::signals::Signals;
 
 /// Runs the system until it is told to end, or the demonstration is over. A failed check of the
 /// demonstration is an error.

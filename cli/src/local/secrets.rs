@@ -4,7 +4,7 @@
 //! stores one value.
 //! Does not: check signatures (`guard` does), or keep the key after the local system ends.
 
-use super::args::Clock;
+use crate::console::Clock;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;

@@ -7,7 +7,7 @@
 //! Does not: decide when to end, or print to the terminal; `run` does.
 
 use super::access::{Access, programs_only};
-use super::args::{Clock, LocalArgs, LocalAuth, LocalEnv};
+use super::args::{LocalArgs, LocalAuth, LocalEnv};
 use super::binaries::Binaries;
 use super::credentials::LocalCredentials;
 use super::directory::{self, Places};
@@ -19,6 +19,7 @@ use super::ports::Ports;
 use super::region::region;
 use super::secrets::LocalSecret;
 use super::{database, environment, functions, hook, processes, triggers};
+use crate::console::Clock;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ec2_stand_in::Ec2;
@@ -66,8 +67,8 @@ impl Stack {
         let (dir, lock) = directory::working_directory(&args.dir)?;
         directory::private_directory(&dir.join("logs"))?;
 
-        let ports = Ports::bind(args).await?;
-        let places = ports.places(args, dir)?;
+        let ports = Ports::bind(args.port, args.functions_url.as_deref()).await?;
+        let places = ports.places(args.functions_url.as_deref(), dir)?;
         let access = Access::new(env);
         let secret = LocalSecret::new(&key, Arc::clone(&env.clock));
         let variables = environment::variables(args, &places, &key, &access, env.s3_endpoint.as_deref());

@@ -3,7 +3,8 @@
 //! Guarantees: it never has the values of a job's environment, only their names.
 
 use super::live::{JobRow, Live, NodeRow};
-use crate::commands::{Happening, WHOLE_STORY, command_line, story_of_job};
+use super::story::{self, Happening};
+use crate::console::show;
 use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::stored::S3Place;
@@ -79,7 +80,7 @@ impl JobDetail {
         let mut allocs = store.allocs_of(&job).await?.rows;
         allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
         allocs.truncate(MOST);
-        let story = story_of_job(store, id, WHOLE_STORY).await?;
+        let story = story::of_job(store, id, story::WHOLE).await?;
         Ok(Some(Self::of(&job, allocs, live.why(id), story)))
     }
 
@@ -87,7 +88,7 @@ impl JobDetail {
         let work = &job.work;
         Self {
             row: JobRow::of(job),
-            whole_command: command_line(&work.command),
+            whole_command: show::command(&work.command),
             env_names: work.env.keys().cloned().collect(),
             image: work.image.clone(),
             caches: work.caches.clone(),

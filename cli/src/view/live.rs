@@ -1,11 +1,13 @@
-//! The present: what `status` reads, and the lists of jobs and nodes.
+//! The present as the page and `top` show it: its status, and the lists of jobs and nodes.
 //!
 //! Flow: the live jobs come from the index of the queue, often; all jobs with their commands from the table, seldom. A job
 //! that is in the table as not ended, and not in the index, has ended meanwhile: its row is read by itself.
 //! Guarantees: what is shown of a job that has not ended is as new as the index.
 
 use super::list::{Searched, holds};
-use crate::commands::{Seen, Status, command_line, node_word};
+use super::present::{COUNTED, Present};
+use super::status::{Status, node_word};
+use crate::console::show;
 use futures::future::join_all;
 use model::cloud::Cloud;
 use model::ids::{AllocId, JobId, NodeId, Slot};
@@ -28,10 +30,9 @@ const NAMED: usize = 8;
 /// How long a failed job stands before the queue.
 const NEWS: Span = Span::from_s(86_400);
 
-/// The present.
+/// The present and its status.
 pub(crate) struct Live {
-    pub(crate) now: Time,
-    pub(crate) seen: Seen,
+    pub(crate) present: Present,
     pub(crate) status: Status,
 }
 
@@ -111,13 +112,13 @@ pub(crate) struct NodeRow {
 
 impl Live {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, DbError> {
-        let seen = Seen::read(store, cloud, now).await?;
-        Ok(Self { now, status: seen.status(now), seen })
+        let present = Present::read(store, cloud, COUNTED, now).await?;
+        Ok(Self { status: Status::of(store, &present).await?, present })
     }
 
     /// Why a job waits, or what the next run does with it.
     pub(crate) fn why(&self, job: JobId) -> Option<&str> {
-        self.seen.next.as_ref().ok()?.of_job(job)
+        self.present.next.as_ref().ok()?.of_job(job)
     }
 
     /// All jobs: those that run, those that failed within a day, those that wait in their order, then the others, the newest
@@ -125,13 +126,13 @@ impl Live {
     pub(crate) async fn jobs(&self, stored: &Stored, store: &Store) -> Vec<JobRow> {
         let mut rows = stored.0.clone();
         let places = self.places();
-        let live: BTreeMap<JobId, &JobSummary> = self.seen.jobs.iter().map(|j| (j.job_id, j)).collect();
+        let live: BTreeMap<JobId, &JobSummary> = self.present.jobs.iter().map(|j| (j.job_id, j)).collect();
         let ended = rows.values().filter(|row| !row.state.is_ended() && !live.contains_key(&row.job_id));
         let ended: Vec<JobId> = ended.map(|row| row.job_id).take(AGAIN).collect();
         for job in join_all(ended.iter().map(|id| store.job(*id))).await.into_iter().flatten().flatten() {
             rows.insert(job.summary.job_id, JobRow::of(&job));
         }
-        for job in &self.seen.jobs {
+        for job in &self.present.jobs {
             let row = rows.entry(job.job_id).or_insert_with(|| JobRow::of_summary(job));
             row.state = job.state;
             row.finished_at = None;
@@ -139,19 +140,19 @@ impl Live {
             row.slots = job.allocs.iter().filter_map(|id| places.get(id).copied()).collect();
         }
         let mut rows: Vec<JobRow> = rows.into_values().collect();
-        rows.sort_by_cached_key(|row| row.order(self.now));
+        rows.sort_by_cached_key(|row| row.order(self.present.now));
         rows
     }
 
     fn places(&self) -> BTreeMap<AllocId, Slot> {
-        let lives = self.seen.nodes.iter().filter_map(|n| Some((n.slot, n.life()?)));
+        let lives = self.present.nodes.iter().filter_map(|n| Some((n.slot, n.life()?)));
         lives.flat_map(|(slot, life)| life.allocs.iter().map(move |id| (*id, slot))).collect()
     }
 
     /// All nodes, in the order of their slots; free slots last.
     pub(crate) fn nodes(&self) -> Vec<NodeRow> {
         let names = self.names();
-        let mut rows: Vec<NodeRow> = self.seen.nodes.iter().map(|n| self.node_row(n, &names)).collect();
+        let mut rows: Vec<NodeRow> = self.present.nodes.iter().map(|n| self.node_row(n, &names)).collect();
         rows.sort_by_key(|row| (row.node_id.is_none(), row.slot));
         rows
     }
@@ -162,7 +163,7 @@ impl Live {
     }
 
     fn names(&self) -> BTreeMap<JobId, &str> {
-        self.seen.jobs.iter().filter_map(|j| Some((j.job_id, j.name.as_deref()?))).collect()
+        self.present.jobs.iter().filter_map(|j| Some((j.job_id, j.name.as_deref()?))).collect()
     }
 
     fn node_row(&self, record: &NodeRecord, names: &BTreeMap<JobId, &str>) -> NodeRow {
@@ -186,7 +187,7 @@ impl Live {
             heard_at: record.contact().map(|c| c.last_ping_at),
             busy: record.contact().is_some_and(|c| c.busy),
             reason: record.why(),
-            next: self.seen.next.as_ref().ok().and_then(|n| n.of_slot(record.slot)).map(str::to_owned),
+            next: self.present.next.as_ref().ok().and_then(|n| n.of_slot(record.slot)).map(str::to_owned),
             allocs: life.map_or(0, |l| l.allocs.len()),
             work: life.map(|l| l.allocs.iter().take(NAMED).map(named).collect()).unwrap_or_default(),
         }
@@ -214,7 +215,7 @@ impl Stored {
 
 impl JobRow {
     pub(crate) fn of(job: &Job) -> Self {
-        let command: String = command_line(&job.work.command).chars().take(COMMAND).collect();
+        let command: String = show::command(&job.work.command).chars().take(COMMAND).collect();
         Self {
             finished_at: job.finished_at,
             reason: job.reason.clone(),

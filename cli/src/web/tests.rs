@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::commands::tests::Listed;
-use crate::view::{Live, Stored};
+use crate::view::{Live, Pace, Stored};
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at};

@@ -84,8 +84,7 @@ impl Present {
     async fn read(store: &Store) -> Result<Self, DbError> {
         let nodes = store.nodes_listed(1).await?.rows;
         let allocs = store.live_allocs_listed(1).await?.rows;
-        let waiting = store.waiting(None, MOST).await?.jobs;
-        let jobs = store::placed_last(waiting, store.placed().await?.rows);
+        let jobs = store.queue_listed(MOST).await?.jobs;
         Ok(Self { nodes, allocs, jobs, prices: prices(&store.control().await?) })
     }
 }

@@ -26,6 +26,7 @@ pub mod lambda;
 pub mod lanes;
 pub mod metrics;
 pub mod observation;
+mod queue;
 pub mod rate;
 pub mod run;
 pub mod signs;

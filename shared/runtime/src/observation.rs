@@ -9,13 +9,15 @@
 //! for an orphan, and finds none. clean-stale-records always reads the list.
 //! Does not: decide.
 
+use crate::queue::{Held, Queued, queue_order, read_held, read_queue};
+pub use crate::queue::{QueuePart, QueueRead};
 use crate::signs;
 use crate::soundness::{self, SetAside};
 use futures::future::{try_join, try_join4};
 use model::after::{Ends, Followed};
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
-use model::control::{AfterPlace, Control, JobsPlace, NoPolicy, QueuePlace};
+use model::control::{AfterPlace, Control, JobsPlace, NoPolicy};
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
@@ -23,9 +25,8 @@ use model::time::{Span, Time};
 use model::{AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use store::{DbError, Ended, Store, Unreadable, placed_last};
+use store::{DbError, Ended, Listed, Store, Unreadable, Waiting, placed_last};
 
 /// Why a run could not observe. Such a run does nothing and fails.
 #[derive(Debug, thiserror::Error)]
@@ -56,29 +57,6 @@ pub struct Observed {
 
 const fn is_zero(n: &usize) -> bool {
     *n == 0
-}
-
-/// How much of the queue a run has read.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct QueueRead {
-    /// How many waiting jobs were read.
-    pub read: usize,
-    /// How many jobs wait at least. It is more than `read` if some were not read.
-    pub least: usize,
-    /// The part behind the head; `None` if everything was read.
-    pub part: Option<QueuePart>,
-}
-
-/// The part of a long queue that a run reads behind the head.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct QueuePart {
-    pub jobs: HashSet<JobId>,
-    /// The place, if the next run reads this part again.
-    pub stays: QueuePlace,
-    /// The place, if the next run reads the part behind this one.
-    pub moves: QueuePlace,
 }
 
 /// Everything one run has read.
@@ -126,6 +104,75 @@ fn unreadable_jobs(control: &Control) -> Vec<JobId> {
     control.jobs_place().unreadable().iter().copied().collect()
 }
 
+/// The lists of a run of poll-and-scale, as they were read.
+pub struct Lists {
+    observed_at: Time,
+    /// The control entries.
+    pub control: Control,
+    policy: Policy,
+    policy_version: u64,
+    instances: Vec<Instance>,
+    /// The records of nodes, also those that contradict the contract.
+    pub nodes: Listed<NodeRecord>,
+    queue: Queued,
+    held: Held,
+    placed: Listed<JobSummary>,
+    allocs: Listed<AllocSummary>,
+}
+
+impl Lists {
+    /// Reads the lists, in the order that the head of this module promises.
+    pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
+        let control = store.control().await?.as_of(now);
+        let (policy, policy_version) = control.checked_policy()?;
+        let large = is_large(&control, &policy);
+        let segments = segments(large);
+        let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
+        let lists = async {
+            let (queue, held) = (read_queue(store, &policy, &control), read_held(store, &control));
+            Ok(try_join4(queue, held, store.placed(), store.live_allocs_listed(segments)).await?)
+        };
+        let (listed, (queue, held, placed, allocs)) = try_join(list, lists).await?;
+        let nodes = store.nodes_listed(segments).await?;
+        let instances = if large { instances_of(cloud, &nodes.rows).await? } else { listed };
+        Ok(Self { observed_at: now, control, policy, policy_version, instances, nodes, queue, held, placed, allocs })
+    }
+
+    /// Every job that has not ended, as [`Store::queue_listed`] gives it; `None` if these lists have only a part of them.
+    pub fn whole_queue(&self) -> Option<Waiting> {
+        let is_whole = self.queue.read.part.is_none() && self.held.is_whole;
+        is_whole.then(|| {
+            let mut waiting = placed_last(self.held.jobs.clone(), self.queue.jobs.clone());
+            waiting.sort_by_key(queue_order);
+            let unreadable = self.queue.unreadable.iter().chain(&self.held.unreadable).chain(&self.placed.unreadable);
+            let unreadable = unreadable.cloned().collect();
+            Waiting { jobs: placed_last(waiting, self.placed.rows.clone()), end: None, unreadable }
+        })
+    }
+
+    /// What a run decides from: these lists without what contradicts the contract, and what they name.
+    pub async fn observed(self, store: &Store) -> Result<Observation, ObserveError> {
+        let Self { observed_at, control, policy, policy_version, instances, nodes, queue, held, placed, allocs } = self;
+        let empty = Observation::empty(policy, policy_version, observed_at);
+        let mut seen = Observation { instances, queue: queue.read, control, ..empty };
+        // A job that is freed between two queries is in two lists, and the later state of a job is in the later list.
+        seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
+        seen.after_place = held.place;
+        (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
+        seen.aside.unreadable(nodes.unreadable);
+        seen.aside.unreadable(queue.unreadable.into_iter().chain(held.unreadable).chain(placed.unreadable));
+        seen.aside.unreadable(allocs.unreadable);
+        // The index shows only a part of a job's row. clean-stale-records has read the other part of these.
+        seen.aside.unreadable(store.jobs_unreadable(unreadable_jobs(&seen.control)).await?);
+        let aside = &seen.aside.jobs;
+        seen.jobs.retain(|job| !aside.contains(&job.job_id));
+        let mut seen = seen.sorted_out();
+        seen.read_followed(store).await?;
+        seen.complete(store).await?;
+        Ok(seen)
+    }
+}
+
 impl Observation {
     /// An empty observation with this policy.
     pub fn empty(policy: Policy, policy_version: u64, observed_at: Time) -> Self {
@@ -153,34 +200,7 @@ impl Observation {
 
     /// Reads what poll-and-scale needs for its decisions.
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        let control = store.control().await?.as_of(now);
-        let (policy, policy_version) = control.checked_policy()?;
-        let large = is_large(&control, &policy);
-        let segments = segments(large);
-        let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
-        let lists = async {
-            let (queue, held) = (read_queue(store, &policy, &control), read_held(store, &control));
-            Ok(try_join4(queue, held, store.placed(), store.live_allocs_listed(segments)).await?)
-        };
-        let (listed, (queue, held, placed, allocs)) = try_join(list, lists).await?;
-        let nodes = store.nodes_listed(segments).await?;
-        let instances = if large { instances_of(cloud, &nodes.rows).await? } else { listed };
-        let mut seen = Self { instances, queue: queue.read, control, ..Self::empty(policy, policy_version, now) };
-        // A job that is freed between two queries is in two lists, and the later state of a job is in the later list.
-        seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
-        seen.after_place = held.place;
-        (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
-        seen.aside.unreadable(nodes.unreadable);
-        seen.aside.unreadable(queue.unreadable.into_iter().chain(held.unreadable).chain(placed.unreadable));
-        seen.aside.unreadable(allocs.unreadable);
-        // The index shows only a part of a job's row. clean-stale-records has read the other part of these.
-        seen.aside.unreadable(store.jobs_unreadable(unreadable_jobs(&seen.control)).await?);
-        let aside = &seen.aside.jobs;
-        seen.jobs.retain(|job| !aside.contains(&job.job_id));
-        let mut seen = seen.sorted_out();
-        seen.read_followed(store).await?;
-        seen.complete(store).await?;
-        Ok(seen)
+        Lists::read(store, cloud, now).await?.observed(store).await
     }
 
     /// Reads the rows of the jobs that others follow. Those that the index shows as waiting or placed have not ended, as far
@@ -444,94 +464,6 @@ fn ends<'a>(asked: BTreeSet<JobId>, unreadable: BTreeSet<JobId>, rows: impl Iter
         }
     }
     ends
-}
-
-/// The most jobs that follow others of which one run looks at the ends.
-const HELD: usize = 1000;
-
-/// The most ends that one run looks at, besides those of the first job.
-const FOLLOWED: usize = 2000;
-
-/// The jobs of a run that follow others.
-struct Held {
-    jobs: Vec<JobSummary>,
-    unreadable: Vec<Unreadable>,
-    /// The place after this run, if it changes.
-    place: Option<AfterPlace>,
-}
-
-/// A part of the jobs that follow others. The part moves on from run to run, so what a run reads does not grow with their
-/// number. Each job is read after `jobs that follow others / 1000` runs, or later if they follow more than two
-/// different jobs each.
-async fn read_held(store: &Store, control: &Control) -> Result<Held, DbError> {
-    let last = control.after_place();
-    let mut part = store.held(last.rank(), HELD).await?;
-    // Many jobs may follow the same ones.
-    let mut followed = HashSet::new();
-    let fits = part.jobs.iter().take_while(|job| {
-        let is_first = followed.is_empty();
-        followed.extend(job.after.keys().copied());
-        is_first || followed.len() <= FOLLOWED
-    });
-    let fits = fits.count();
-    if fits < part.jobs.len() {
-        part.jobs.truncate(fits);
-        part.end = part.jobs.last().map(JobSummary::rank);
-    }
-    let place = (part.end.as_deref() != last.message()).then(|| last.moved(part.end));
-    Ok(Held { jobs: part.jobs, unreadable: part.unreadable, place })
-}
-
-/// The waiting jobs of a run.
-struct Queued {
-    jobs: Vec<JobSummary>,
-    read: QueueRead,
-    unreadable: Vec<Unreadable>,
-}
-
-/// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.
-const LEAST_HEAD: usize = 1000;
-
-/// The part behind the head has at most this fraction of `poll.queue_rows` jobs: a quarter.
-const HEAD_PER_PART: usize = 4;
-
-/// The waiting jobs of a run: the head of the queue, and, if the queue is longer, one part that moves on from run to run.
-/// So what a run reads does not grow with the queue.
-///
-/// The head has one job for each vCPU of the largest fleet that the policy allows. A job behind many that cannot be placed is
-/// read after `jobs behind the head / (poll.queue_rows / 4)` runs, and later only if nodes boot for jobs of the part.
-async fn read_queue(store: &Store, policy: &Policy, control: &Control) -> Result<Queued, DbError> {
-    let most = policy.poll.queue_rows as usize;
-    let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
-    let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
-    let head = store.queued(None, room.max(LEAST_HEAD).min(most)).await?;
-    let (mut jobs, mut unreadable) = (head.jobs, head.unreadable);
-    let Some(end) = head.end else {
-        let read = QueueRead { read: jobs.len(), least: jobs.len(), part: None };
-        return Ok(Queued { jobs, read, unreadable });
-    };
-    let last = control.queue_place();
-    let (behind, passed) = match last.rank().filter(|rank| *rank > end.as_str()) {
-        Some(rank) => (rank, last.passed()),
-        None => (end.as_str(), 0),
-    };
-    let part = store.queued(Some(behind), (most / HEAD_PER_PART).max(1)).await?;
-    let all = passed.saturating_add(part.jobs.len() as u64);
-    let known = jobs.len().saturating_add(usize::try_from(all).unwrap_or(usize::MAX));
-    let least = if part.end.is_some() { known.saturating_add(1) } else { known };
-    // After the end, the part begins behind the head again.
-    let moves = if part.end.is_some() { last.moved(part.end, all) } else { last.moved(None, 0) };
-    let stays = last.moved(Some(behind.to_owned()), passed);
-    let of_part = part.jobs.iter().map(|job| job.job_id).collect();
-    jobs.extend(part.jobs);
-    unreadable.extend(part.unreadable);
-    let read = QueueRead { read: jobs.len(), least, part: Some(QueuePart { jobs: of_part, stays, moves }) };
-    Ok(Queued { jobs, read, unreadable })
-}
-
-/// The order of the queue: by priority, then by submission.
-const fn queue_order(job: &JobSummary) -> (Reverse<u32>, JobId) {
-    (Reverse(job.priority), job.job_id)
 }
 
 /// An input of `plan --state` that cannot be used.

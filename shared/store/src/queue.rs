@@ -25,6 +25,14 @@ impl Store {
         Ok(placed_last(waiting, self.placed().await?.all()?))
     }
 
+    /// The same jobs with those rows that cannot be read, and of the waiting ones at most so many.
+    pub async fn queue_listed(&self, most: usize) -> Result<Waiting, DbError> {
+        let (mut queue, placed) = (self.waiting(None, most).await?, self.placed().await?);
+        queue.jobs = placed_last(queue.jobs, placed.rows);
+        queue.unreadable.extend(placed.unreadable);
+        Ok(queue)
+    }
+
     /// Every job that is placed or regrouping. The index may be behind the table.
     pub async fn placed(&self) -> Result<Listed<JobSummary>, DbError> {
         let hash = s("placed");

@@ -17,11 +17,14 @@ mod running;
 mod setting_up;
 mod stored;
 
-use super::*;
+use crate::command::{Command, run};
+use crate::console::{Cluster, Context, Outcome, Screen, Usage};
 use crate::local::secrets::LocalSecret;
+use crate::view::Next;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
+use model::cloud::Cloud;
 use model::cloud::{CloudError, Instance, LaunchError};
 use model::control::{ControlKey, EntryRow, RunRow};
 use model::events::{Event, Subject};
@@ -29,14 +32,17 @@ use model::fixtures::{self, at};
 use model::ids::JobId;
 use model::launch::LaunchRequest;
 use model::time::Span;
+use model::time::Time;
 use model::{Alloc, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus};
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::Mutex;
 use store::{
     Answer, Db, DbError, Key, Page, PageKey, Query, Row, Scan, TABLES, Table, Write as DbWrite, WriteError, change,
     insert_handle, to_json,
 };
+use store::{Dynamo, Store};
 
 #[derive(Parser)]
 struct Line {
@@ -179,8 +185,8 @@ async fn secrets(secret: &LocalSecret) -> aws_sdk_secretsmanager::Client {
 }
 
 #[derive(Clone)]
-pub(super) struct World {
-    pub(super) cluster: Cluster,
+pub(crate) struct World {
+    pub(crate) cluster: Cluster,
     now: Time,
     /// How much time passes between two looks at the clock.
     tick: Span,
@@ -189,7 +195,7 @@ pub(super) struct World {
 
 impl World {
     /// A world without tables.
-    pub(super) async fn empty() -> Self {
+    pub(crate) async fn empty() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()));
@@ -216,7 +222,7 @@ impl World {
         }
     }
 
-    pub(super) async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let world = Self::empty().await;
         world.cluster.dynamo.create_tables().await.unwrap();
         world
@@ -229,7 +235,7 @@ impl World {
         world
     }
 
-    pub(super) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.cluster.store
     }
 
@@ -264,7 +270,7 @@ impl World {
             out: &mut out,
             err: &mut err,
         };
-        let result = super::run(command, &mut context).await;
+        let result = run(command, &mut context).await;
         Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
     }
 
@@ -308,16 +314,16 @@ impl World {
         (said, keys)
     }
 
-    pub(super) async fn put_node(&self, record: &NodeRecord) -> NodeRecord {
+    pub(crate) async fn put_node(&self, record: &NodeRecord) -> NodeRecord {
         self.store().write(None, record, Vec::new()).await.unwrap()
     }
 
-    pub(super) async fn put_job(&self, n: u32) -> Job {
+    pub(crate) async fn put_job(&self, n: u32) -> Job {
         self.store().write(None, &fixtures::job(n), Vec::new()).await.unwrap()
     }
 
     /// Places job `n` on slot 0, where it runs, with a handle.
-    pub(super) async fn put_running(&self, n: u32) -> (Job, Alloc) {
+    pub(crate) async fn put_running(&self, n: u32) -> (Job, Alloc) {
         let (job, node) = (self.put_job(n).await, fixtures::ready(0));
         let alloc = Alloc::place(fixtures::alloc_id(n), &job, &node, at(100)).unwrap();
         let node = self.put_node(&node.with_alloc(alloc.id(), at(100)).unwrap()).await;

@@ -4,7 +4,7 @@
 //! (A function leaves a lost race to its next run, but a command has no next run.)
 //! Does not: decide what is written.
 
-use super::Cluster;
+use crate::console::Cluster;
 use model::ActionName;
 use model::events::{Event, Subject};
 use model::policy::{Policy, example_json};
@@ -16,11 +16,11 @@ use store::steps::Retention;
 const RETRIES: u32 = 3;
 
 /// The reason in every event of an operator.
-pub(super) const BY_OPERATOR: &str = "by the operator";
+pub(crate) const BY_OPERATOR: &str = "by the operator";
 
 /// The retention times of the stored policy. Without a valid policy, the default times, because an operator must be
 /// able to cancel a job without a policy.
-pub(super) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
+pub(crate) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     let control = cluster.store.ingest_control().await?;
     Ok(match control.checked_policy() {
         Ok((policy, _)) => Retention::of(&policy),
@@ -29,7 +29,7 @@ pub(super) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
 }
 
 /// Runs `attempt`, which reads, changes and writes. Runs it again if another writer changed the row first.
-pub(super) async fn retried<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) async fn retried<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let mut tries = 0;
     loop {
         match attempt().await {
@@ -47,7 +47,7 @@ fn lost_race(error: &anyhow::Error) -> bool {
 }
 
 /// Stores an event for an action of an operator.
-pub(super) async fn tell(
+pub(crate) async fn tell(
     cluster: &Cluster,
     subject: &Subject,
     action: ActionName,

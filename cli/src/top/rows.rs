@@ -2,8 +2,8 @@
 //!
 //! Guarantees: the text is on one line and cannot control the terminal; the columns fit into the width.
 
-use crate::commands::find::short;
-use crate::commands::show::{capacity, one_line, or_blank, rough};
+use crate::console::show::{capacity, one_line, or_blank, rough};
+use crate::view::find::short;
 use crate::view::{JobRow, NodeRow};
 use model::Intent;
 use model::time::Time;

@@ -67,7 +67,7 @@ async fn seen(views: &Views, live: &Live, stored: &Stored) -> Seen {
     let mut nodes = live.nodes();
     nodes.retain(|row| row.node_id.is_some());
     Seen {
-        at: live.now,
+        at: live.present.now,
         cluster: views.source.cluster.clone(),
         status: live.status.clone(),
         jobs: live.jobs(stored, &views.source.store).await,

@@ -9,9 +9,10 @@ use super::keys::press;
 use super::paint::Paint;
 use super::reader::{self, Asked, News};
 use super::state::{State, Wish};
-use crate::commands::{Cluster, show};
-use crate::local::Clock;
-use crate::local::terminal::Signals;
+use crate::console::Clock;
+use crate::console::Cluster;
+use crate::console::show;
+use crate::console::signals::Signals;
 use crate::view::Views;
 use anyhow::Context as _;
 use futures::future::{FutureExt, LocalBoxFuture};
@@ -129,7 +130,7 @@ impl Loop {
     /// Begins to do it. Keys are taken meanwhile.
     fn perform(&self, deed: Deed) {
         let (cluster, clock) = (self.cluster.clone(), Arc::clone(&self.clock));
-        let doing = async move { deed.perform(&cluster, &*clock).await.map_err(|e| show::error(&e)) };
+        let doing = async move { deed.perform(&cluster, &clock).await.map_err(|e| show::error(&e)) };
         self.deeds.push(doing.boxed_local());
     }
 }

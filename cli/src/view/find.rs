@@ -7,13 +7,13 @@
 //! Why live jobs come first: they are read from the index of the queue, and a part is mostly copied from a list of them.
 //! Only if none of them fits, every stored job is read.
 
-use super::Cluster;
-use super::show::{one_line, several};
+use crate::console::Cluster;
+use crate::console::show::{one_line, several};
 use model::array::Array;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::{JobState, JobSummary, NodeRecord, NodeState};
 use std::collections::{BTreeMap, BTreeSet};
-use store::{DbError, placed_last};
+use store::DbError;
 
 /// The fewest characters of a part of an id. Fewer would fit something by chance.
 const SHORTEST: usize = 4;
@@ -23,20 +23,20 @@ const LISTED: usize = 8;
 const SHOWN: usize = 8;
 
 /// The end of a job's id, which is enough to tell it from others. It can be given in place of the id.
-pub(super) fn short(job: JobId) -> String {
+pub(crate) fn short(job: JobId) -> String {
     let id = job.to_string();
     id.get(id.len().saturating_sub(SHOWN)..).unwrap_or(&id).to_owned()
 }
 
 /// The short form of an alloc's id.
-pub(super) fn short_alloc(alloc: AllocId) -> String {
+pub(crate) fn short_alloc(alloc: AllocId) -> String {
     format!("{}.{}.{}", short(alloc.job_id), alloc.member, alloc.copy)
 }
 
 /// Nothing has the given name or id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct NotFound(String);
+pub(crate) struct NotFound(String);
 
 /// What is known of a job by which it can be found.
 struct Known {
@@ -61,7 +61,7 @@ enum Found {
 }
 
 /// Finds jobs and nodes. Each list is read at most once.
-pub(super) struct Finder<'a> {
+pub(crate) struct Finder<'a> {
     cluster: &'a Cluster,
     live: Option<Vec<Known>>,
     stored: Option<Vec<Known>>,
@@ -70,18 +70,18 @@ pub(super) struct Finder<'a> {
 
 /// A job or one of its allocs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(crate) enum Work {
     Job(JobId),
     Alloc(AllocId),
 }
 
 impl<'a> Finder<'a> {
-    pub(super) const fn new(cluster: &'a Cluster) -> Self {
+    pub(crate) const fn new(cluster: &'a Cluster) -> Self {
         Self { cluster, live: None, stored: None, nodes: None }
     }
 
     /// The job with this id, part of an id or name.
-    pub(super) async fn job(&mut self, given: &str) -> anyhow::Result<JobId> {
+    pub(crate) async fn job(&mut self, given: &str) -> anyhow::Result<JobId> {
         match self.found(given).await? {
             Found::Id(id) => Ok(id),
             Found::Named(jobs) => match jobs.as_slice() {
@@ -92,7 +92,7 @@ impl<'a> Finder<'a> {
     }
 
     /// The job with this id, part of an id or name; or all stored jobs of the array that has this name.
-    pub(super) async fn jobs(&mut self, given: &str) -> anyhow::Result<Vec<JobId>> {
+    pub(crate) async fn jobs(&mut self, given: &str) -> anyhow::Result<Vec<JobId>> {
         let one = match self.found(given).await? {
             Found::Id(id) => return Ok(vec![id]),
             Found::Named(jobs) => match jobs.first() {
@@ -131,7 +131,7 @@ impl<'a> Finder<'a> {
         };
         let Fitting { parts, named, is_short } = fits;
         match (parts.as_slice(), named.as_slice()) {
-            ([], []) => Err(no_job(text)),
+            ([], []) => Err(unknown_job(text)),
             ([], _) => Ok(Found::Named(named)),
             ([id], []) => Ok(Found::Id(*id)),
             ([id], _) if is_short => Ok(Found::Id(*id)),
@@ -153,9 +153,8 @@ impl<'a> Finder<'a> {
 
     async fn read_live(&mut self) -> Result<(), DbError> {
         if self.live.is_none() {
-            let waiting = self.cluster.store.waiting(None, usize::MAX).await?.jobs;
-            let placed = self.cluster.store.placed().await?.rows;
-            self.live = Some(placed_last(waiting, placed).iter().map(Known::of).collect());
+            let live = self.cluster.store.queue_listed(usize::MAX).await?.jobs;
+            self.live = Some(live.iter().map(Known::of).collect());
         }
         Ok(())
     }
@@ -169,7 +168,7 @@ impl<'a> Finder<'a> {
     }
 
     /// The job or the alloc with this id, part of an id or name. An alloc has its member and its copy at the end: `.0.0`.
-    pub(super) async fn work(&mut self, given: &str) -> anyhow::Result<Work> {
+    pub(crate) async fn work(&mut self, given: &str) -> anyhow::Result<Work> {
         let text = given.strip_prefix("alloc#").unwrap_or(given);
         let mut parts = text.rsplitn(3, '.');
         let (copy, member, job) = (number(parts.next()), number(parts.next()), parts.next());
@@ -182,7 +181,7 @@ impl<'a> Finder<'a> {
     }
 
     /// The slot of the node with this slot, node id, instance id or address, or a part of an id.
-    pub(super) async fn slot(&mut self, given: &str) -> anyhow::Result<Slot> {
+    pub(crate) async fn slot(&mut self, given: &str) -> anyhow::Result<Slot> {
         let text = given.strip_prefix("slot#").unwrap_or(given);
         let upper = text.to_ascii_uppercase();
         if let Ok(slot) = text.parse() {
@@ -225,8 +224,18 @@ impl<'a> Finder<'a> {
     }
 }
 
+/// No job has this id.
+pub(crate) fn no_job(id: JobId) -> anyhow::Error {
+    anyhow::anyhow!("there is no job {id}: `nodekeeper jobs --all` lists the jobs that are stored")
+}
+
+/// No node was ever in this slot.
+pub(crate) fn no_node(slot: Slot) -> anyhow::Error {
+    anyhow::anyhow!("slot {slot} has never had a node: `nodekeeper nodes --all` lists the slots that have had one")
+}
+
 /// The current node of a slot, or else its last one.
-pub(super) fn node_of(record: &NodeRecord) -> Option<NodeId> {
+pub(crate) fn node_of(record: &NodeRecord) -> Option<NodeId> {
     match &record.state {
         NodeState::Cleaned { last_node_id } => *last_node_id,
         _ => record.node_id(),
@@ -280,7 +289,7 @@ fn quoted(text: &str) -> String {
     format!("`{shown}`")
 }
 
-fn no_job(text: &str) -> anyhow::Error {
+fn unknown_job(text: &str) -> anyhow::Error {
     let short = if text.len() < SHORTEST {
         format!(" (a part of an id has at least {SHORTEST} characters)")
     } else {

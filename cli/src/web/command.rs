@@ -1,10 +1,10 @@
-//! `web`: the page of a cluster, with the operator's own credentials.
+//! The command `web`: the page of a cluster, with the operator's own credentials.
 //!
 //! Guarantees: it listens on the loopback address only, and changes nothing.
 //! Only the operator's own programs, and root's, get an answer (`guard`).
 
-use super::{Context, Outcome};
-use crate::web::{self, Pace, Source};
+use crate::console::{Context, Outcome};
+use crate::view::{Pace, Source};
 use anyhow::Context as _;
 use clap::Args;
 use guard::Owner;
@@ -19,7 +19,7 @@ pub struct WebArgs {
     port: u16,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await.with_context(|| {
         format!("cannot listen on port {} of this machine: give another --port, or 0 for any free one", args.port)
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
         extra: None,
     };
     tokio::select! {
-        served = web::serve(listener, Owner::of_this_program(None), web::router(source)) => served.context("the page is no longer served: restart")?,
+        served = super::serve(listener, Owner::of_this_program(None), super::router(source)) => served.context("the page is no longer served: restart")?,
         ended = tokio::signal::ctrl_c() => ended.context("cannot listen to signals")?,
     }
     Ok(Outcome::Done)

@@ -2,16 +2,15 @@
 //!
 //! Guarantees: exactly what the question named is changed: a later node of the same slot is not drained.
 
-use crate::commands::Cluster;
-use crate::commands::cancel::{cancel, cancelled_line};
-use crate::commands::find::short;
-use crate::commands::nodes::{Life, change_intent};
-use crate::commands::operate::retention;
-use crate::commands::show::{one_line, several};
+use crate::changes::cancel::{cancel, cancelled_line};
+use crate::changes::intent::{Life, change_intent};
+use crate::changes::operate::retention;
+use crate::console::show::{one_line, several};
+use crate::console::{Clock, Cluster};
+use crate::view::find::short;
 use crate::view::{JobRow, NodeRow};
 use model::Intent;
 use model::ids::{JobId, NodeId};
-use model::time::Time;
 
 /// A change, and what it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,11 +62,7 @@ impl Deed {
     }
 
     /// Does it. Returns what was done.
-    pub(super) async fn perform(
-        &self,
-        cluster: &Cluster,
-        clock: &(dyn Fn() -> Time + Send + Sync),
-    ) -> anyhow::Result<String> {
+    pub(super) async fn perform(&self, cluster: &Cluster, clock: &Clock) -> anyhow::Result<String> {
         match self {
             Self::Cancel { job, .. } => {
                 let keep = retention(cluster).await?;

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: without colours, only bold and reversed text is used.
 
-use crate::commands::tone::Tone;
+use crate::console::tone::Tone;
 use ratatui::style::{Color, Modifier, Style};
 
 /// Whether colours are used.

@@ -6,9 +6,9 @@
 use super::fold::fold;
 use super::paint::Paint;
 use super::state::{Detail, Opened, Thing};
-use crate::commands::find::{short, short_alloc};
-use crate::commands::show::{Screen, capacity, moment, one_line, output, several, when};
-use crate::commands::tone::Tone;
+use crate::console::show::{Screen, capacity, moment, one_line, output, several, when};
+use crate::console::tone::Tone;
+use crate::view::find::{short, short_alloc};
 use crate::view::{JobDetail, NodeDetail};
 use model::JobState;
 use model::time::Time;

@@ -3,13 +3,13 @@
 //! Guarantees: text from users or nodes cannot control the terminal.
 //! Does not: know what the output means.
 
-use super::tone::Tone;
+use crate::console::tone::Tone;
 use comfy_table::{Cell, Color, Table, presets};
 use model::Capacity;
 use model::money::Usd;
 use model::names::is_obeyed;
 use model::time::Time;
-pub(super) use runtime::signs::say::{one_line, rough, several, when};
+pub(crate) use runtime::signs::say::{one_line, rough, several, when};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use store::{Listed, Unreadable};
 const STATES: [&str; 8] = ["STATE", "STATUS", "CLIENT", "INTENT", "state", "status", "client", "intent"];
 
 /// A table without borders.
-pub(super) struct Rows {
+pub(crate) struct Rows {
     table: Table,
     /// The columns of states, by their places.
     states: Vec<usize>,
@@ -27,7 +27,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// A table with these column heads. Without heads, the table is a list of names and values.
-    pub(super) fn new(heads: &[&str]) -> Self {
+    pub(crate) fn new(heads: &[&str]) -> Self {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         if !heads.is_empty() {
@@ -40,7 +40,7 @@ impl Rows {
     }
 
     /// The same table with colours, if they are wanted.
-    pub(super) fn colours(mut self, wanted: bool) -> Self {
+    pub(crate) fn colours(mut self, wanted: bool) -> Self {
         if wanted {
             self.table.enforce_styling();
         }
@@ -48,32 +48,32 @@ impl Rows {
     }
 
     /// Adds a row.
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
         let states = &self.states;
         let cell = |(n, text): (usize, String)| if states.contains(&n) { toned(&text) } else { Cell::new(text) };
         self.table.add_row(cells.into_iter().map(|c| one_line(&c.to_string())).enumerate().map(cell));
     }
 
     /// Adds a row that begins with a mark of how good it is.
-    pub(super) fn marked(&mut self, mark: &str, cells: impl IntoIterator<Item = impl ToString>) {
+    pub(crate) fn marked(&mut self, mark: &str, cells: impl IntoIterator<Item = impl ToString>) {
         let cells = cells.into_iter().map(|c| Cell::new(one_line(&c.to_string())));
         self.table.add_row([toned(mark)].into_iter().chain(cells));
     }
 
     /// Adds a name and its value, if there is a value.
-    pub(super) fn field(&mut self, name: &str, value: Option<impl ToString>) {
+    pub(crate) fn field(&mut self, name: &str, value: Option<impl ToString>) {
         let Some(value) = value.map(|value| one_line(&value.to_string())) else { return };
         let value = if STATES.contains(&name) { toned(&value) } else { Cell::new(value) };
         self.table.add_row([Cell::new(name), value]);
     }
 
     /// Whether the table has no rows.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
     /// Prints the table, if it has rows.
-    pub(super) fn print(mut self, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn print(mut self, out: &mut dyn Write) -> io::Result<()> {
         if self.is_empty() {
             return Ok(());
         }
@@ -96,7 +96,7 @@ fn toned(word: &str) -> Cell {
 }
 
 /// Names the rows that cannot be read, each in a line of its own.
-pub(super) fn unreadable<'r>(err: &mut dyn Write, rows: impl IntoIterator<Item = &'r Unreadable>) -> io::Result<()> {
+pub(crate) fn unreadable<'r>(err: &mut dyn Write, rows: impl IntoIterator<Item = &'r Unreadable>) -> io::Result<()> {
     for row in rows {
         writeln!(err, "not shown: {}: repair or delete it", one_line(&row.to_string()))?;
     }
@@ -104,14 +104,14 @@ pub(super) fn unreadable<'r>(err: &mut dyn Write, rows: impl IntoIterator<Item =
 }
 
 /// The rows of a list that can be read. The others are named.
-pub(super) fn readable<R>(err: &mut dyn Write, listed: Listed<R>) -> io::Result<Vec<R>> {
+pub(crate) fn readable<R>(err: &mut dyn Write, listed: Listed<R>) -> io::Result<Vec<R>> {
     unreadable(err, &listed.unreadable)?;
     Ok(listed.rows)
 }
 
 /// Prints one JSON document. Characters that a terminal may obey are escaped, so that the document is the same for a
 /// person and for a program.
-pub(super) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
+pub(crate) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
     // Outside strings JSON has no such characters, apart from line ends.
     let escape = |c: char| if c != '\n' && is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     let text: String = serde_json::to_string_pretty(value)?.chars().map(escape).collect();
@@ -129,7 +129,7 @@ pub enum Screen {
 
 /// A job's own output. On a terminal, control characters are shown as `\\x1b`, except line ends and tabs: a job's
 /// output cannot control the terminal. In a pipe it is unchanged.
-pub(super) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
+pub(crate) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
     let shown = |c: char| !is_obeyed(c) || matches!(c, '\n' | '\t');
     if screen == Screen::Pipe || text.chars().all(shown) {
         return Cow::Borrowed(text);
@@ -154,33 +154,33 @@ pub fn error(error: &anyhow::Error) -> String {
 }
 
 /// The value's text, or an empty text.
-pub(super) fn or_blank(value: Option<impl ToString>) -> String {
+pub(crate) fn or_blank(value: Option<impl ToString>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
 
 /// As [`when`], or an empty text if the time is not known.
-pub(super) fn when_known(at: Option<Time>, now: Time) -> String {
+pub(crate) fn when_known(at: Option<Time>, now: Time) -> String {
     at.map(|at| when(at, now)).unwrap_or_default()
 }
 
 /// A time, exactly and relative to now.
-pub(super) fn moment(at: Time, now: Time) -> String {
+pub(crate) fn moment(at: Time, now: Time) -> String {
     format!("{at} ({})", when(at, now))
 }
 
 /// An amount of money for people: two digits behind the point, or three significant ones of a small amount.
-pub(super) fn dollars(usd: Usd) -> String {
+pub(crate) fn dollars(usd: Usd) -> String {
     let dollars = f64::from(usd);
     if dollars == 0.0 || dollars >= 0.1 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
 }
 
 /// An amount of memory.
-pub(super) fn memory(mib: u64) -> String {
+pub(crate) fn memory(mib: u64) -> String {
     if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
 }
 
 /// The capacity of a machine, or the needs of a job.
-pub(super) fn capacity(capacity: Capacity) -> String {
+pub(crate) fn capacity(capacity: Capacity) -> String {
     let Capacity { vcpus, memory_mib, scratch_gib, gpus } = capacity;
     let mut parts = vec![format!("{vcpus} vCPU")];
     if memory_mib > 0 {
@@ -205,7 +205,7 @@ pub(crate) fn command(words: &[String]) -> String {
 }
 
 /// Counts with their names: `2 ready, 1 syncing`.
-pub(super) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToString)>) -> String {
+pub(crate) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToString)>) -> String {
     let parts: Vec<String> =
         counts.into_iter().map(|(name, n)| format!("{} {}", n.to_string(), name.to_string())).collect();
     parts.join(", ")

@@ -6,7 +6,7 @@
 
 use super::deed::Deed;
 use super::list::List;
-use crate::commands::Status;
+use crate::view::status::Status;
 use crate::view::{JobDetail, JobRow, NodeDetail, NodeRow, Searched, words};
 use model::ids::{JobId, Slot};
 use model::time::Time;

@@ -7,7 +7,10 @@ use super::paint::Paint;
 use super::reader::{self, Asked, News};
 use super::state::{Detail, Seen, State, Thing, View, Wish};
 use crate::commands::tests::World;
-use crate::commands::{Check, Happening, Level, Status};
+use crate::view::status::Check;
+use crate::view::status::Level;
+use crate::view::status::Status;
+use crate::view::story::Happening;
 use crate::view::{JobDetail, JobRow, NodeDetail, NodeRow, Pace, Source, Views};
 use model::chance::Chance;
 use model::events::{Event, Subject};
@@ -379,7 +382,7 @@ fn asked(state: &mut State, key_: char, answer: KeyCode) -> (String, Option<Wish
 fn a_job_is_cancelled_only_after_a_yes() {
     let mut state = some();
     keys(&mut state, "2");
-    let short = crate::commands::find::short(fixtures::job_id(1));
+    let short = crate::view::find::short(fixtures::job_id(1));
     let deed = Deed::Cancel { job: fixtures::job_id(1), name: Some("train".into()), slots: 0 };
     let (question, wish) = asked(&mut state, 'c', KeyCode::Char('y'));
     assert_eq!(question, format!("[y/n] Cancel job {short} train? It will not run."));
@@ -511,7 +514,7 @@ async fn a_look_that_fails_is_told() {
 async fn what_the_question_named_is_changed_and_nothing_else() {
     let world = World::new().await;
     let (job, _) = world.put_running(1).await;
-    let clock = || at(1000);
+    let clock: crate::console::Clock = Arc::new(|| at(1000));
     let id = job.summary.job_id;
     let cancel = Deed::Cancel { job: id, name: None, slots: 1 };
     let said = cancel.perform(&world.cluster, &clock).await.unwrap();

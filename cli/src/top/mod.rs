@@ -27,22 +27,22 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use super::show::Screen;
-use super::{Context, Outcome};
+use crate::console::show::Screen;
+use crate::console::{Context, Outcome};
 use crate::view::{Pace, Source, Views};
 use clap::Args;
 use paint::Paint;
 use std::sync::Arc;
 
 /// What `--help` says below the options.
-pub(super) const HELP: &str =
+pub(crate) const HELP: &str =
     "Example: nodekeeper top   then 2 for the jobs, /failed Enter for those that failed, Enter for why, ? for all keys";
 
 /// `top`
 #[derive(Args, Clone, Debug)]
 pub struct TopArgs {}
 
-pub(super) async fn run(context: &mut Context<'_>, _: &TopArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, _: &TopArgs) -> anyhow::Result<Outcome> {
     if context.screen != Screen::Terminal {
         anyhow::bail!(
             "top needs a terminal, and standard output is none: `nodekeeper status`, `nodekeeper jobs` and `nodekeeper nodes` print the same as text"

@@ -4,7 +4,7 @@
 
 /// How good something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(crate) enum Tone {
     /// As it should be.
     Good,
     /// On its way, or an operator may want to know of it.
@@ -17,7 +17,7 @@ pub(super) enum Tone {
 
 impl Tone {
     /// The tone of a state, a status or a mark of `status`.
-    pub(super) fn of(word: &str) -> Self {
+    pub(crate) fn of(word: &str) -> Self {
         match word {
             "ok" | "ready" | "running" | "placed" | "complete" => Self::Good,
             "look" | "assigned" | "syncing" | "shutting_down" | "regrouping" | "unknown" | "cancelled" | "hold"

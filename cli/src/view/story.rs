@@ -6,8 +6,8 @@
 //! Guarantees: each happening is told once, with the reason that was stored.
 //! Does not: show events of nodes (`history SLOT`), or rows and events that are no longer kept.
 
-use super::Cluster;
-use super::show::several;
+use crate::console::Cluster;
+use crate::console::show::several;
 use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId};
 use model::time::{Span, Time};
@@ -58,7 +58,7 @@ pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<H
 }
 
 /// The story of one alloc. If its row is no longer stored, its events are told.
-pub(super) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyhow::Result<Vec<Happening>> {
+pub(crate) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyhow::Result<Vec<Happening>> {
     let store = &cluster.store;
     let story = match store.alloc(id).await? {
         Some(alloc) => of_row(&alloc, None),
