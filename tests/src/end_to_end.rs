@@ -281,11 +281,11 @@ fn the_page_says_why_a_job_waits() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let state: Value = until("the job on the page", 10, || {
         let jobs = runtime.block_on(async { reqwest::get(format!("{page}api/jobs")).await?.json::<Value>().await });
-        jobs.ok().filter(|jobs| jobs["rows"][0]["name"] == "waits" && jobs["rows"][0].get("reason").is_some())
+        jobs.ok().filter(|jobs| jobs["rows"][0]["name"] == "waits" && jobs["rows"][0].get("waits_because").is_some())
     });
     let jobs: Value = serde_json::from_slice(&local.nodekeeper(&["jobs", "--json"]).stdout).unwrap();
     assert_eq!(jobs[0]["waits_because"], "this run launches for it: slot 0");
-    assert_eq!(state["rows"][0]["reason"], jobs[0]["waits_because"]);
+    assert_eq!(state["rows"][0]["waits_because"], jobs[0]["waits_because"]);
     let overview = reqwest::get(format!("{page}api/overview"));
     let state: Value = runtime.block_on(async { overview.await.unwrap().json().await.unwrap() });
     let line = state["explained"]["waiting"][0]["line"].as_str().unwrap();

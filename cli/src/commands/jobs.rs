@@ -9,17 +9,16 @@ use super::filter::Filter;
 use super::watch::{self, Page};
 use crate::console::show::{self, Rows, or_blank, when, when_known};
 use crate::console::{Cluster, Context, Outcome};
+use crate::view::JobRow;
 use crate::view::find::short;
 use crate::view::next::{self, Next};
 use crate::view::present::Present;
 use clap::Args;
+use model::JobSummary;
 use model::time::Time;
-use model::{EndCause, Job, JobSummary};
 use runtime::observation::ObserveError;
-use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::Write;
-use store::Listed;
 
 /// The most waiting jobs that are read for a list of the newest.
 const READ: usize = 100_000;
@@ -61,69 +60,42 @@ pub(super) async fn list_with(
     if args.watch { watch::repeat(context, look, pause).await } else { watch::once(context, look).await }
 }
 
-/// A job of the list: what planning reads of it, or its whole row. And why it waits.
-#[derive(Serialize)]
-struct Printed {
-    #[serde(flatten)]
-    job: Row,
-    /// Why it ended, or why its last try did.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cause: Option<EndCause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waits_because: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Row {
-    Summary(Box<JobSummary>),
-    Whole(Box<Job>),
-}
-
-impl Row {
-    fn summary(&self) -> &JobSummary {
-        match self {
-            Self::Summary(job) => job,
-            Self::Whole(job) => &job.summary,
-        }
-    }
-
-    fn whole(&self) -> Option<&Job> {
-        match self {
-            Self::Summary(_) => None,
-            Self::Whole(job) => Some(job),
-        }
-    }
+/// A job of the list.
+struct Listed {
+    summary: JobSummary,
+    row: JobRow,
 }
 
 /// The jobs that a command is about, in the order of their list.
 struct Found {
-    jobs: Vec<Row>,
+    jobs: Vec<Listed>,
     /// Whether more jobs wait than were read.
     more: bool,
-    /// The next run, if it was read with them.
-    next: Option<Result<Next, ObserveError>>,
+    next: Result<Next, ObserveError>,
 }
 
 async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<Found> {
-    let mut found = if args.all || args.filter.wants_ended() {
-        let Listed { rows, unreadable } = cluster.store.jobs_listed().await?;
-        show::unreadable(&mut page.err, &unreadable)?;
-        Found { jobs: rows.into_iter().map(|job| Row::Whole(Box::new(job))).collect(), more: false, next: None }
+    let most = if !args.queue || !args.filter.is_empty() { READ } else { args.limit };
+    let mut present = Present::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
+    let (mut jobs, more): (Vec<Listed>, bool) = if args.all || args.filter.wants_ended() {
+        let stored = cluster.store.jobs_listed().await?;
+        show::unreadable(&mut page.err, &stored.unreadable)?;
+        (stored.rows.into_iter().map(|job| Listed { row: JobRow::of(&job), summary: job.summary }).collect(), false)
     } else {
-        let most = if !args.queue || !args.filter.is_empty() { READ } else { args.limit };
-        let present = Present::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
         show::unreadable(&mut page.err, &present.bad_jobs)?;
-        let jobs = present.jobs.into_iter().map(|job| Row::Summary(Box::new(job))).collect();
-        Found { jobs, more: present.more_jobs_wait, next: Some(present.next) }
+        let jobs = std::mem::take(&mut present.jobs);
+        let listed = jobs.into_iter().map(|job| Listed { row: JobRow::of_summary(&job), summary: job });
+        (listed.collect(), present.more_jobs_wait)
     };
-    found.jobs.retain(|job| args.filter.takes(job.summary(), now));
+    jobs.retain(|job| args.filter.takes(&job.summary, now));
     if !args.queue {
-        found.jobs.sort_by_key(|job| Reverse(job.summary().job_id));
+        jobs.sort_by_key(|job| Reverse(job.summary.job_id));
     }
-    Ok(found)
+    let places = present.places();
+    for job in jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
+        job.row.seen_in(&job.summary, &present, &places);
+    }
+    Ok(Found { jobs, more, next: present.next })
 }
 
 async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
@@ -133,19 +105,10 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     if !args.queue || !args.filter.is_empty() {
         jobs.truncate(args.limit);
     }
-    let waits = jobs.iter().any(|job| !job.summary().state.is_ended());
-    let next = match (waits, next) {
-        (true, Some(read)) => next::for_list(read, &mut page.err)?,
-        (true, None) => next::for_list(cluster.next(now).await, &mut page.err)?,
-        (false, _) => None,
-    };
-    let why = |job: &Row| next.as_ref().and_then(|n| n.of_job(job.summary().job_id)).map(str::to_owned);
+    let waits = jobs.iter().any(|job| !job.summary.state.is_ended());
+    let next = if waits { next::for_list(next, &mut page.err)? } else { None };
     if args.json {
-        let listed = jobs.into_iter().map(|job| {
-            let cause = job.summary().tries.cause.clone();
-            Printed { waits_because: why(&job), exit_code: cause.as_ref().and_then(EndCause::exit_code), cause, job }
-        });
-        show::json(&mut page.out, &listed.collect::<Vec<_>>())?;
+        show::json(&mut page.out, &jobs.iter().map(|job| &job.row).collect::<Vec<_>>())?;
     } else if jobs.is_empty() {
         let none = match (args.filter.is_empty(), args.all) {
             (false, true) => "no stored job is like that",
@@ -155,7 +118,7 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
         };
         writeln!(page.out, "{none}")?;
     } else {
-        table(&jobs, why, now).colours(page.colours).print(&mut page.out)?;
+        table(&jobs, now).colours(page.colours).print(&mut page.out)?;
     }
     for line in demand::lines(next.as_ref().filter(|_| !args.json)) {
         writeln!(page.out, "{line}")?;
@@ -171,16 +134,14 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     Ok(())
 }
 
-fn table(jobs: &[Row], why: impl Fn(&Row) -> Option<String>, now: Time) -> Rows {
-    let has_ended = jobs.iter().any(|job| job.summary().state.is_ended());
+fn table(jobs: &[Listed], now: Time) -> Rows {
+    let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
     let ended = has_ended.then_some("ENDED");
     let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"].into_iter();
     let mut rows = Rows::new(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>());
-    for job in jobs {
-        let whole = job.whole();
-        let ended = has_ended.then(|| when_known(whole.and_then(|job| job.finished_at), now));
-        let reason = why(job).or_else(|| whole.and_then(|job| job.reason.clone()));
-        rows.row(cells(job.summary(), now).into_iter().chain(ended).chain([or_blank(reason)]));
+    for Listed { summary, row } in jobs {
+        let ended = has_ended.then(|| when_known(row.finished_at, now));
+        rows.row(cells(summary, now).into_iter().chain(ended).chain([or_blank(row.why())]));
     }
     rows
 }

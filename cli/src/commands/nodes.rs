@@ -8,13 +8,16 @@ use super::watch::{self, Page};
 use crate::changes::intent::{Life, change_intent};
 use crate::console::show::{self, Rows, moment, or_blank, when, when_known};
 use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::NodeRow;
 use crate::view::find::{Finder, no_node, short_alloc};
 use crate::view::next::{self, Next};
 use crate::view::present::{COUNTED, Present};
 use clap::Args;
+use model::ids::JobId;
 use model::time::Time;
 use model::{Intent, NodeRecord};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Write;
 
 /// `nodes`
@@ -26,7 +29,7 @@ pub struct NodesArgs {
     /// Show the list again and again, until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     watch: bool,
-    /// Print JSON: every record, including free slots
+    /// Print JSON: every slot, also free ones
     #[arg(long)]
     json: bool,
 }
@@ -80,13 +83,15 @@ async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -
     let Page { out, err, colours } = page;
     let present = Present::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
     show::unreadable(err, &present.bad_nodes)?;
+    let names: BTreeMap<JobId, &str> =
+        present.jobs.iter().filter_map(|job| Some((job.job_id, job.name.as_deref()?))).collect();
     let mut records = present.nodes;
     records.sort_by_key(|r| r.slot);
     let up = records.iter().any(|r| !r.is_cleaned());
     let next = if up { next::for_list(present.next, err)? } else { None };
     if args.json {
-        let listed = |record| Listed { record, next: said(next.as_ref(), record) };
-        show::json(out, &records.iter().map(listed).collect::<Vec<_>>())?;
+        let rows = records.iter().map(|record| NodeRow::of(record, next.as_ref(), &names));
+        show::json(out, &rows.collect::<Vec<_>>())?;
         return Ok(());
     }
     let free = records.iter().filter(|r| r.is_cleaned()).count();
@@ -108,13 +113,12 @@ async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -
     Ok(())
 }
 
-/// A node record in JSON, and what the next run would do with the node, or why it would do nothing.
+/// A node in JSON: its row, and its record.
 #[derive(Serialize)]
-struct Listed<'a> {
+struct Whole<'a> {
     #[serde(flatten)]
+    row: NodeRow,
     record: &'a NodeRecord,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
 }
 
 fn said(next: Option<&Next>, record: &NodeRecord) -> Option<String> {
@@ -143,13 +147,13 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
     let up = !record.is_cleaned();
     let next = if up { next::for_list(cluster.next(now).await, context.err)? } else { None };
-    let next = said(next.as_ref(), &record);
     if args.json {
-        show::json(context.out, &Listed { record: &record, next })?;
+        let row = NodeRow::of(&record, next.as_ref(), &BTreeMap::new());
+        show::json(context.out, &Whole { row, record: &record })?;
         return Ok(Outcome::Done);
     }
     let mut fields = fields(&record, now);
-    fields.field("next", next);
+    fields.field("next", said(next.as_ref(), &record));
     fields.colours(context.colours).print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {

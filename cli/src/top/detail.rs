@@ -80,7 +80,7 @@ fn of_job(lines: &mut Lines, job: &JobDetail, now: Time) {
     lines.title(&format!("job {name}{}", row.job_id));
     lines.field("state", Some(row.state));
     lines.field("reason", row.reason.as_ref());
-    lines.field(if row.state == JobState::Placed { "next" } else { "waits because" }, job.waits_because.as_ref());
+    lines.field(if row.state == JobState::Placed { "next" } else { "waits because" }, row.waits_because.as_ref());
     lines.field("command", Some(&job.whole_command));
     lines.field("image", job.image.as_ref());
     let nodes = if row.nodes > 1 { format!(" on each of {} nodes", row.nodes) } else { String::new() };

@@ -106,7 +106,7 @@ pub(super) fn job(row: &JobRow, now: Time) -> Vec<String> {
         needs,
         slots.join(" "),
         rough(now.since(row.finished_at.unwrap_or(row.submitted_at))),
-        or_blank(row.reason.as_ref()),
+        or_blank(row.why()),
     ];
     cells.iter().map(|cell| one_line(cell)).collect()
 }

@@ -40,6 +40,7 @@ fn job(n: u32, name: &str, state: JobState) -> JobRow {
         submitted_at: at(100),
         finished_at: None,
         reason: Some(format!("why {n}")),
+        waits_because: None,
         cause: None,
         exit_code: None,
         command: Some(format!("train --run {n}")),

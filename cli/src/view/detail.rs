@@ -2,7 +2,8 @@
 //!
 //! Guarantees: it never has the values of a job's environment, only their names.
 
-use super::live::{JobRow, Live, NodeRow};
+use super::live::Live;
+use super::rows::{JobRow, NodeRow};
 use super::story::{self, Happening};
 use crate::console::show;
 use model::events::{Event, Subject};
@@ -38,8 +39,6 @@ pub(crate) struct JobDetail {
     pub(crate) lost_count: u32,
     pub(crate) lost_after_s: u64,
     pub(crate) replace: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) waits_because: Option<String>,
     /// The newest first.
     pub(crate) all_allocs: Vec<AllocRow>,
     /// The oldest happening first.
@@ -81,13 +80,13 @@ impl JobDetail {
         allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
         allocs.truncate(MOST);
         let story = story::of_job(store, id, story::WHOLE).await?;
-        Ok(Some(Self::of(&job, allocs, live.why(id), story)))
+        Ok(Some(Self::of(&job, allocs, live.present.waits_because(id), story)))
     }
 
     pub(crate) fn of(job: &Job, allocs: Vec<Alloc>, waits_because: Option<&str>, story: Vec<Happening>) -> Self {
         let work = &job.work;
         Self {
-            row: JobRow::of(job),
+            row: JobRow { waits_because: waits_because.map(str::to_owned), ..JobRow::of(job) },
             whole_command: show::command(&work.command),
             env_names: work.env.keys().cloned().collect(),
             image: work.image.clone(),
@@ -100,7 +99,6 @@ impl JobDetail {
             lost_count: job.lost_count,
             lost_after_s: job.failure_policy.lost_after_s,
             replace: job.failure_policy.replace,
-            waits_because: waits_because.map(str::to_owned),
             all_allocs: allocs.into_iter().map(AllocRow::of).collect(),
             story,
         }

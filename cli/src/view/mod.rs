@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `cached` | what was read, for a while: many viewers cost as much as one |
 //! | `present` | what the records and EC2 say now: the one reader of it |
+//! | `rows` | the shapes of a job and of a node: from a record to what programs read |
 //! | `live` | the lists of jobs and nodes, for the page and `top` |
 //! | `list` | filters, search and parts of a list |
 //! | `detail` | one job, one node |
@@ -22,13 +23,15 @@ mod list;
 mod live;
 pub(crate) mod next;
 pub(crate) mod present;
+mod rows;
 pub(crate) mod status;
 pub(crate) mod story;
 
 pub(crate) use detail::{JobDetail, NodeDetail};
 pub(crate) use list::{Searched, Wanted, holds, words};
-pub(crate) use live::{JobRow, Live, NodeRow, Stored};
+pub(crate) use live::{Live, Stored};
 pub(crate) use next::Next;
+pub(crate) use rows::{JobRow, NodeRow};
 
 use crate::console::Clock;
 use cached::Cached;

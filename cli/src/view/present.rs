@@ -7,9 +7,11 @@
 use super::next::Next;
 use model::cloud::Cloud;
 use model::control::Control;
+use model::ids::{AllocId, JobId, Slot};
 use model::time::Time;
 use model::{JobState, JobSummary, NodeRecord};
 use runtime::observation::{Lists, ObserveError};
+use std::collections::BTreeMap;
 use store::{DbError, Listed, Store, Unreadable, Waiting};
 
 /// How many waiting jobs are counted.
@@ -49,6 +51,22 @@ impl Present {
         let Listed { rows: nodes, unreadable: bad_nodes } = nodes;
         let Waiting { jobs, unreadable: bad_jobs, end } = queue;
         Ok(Self { now, control, nodes, bad_nodes, jobs, bad_jobs, more_jobs_wait: end.is_some(), next })
+    }
+
+    /// Why a job waits, or what the next run does with it.
+    pub(crate) fn waits_because(&self, job: JobId) -> Option<&str> {
+        self.next.as_ref().ok()?.of_job(job)
+    }
+
+    /// The slots of the live allocs.
+    pub(crate) fn places(&self) -> BTreeMap<AllocId, Slot> {
+        let lives = self.nodes.iter().filter_map(|n| Some((n.slot, n.life()?)));
+        lives.flat_map(|(slot, life)| life.allocs.iter().map(move |id| (*id, slot))).collect()
+    }
+
+    /// The names of the jobs that have not ended.
+    pub(crate) fn names(&self) -> BTreeMap<JobId, &str> {
+        self.jobs.iter().filter_map(|j| Some((j.job_id, j.name.as_deref()?))).collect()
     }
 }
 

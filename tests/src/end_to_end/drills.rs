@@ -34,7 +34,9 @@ fn until_file(local: &Local, name: &str) -> (String, PathBuf) {
 fn key_versions(local: &Local) -> BTreeMap<String, u64> {
     let nodes = json(local, &["nodes", "--json"]);
     let up = nodes.as_array().unwrap().iter().filter(|n| n["node_id"].is_string());
-    up.map(|n| (n["node_id"].as_str().unwrap().to_owned(), n["key_version"].as_u64().unwrap())).collect()
+    let records = up.map(|n| json(local, &["node", &n["slot"].to_string(), "--json"])["record"].take());
+    let records = records.filter(|record| record["node_id"].is_string());
+    records.map(|n| (n["node_id"].as_str().unwrap().to_owned(), n["key_version"].as_u64().unwrap())).collect()
 }
 
 /// Two nodes work through three rotations: none goes away, none restarts, and no job is lost. A fourth rotation is refused
